@@ -1,0 +1,65 @@
+"""What a provider sends, in one vocabulary: wire decoders, chunk wrappers, messages and history converters."""
+
+from tailrace.wrappers.assembly import Channel, Change, MessageAssembly
+from tailrace.wrappers.chunks import (
+    ChunkDetails,
+    ChunkWrapper,
+    FinishMessage,
+    FinishReason,
+    ToolCallDelta,
+    Usage,
+)
+from tailrace.wrappers.errors import (
+    ConfigurationError,
+    ProtocolError,
+    StoreError,
+    TailraceError,
+    UpstreamError,
+    UpstreamFault,
+)
+from tailrace.wrappers.history import HistoryConverter
+from tailrace.wrappers.messages import (
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+    Role,
+)
+from tailrace.wrappers.wire import NDJSONDecoder, ServerSentEvent, SSEDecoder
+
+__all__ = (
+    "Change",
+    "Channel",
+    "ChunkDetails",
+    "ChunkWrapper",
+    "ConfigurationError",
+    "ContentPart",
+    "ContentPartData",
+    "ContentPartFile",
+    "ContentPartReasoning",
+    "ContentPartText",
+    "ContentPartToolCall",
+    "ContentPartToolResult",
+    "FinishMessage",
+    "FinishReason",
+    "History",
+    "HistoryConverter",
+    "Message",
+    "MessageAssembly",
+    "NDJSONDecoder",
+    "ProtocolError",
+    "Role",
+    "SSEDecoder",
+    "ServerSentEvent",
+    "StoreError",
+    "TailraceError",
+    "ToolCallDelta",
+    "UpstreamError",
+    "UpstreamFault",
+    "Usage",
+)

@@ -1,0 +1,140 @@
+"""One face over every provider's streaming chunk: what a delta holds, in the same words everywhere.
+
+A provider's decoder turns the payloads of its wire into `ChunkWrapper`s. Whoever folds them (see
+`tailrace.wrappers.assembly` and `tailrace.streaming.Accumulator`) never meets a provider's own shape.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from tailrace.wrappers.errors import UpstreamError
+
+T = TypeVar("T")
+
+
+class FinishReason(StrEnum):
+    """Why a model stopped, in the six words that all providers can be mapped to."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CONTENT_FILTER = "content_filter"
+    RECITATION = "recitation"
+    UNSPECIFIED = "unspecified"
+
+
+class FinishMessage(msgspec.Struct, frozen=True):
+    """That, and why, the answer is complete.
+
+    Attributes:
+        reason: The common word.
+        raw: The provider's own word, unchanged (``"end_turn"``, ``"MAX_TOKENS"``).
+        message: What the provider says about it, where it says more than a word.
+    """
+
+    reason: FinishReason
+    raw: str
+    message: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request, as the provider counted them; never an estimate.
+
+    Attributes:
+        input_tokens: Tokens of the prompt.
+        output_tokens: Tokens of the answer, reasoning included.
+        total_tokens: Both together, as reported (the sum where the provider reports none).
+        raw: The provider's usage object, unchanged (cached tokens, reasoning tokens, cost, …).
+    """
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    raw: Mapping[str, Any] = {}
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """A fragment of one tool call, as it came; which call it belongs to is decided by who folds it.
+
+    Attributes:
+        index: The provider's position of the call; None when it sent none.
+        id: The call's id; empty when this fragment carries none.
+        name: The tool's name, or a piece of it; empty when this fragment carries none.
+        arguments: A piece of the arguments' text (JSON, or free text for a custom tool); joined verbatim.
+        type: ``"function"``, ``"custom"``, …; empty when this fragment does not say.
+        extra: Fields of the call that have no place above (thought signatures, …); must be sent back.
+    """
+
+    index: int | None = None
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    type: str = ""
+    extra: Mapping[str, Any] | None = None
+
+
+class ChunkDetails(msgspec.Struct):
+    """What few chunks carry, kept apart so that the usual chunk costs nothing for it.
+
+    Attributes:
+        role: The role the provider names; empty when it names none.
+        refusal: A piece of a refusal's text.
+        metadata: Facts about the response (``id``, ``model``, ``created``, ``service_tier``, …) that are new
+            or have changed; the first ``id`` stays, of all others the last value counts.
+        extra: Fields of the message beyond the interface (annotations, audio, images, logprobs, unknown
+            ones), to be folded by the rule of their type: lists append, objects merge, the rest replaces.
+        error: The provider reported an error; what the chunk holds besides counts all the same.
+        snapshot: The chunk repeats the whole message so far instead of adding to it: it counts only where
+            nothing was streamed.
+    """
+
+    role: str = ""
+    refusal: str = ""
+    metadata: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] | None = None
+    error: UpstreamError | None = None
+    snapshot: bool = False
+
+
+class ChunkWrapper(ABC, Generic[T]):
+    """One delta of one choice of a provider's stream.
+
+    An empty delta gives empty values, never an exception.
+
+    Attributes:
+        raw: The provider's own object, with every field it sent.
+        choice: Which of several parallel answers the delta belongs to (0 unless more were asked for).
+        details: What few chunks carry; None for the usual chunk.
+    """
+
+    __slots__ = ("choice", "details", "raw")
+
+    provider: ClassVar[str] = ""
+
+    raw: T
+    choice: int
+    details: ChunkDetails | None
+
+    @abstractmethod
+    def get_text(self) -> str:
+        """The visible text this delta adds; ``""`` when it adds none."""
+
+    @abstractmethod
+    def get_reasoning(self) -> str:
+        """The reasoning text this delta adds; ``""`` when it adds none."""
+
+    @abstractmethod
+    def get_tool_calls(self) -> list[ToolCallDelta]:
+        """The fragments of tool calls in this delta, in the order sent; ``[]`` when there are none."""
+
+    @abstractmethod
+    def get_finish_message(self) -> FinishMessage | None:
+        """Why the answer ended; None while it goes on."""
+
+    @abstractmethod
+    def get_usage(self) -> Usage | None:
+        """Token counts, cumulative for the request; None when the delta carries none."""

@@ -1,0 +1,215 @@
+"""The common message format: what is said in a conversation, whichever provider or protocol carries it.
+
+All models are frozen, compare by value, and make the round trip through JSON. Content is ordered: parts stand in
+the order in which the model produced them, and consecutive text is one part.
+"""
+
+import base64
+import binascii
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    USER = "user"
+    MODEL = "model"
+    TOOL = "tool"
+
+
+def _decode_base64(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from None
+
+
+Base64Data = Annotated[
+    bytes,
+    BeforeValidator(_decode_base64),
+    PlainSerializer(lambda value: base64.b64encode(value).decode("ascii"), when_used="json", return_type=str),
+]
+"""Bytes that are base64 text in JSON: standard alphabet out; URL-safe and unpadded text is accepted in."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ContentPartText(_Model):
+    """Visible text."""
+
+    type: Literal["text"] = "text"
+    text: str
+    metadata: dict[str, Any] = {}
+
+
+class ContentPartReasoning(_Model):
+    """What a model thought before or between its answers.
+
+    Attributes:
+        text: The reasoning, or its summary; may be empty where the provider keeps it sealed.
+        signature: The provider's seal over it, to be sent back unchanged where the provider demands it.
+        metadata: Other fields of the block (ids, encrypted content, details), unchanged.
+    """
+
+    type: Literal["reasoning"] = "reasoning"
+    text: str
+    signature: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class ContentPartFile(_Model):
+    """A file, image or sound: by value or by address, exactly one of the two.
+
+    Attributes:
+        data: The bytes (base64 in JSON).
+        url: Where it can be fetched.
+        media_type: For example ``image/png``; empty when not known.
+        filename: A name for people; empty when there is none.
+    """
+
+    type: Literal["file"] = "file"
+    data: Base64Data | None = None
+    url: str | None = None
+    media_type: str = ""
+    filename: str = ""
+    metadata: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ContentPartFile":
+        if (self.data is None) == (self.url is None):
+            raise ValueError("a file part has either data or url, not both and not neither")
+        return self
+
+
+class ContentPartData(_Model):
+    """Structured data: any JSON value."""
+
+    type: Literal["data"] = "data"
+    data: Any
+    metadata: dict[str, Any] = {}
+
+
+class ContentPartToolCall(_Model):
+    """The model asks for a tool.
+
+    Attributes:
+        id: The call's id, which its result must carry.
+        name: The tool.
+        arguments: The parsed arguments; ``{}`` when the model sent none or when they could not be parsed.
+        arguments_text: The arguments word for word as the model wrote them, where that says more than
+            ``arguments`` (it did not parse, is not an object, or is a custom tool's free text); else None.
+        arguments_error: Why ``arguments_text`` could not be parsed; None when it could.
+        kind: ``"function"`` or ``"custom"`` (free text instead of JSON arguments).
+        synthetic_id: True when the provider sent no id and one was made here.
+        metadata: Other fields of the call (thought signatures, …), to be sent back.
+    """
+
+    type: Literal["tool_call"] = "tool_call"
+    id: str
+    name: str
+    arguments: dict[str, Any] = {}
+    arguments_text: str | None = None
+    arguments_error: str | None = None
+    kind: str = "function"
+    synthetic_id: bool = False
+    metadata: dict[str, Any] = {}
+
+
+class ContentPartToolResult(_Model):
+    """What a tool answered.
+
+    Attributes:
+        id: The id of the call it answers.
+        name: The tool; ``"unknown"`` when the source did not say and no call of that id is known.
+        output: Any JSON value; text for most tools.
+        is_error: The tool failed and ``output`` says why.
+    """
+
+    type: Literal["tool_result"] = "tool_result"
+    id: str
+    name: str
+    output: Any = None
+    is_error: bool = False
+    metadata: dict[str, Any] = {}
+
+
+ContentPart = Annotated[
+    ContentPartText
+    | ContentPartReasoning
+    | ContentPartFile
+    | ContentPartData
+    | ContentPartToolCall
+    | ContentPartToolResult,
+    Field(discriminator="type"),
+]
+
+
+class Message(_Model):
+    """One message of a conversation. The results of all tools of one round are one message of role TOOL.
+
+    Attributes:
+        role: Who speaks.
+        content: The parts, in order.
+        metadata: What belongs to the message as a whole (refusal, finish reason, provider's ids, …).
+    """
+
+    role: Role
+    content: tuple[ContentPart, ...] = ()
+    metadata: dict[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """The visible text of all text parts, joined with nothing."""
+        return "".join(part.text for part in self.content if isinstance(part, ContentPartText))
+
+    @property
+    def reasoning(self) -> str:
+        """The text of all reasoning parts, joined with nothing."""
+        return "".join(part.text for part in self.content if isinstance(part, ContentPartReasoning))
+
+    @property
+    def tool_calls(self) -> tuple[ContentPartToolCall, ...]:
+        """The tool calls, in order."""
+        return tuple(part for part in self.content if isinstance(part, ContentPartToolCall))
+
+    @property
+    def tool_results(self) -> tuple[ContentPartToolResult, ...]:
+        """The tool results, in order."""
+        return tuple(part for part in self.content if isinstance(part, ContentPartToolResult))
+
+
+class History(_Model):
+    """A whole conversation.
+
+    Attributes:
+        system_message: Instructions to the model; None for none.
+        context: Background handed to the model before the conversation, as the user's words; None for none.
+        conversation: The messages, oldest first, none of them of role SYSTEM.
+    """
+
+    system_message: str | None = None
+    context: str | None = None
+    conversation: tuple[Message, ...] = ()
+
+    @model_validator(mode="after")
+    def _no_system_turns(self) -> "History":
+        if any(message.role is Role.SYSTEM for message in self.conversation):
+            raise ValueError("a system message belongs in History.system_message, not in the conversation")
+        return self
+
+    def with_message(self, *messages: Message) -> "History":
+        """A new history with ``messages`` at its end; this one stays as it is."""
+        return History(
+            system_message=self.system_message,
+            context=self.context,
+            conversation=(*self.conversation, *messages),
+        )
