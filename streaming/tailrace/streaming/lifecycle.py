@@ -61,8 +61,7 @@ class IllegalTransition(ProtocolError):
 
     def __init__(self, current: TaskState, wanted: TaskState) -> None:
         super().__init__(
-            f"a task in state {current} cannot go to {wanted}"
-            + (": it is over" if current.terminal else "")
+            f"a task in state {current} cannot go to {wanted}" + (": it is over" if current.terminal else "")
         )
         self.current = current
         self.wanted = wanted
@@ -83,7 +82,7 @@ def diagram() -> str:
     """The table as a Mermaid state diagram (text, ends with a newline)."""
 
     def name(state: TaskState) -> str:
-        return state.removeprefix("TASK_STATE_").lower().replace("_", "-")
+        return state.removeprefix("TASK_STATE_").lower()  # Mermaid takes no hyphens in a name
 
     lines = ["stateDiagram-v2", f"    [*] --> {name(_S.SUBMITTED)}"]
     for current, following in TRANSITIONS.items():

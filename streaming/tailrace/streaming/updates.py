@@ -31,12 +31,12 @@ class ArtifactUpdate(msgspec.Struct, frozen=True):
     Attributes:
         artifact: The parts to set or to add, at least one; name and metadata count when it is set.
         append: False creates the artifact or replaces what it held; True adds the parts to an existing one.
-        last: Nothing follows for this artifact (``lastChunk``).
+        last: Nothing follows for this artifact (``lastChunk``); False to go on with `TextDelta`s or appends.
     """
 
     artifact: Artifact
     append: bool = False
-    last: bool = False
+    last: bool = True
 
 
 class StatusUpdate(msgspec.Struct, frozen=True):
@@ -46,11 +46,14 @@ class StatusUpdate(msgspec.Struct, frozen=True):
         state: One that `tailrace.streaming.lifecycle.TRANSITIONS` allows after the present one.
         message: What the agent says about it (progress, a question, a reason); never the answer's tokens.
         metadata: Facts for the event (usage, finish reason, …).
+        said: What the agent said in this turn, as one message to be kept in the conversation; with None, the
+            parts of the artifacts that the turn made.
     """
 
     state: TaskState
     message: Message | None = None
     metadata: dict[str, Any] | None = None
+    said: Message | None = None
 
 
 Update = TextDelta | ArtifactUpdate | StatusUpdate

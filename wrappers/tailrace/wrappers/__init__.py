@@ -1,6 +1,6 @@
 """What a provider sends, in one vocabulary: wire decoders, chunk wrappers, messages and history converters."""
 
-from tailrace.wrappers.assembly import Channel, Change, MessageAssembly
+from tailrace.wrappers.assembly import Change, Channel, MessageAssembly
 from tailrace.wrappers.chunks import (
     ChunkDetails,
     ChunkWrapper,

@@ -1,15 +1,30 @@
 """The common message format: what is said in a conversation, whichever provider or protocol carries it.
 
-All models are frozen, compare by value, and make the round trip through JSON. Content is ordered: parts stand in
-the order in which the model produced them, and consecutive text is one part.
+All models are frozen, compare by value, and make the round trip through JSON: what JSON cannot carry is mended
+where its meaning is clear (see `join_surrogates`) and refused otherwise (see `json_value`), when the model is made
+and not when it is stored. Content is ordered: parts stand in the order in which the model produced them, and
+consecutive text is one part.
 """
 
 import base64
 import binascii
+import math
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
+
+MAX_DEPTH = 32
+"""How deep a JSON value may be nested. Readers and writers of JSON give up at different depths, the official A2A
+client's first, at 46 levels; a value travels a few levels down inside a message."""
 
 
 class Role(StrEnum):
@@ -39,6 +54,62 @@ Base64Data = Annotated[
 """Bytes that are base64 text in JSON: standard alphabet out; URL-safe and unpadded text is accepted in."""
 
 
+def join_surrogates(text: str) -> str:
+    """``text`` with surrogate pairs joined into characters and lone surrogates replaced by U+FFFD.
+
+    ``json.loads`` makes such halves of the escapes that models and clients do write; no UTF-8 can carry them.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def json_value(value: object) -> Any:
+    """A deep copy of a JSON value that is sure to make the round trip through JSON.
+
+    Texts go through `join_surrogates`, and tuples become lists.
+
+    Raises:
+        ValueError: It holds something that is not JSON (bytes, a number that is not finite, a key that is not
+            text, any other object), or is nested deeper than `MAX_DEPTH`.
+    """
+    return _json_value(value, MAX_DEPTH)
+
+
+def _json_value(value: object, depth: int) -> Any:
+    if isinstance(value, str):
+        return join_surrogates(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is not a JSON number")
+        return value
+    if depth == 0:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        return {
+            _json_key(key): _json_value(item, depth - 1)
+            for key, item in cast("dict[object, object]", value).items()
+        }
+    if isinstance(value, list | tuple):
+        return [_json_value(item, depth - 1) for item in cast("list[object]", value)]
+    raise ValueError(f"{type(value).__name__} is not a JSON value")
+
+
+def _json_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise ValueError(f"the key {key!r} of an object is not text")
+    return join_surrogates(key)
+
+
+Text = Annotated[str, AfterValidator(join_surrogates)]
+JSONValue = Annotated[Any, AfterValidator(json_value)]
+JSONObject = Annotated[dict[str, Any], AfterValidator(json_value)]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,8 +118,8 @@ class ContentPartText(_Model):
     """Visible text."""
 
     type: Literal["text"] = "text"
-    text: str
-    metadata: dict[str, Any] = {}
+    text: Text
+    metadata: JSONObject = {}
 
 
 class ContentPartReasoning(_Model):
@@ -61,9 +132,9 @@ class ContentPartReasoning(_Model):
     """
 
     type: Literal["reasoning"] = "reasoning"
-    text: str
-    signature: str | None = None
-    metadata: dict[str, Any] = {}
+    text: Text
+    signature: Text | None = None
+    metadata: JSONObject = {}
 
 
 class ContentPartFile(_Model):
@@ -71,17 +142,17 @@ class ContentPartFile(_Model):
 
     Attributes:
         data: The bytes (base64 in JSON).
-        url: Where it can be fetched.
+        url: Where it can be fetched; not empty.
         media_type: For example ``image/png``; empty when not known.
         filename: A name for people; empty when there is none.
     """
 
     type: Literal["file"] = "file"
     data: Base64Data | None = None
-    url: str | None = None
-    media_type: str = ""
-    filename: str = ""
-    metadata: dict[str, Any] = {}
+    url: Annotated[Text, Field(min_length=1)] | None = None
+    media_type: Text = ""
+    filename: Text = ""
+    metadata: JSONObject = {}
 
     @model_validator(mode="after")
     def _one_source(self) -> "ContentPartFile":
@@ -94,8 +165,8 @@ class ContentPartData(_Model):
     """Structured data: any JSON value."""
 
     type: Literal["data"] = "data"
-    data: Any
-    metadata: dict[str, Any] = {}
+    data: JSONValue
+    metadata: JSONObject = {}
 
 
 class ContentPartToolCall(_Model):
@@ -114,14 +185,14 @@ class ContentPartToolCall(_Model):
     """
 
     type: Literal["tool_call"] = "tool_call"
-    id: str
-    name: str
-    arguments: dict[str, Any] = {}
-    arguments_text: str | None = None
-    arguments_error: str | None = None
-    kind: str = "function"
+    id: Text
+    name: Text
+    arguments: JSONObject = {}
+    arguments_text: Text | None = None
+    arguments_error: Text | None = None
+    kind: Text = "function"
     synthetic_id: bool = False
-    metadata: dict[str, Any] = {}
+    metadata: JSONObject = {}
 
 
 class ContentPartToolResult(_Model):
@@ -135,11 +206,11 @@ class ContentPartToolResult(_Model):
     """
 
     type: Literal["tool_result"] = "tool_result"
-    id: str
-    name: str
-    output: Any = None
+    id: Text
+    name: Text
+    output: JSONValue = None
     is_error: bool = False
-    metadata: dict[str, Any] = {}
+    metadata: JSONObject = {}
 
 
 ContentPart = Annotated[
@@ -164,7 +235,7 @@ class Message(_Model):
 
     role: Role
     content: tuple[ContentPart, ...] = ()
-    metadata: dict[str, Any] = {}
+    metadata: JSONObject = {}
 
     @property
     def text(self) -> str:
@@ -196,8 +267,8 @@ class History(_Model):
         conversation: The messages, oldest first, none of them of role SYSTEM.
     """
 
-    system_message: str | None = None
-    context: str | None = None
+    system_message: Text | None = None
+    context: Text | None = None
     conversation: tuple[Message, ...] = ()
 
     @model_validator(mode="after")

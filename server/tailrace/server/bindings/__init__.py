@@ -1,0 +1,1 @@
+"""The protocol bindings: each translates its wire to calls of the engine, and nothing more."""

@@ -1,0 +1,115 @@
+"""An accumulated response as one OpenAI ``chat.completion`` object."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.wrappers import ContentPartToolCall, FinishMessage, FinishReason, MessageAssembly, UpstreamError
+
+# Message fields of the Chat Completions format that come in the deltas' extra fields under the same name.
+_MESSAGE_FIELDS = ("annotations", "audio", "images", "reasoning_details")
+
+
+def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
+    """The response as a ``chat.completion`` object (OpenAI API reference, "The chat completion object").
+
+    Args:
+        accumulator: A closed accumulator.
+
+    Returns:
+        All choices in the order of their index; reasoning as ``message.reasoning_content``. A response that
+        broke off or carried an error has ``finish_reason: null`` and an extra member ``"error"``:
+        ``{"type", "message", "code"}``. Facts and fields that the format does not define are kept beside the
+        defined ones, under the provider's names.
+    """
+    error = accumulator.error
+    choices = [
+        _choice(index, accumulator.choices[index], failed=error is not None)
+        for index in sorted(accumulator.choices)
+    ]
+    if not choices:
+        choices = [_choice(0, MessageAssembly(), failed=True)]
+    metadata = dict(accumulator.metadata)
+    completion: dict[str, Any] = {
+        "id": metadata.pop("id", ""),
+        "object": "chat.completion",
+        "created": int(metadata.pop("created", 0)),
+        "model": metadata.pop("model", ""),
+        "choices": choices,
+    }
+    if accumulator.usage is not None:
+        completion["usage"] = {
+            **accumulator.usage.raw,
+            "prompt_tokens": accumulator.usage.input_tokens,
+            "completion_tokens": accumulator.usage.output_tokens,
+            "total_tokens": accumulator.usage.total_tokens,
+        }
+    completion |= {key: value for key, value in metadata.items() if key not in completion}
+    if error is not None:
+        completion["error"] = error_object(error)
+    return completion
+
+
+def error_object(error: UpstreamError) -> dict[str, Any]:
+    """An upstream error as the ``error`` member: what kind, what happened, the provider's own code."""
+    fields: dict[str, Any] = {"type": str(error.fault), "message": str(error), "code": error.code}
+    if isinstance(error.details, Mapping):
+        fields["details"] = error.details
+    return fields
+
+
+def arguments_text(call: ContentPartToolCall) -> str:
+    """A call's arguments as the text that Chat Completions carries: the model's own where it was kept."""
+    if call.arguments_text is not None:
+        return call.arguments_text
+    return json.dumps(call.arguments, ensure_ascii=False)
+
+
+def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str, Any]:
+    extra = dict(assembly.extra)
+    message: dict[str, Any] = {"role": "assistant", "content": assembly.text or None}
+    if assembly.reasoning:
+        message["reasoning_content"] = assembly.reasoning
+    message["refusal"] = assembly.refusal or None
+    calls = assembly.tool_calls
+    if calls:
+        message["tool_calls"] = [_tool_call(call) for call in calls]
+    message |= {name: extra.pop(name) for name in _MESSAGE_FIELDS if name in extra}
+    choice: dict[str, Any] = {
+        "index": index,
+        "message": message,
+        "finish_reason": None if failed else _finish_reason(assembly.finish, has_calls=bool(calls)),
+        "logprobs": extra.pop("logprobs", None),
+    }
+    # What is left is unknown to the format: kept, on the message, under its own name.
+    message |= {name: value for name, value in extra.items() if name not in message}
+    return choice
+
+
+def _finish_reason(finish: FinishMessage | None, *, has_calls: bool) -> str | None:
+    if finish is None:
+        return None
+    if finish.reason is FinishReason.UNSPECIFIED:
+        return finish.raw
+    if has_calls and finish.reason is FinishReason.STOP:
+        return str(FinishReason.TOOL_CALLS)
+    return str(finish.reason)
+
+
+def _tool_call(call: ContentPartToolCall) -> dict[str, Any]:
+    text = arguments_text(call)
+    if call.kind == "custom":
+        return {
+            **call.metadata,
+            "id": call.id,
+            "type": "custom",
+            "custom": {"name": call.name, "input": text},
+        }
+    function: dict[str, Any] = {"name": call.name, "arguments": text}
+    if isinstance(call.metadata.get("function"), dict):
+        function = {**call.metadata["function"], **function}
+    entry = {**call.metadata, "id": call.id, "type": call.kind, "function": function}
+    if call.arguments_error is not None:
+        entry["arguments_error"] = call.arguments_error
+    return entry

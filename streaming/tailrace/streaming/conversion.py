@@ -1,0 +1,131 @@
+"""A recorded provider stream as the events, the task and the message that it amounts to. Sans-IO."""
+
+from typing import Any, Protocol
+from uuid import uuid4
+
+from tailrace.streaming.a2a.models import Message, Part, Role, Task, TaskStatus
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.streaming.conversation import to_a2a_message
+from tailrace.streaming.extension import EXTENSION_URI
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.task import Event, TaskRecord
+from tailrace.streaming.translator import ResponseTranslator
+from tailrace.streaming.updates import StatusUpdate, Update
+from tailrace.wrappers import (
+    ChunkWrapper,
+    ContentPart,
+    ContentPartReasoning,
+    ContentPartText,
+    UpstreamError,
+    UpstreamFault,
+)
+from tailrace.wrappers import Message as CommonMessage
+from tailrace.wrappers import Role as SpeakerRole
+
+
+class Decoder(Protocol):
+    """Bytes of a response body in, the deltas that they complete out."""
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Take the next bytes."""
+        ...
+
+    def close(self) -> list[Any]:
+        """The body is over."""
+        ...
+
+
+class StreamConversion:
+    """Converts the bytes of one response body into the events of one task.
+
+    Args:
+        decoder: Decodes the provider's format.
+        task_id: The task's id; made here when empty.
+        context_id: The conversation's id; made here when empty.
+
+    Attributes:
+        record: The task.
+        accumulator: The response.
+    """
+
+    def __init__(self, decoder: Decoder, *, task_id: str = "", context_id: str = "") -> None:
+        self._decoder = decoder
+        self._translator = ResponseTranslator()
+        self.accumulator = self._translator.accumulator
+        self.record = TaskRecord(
+            Task(
+                id=task_id or str(uuid4()),
+                context_id=context_id or str(uuid4()),
+                status=TaskStatus(state=TaskState.SUBMITTED),
+            )
+        )
+
+    @property
+    def unreadable(self) -> UpstreamError | None:
+        """Why the body is no stream of this provider's at all; None when something of one was found."""
+        error = self.accumulator.error
+        if error is not None and error.fault is UpstreamFault.INVALID and not self.accumulator.choices:
+            return error
+        return None
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take the next bytes of the body; return the events that they complete.
+
+        Never raises for what a provider sent: an event beyond the decoder's bound ends the response.
+        """
+        if self.accumulator.error is not None and self.accumulator.error.fault is UpstreamFault.TOO_LARGE:
+            return []
+        try:
+            chunks = self._decoder.feed(data)
+        except UpstreamError as error:
+            self.accumulator.error = self.accumulator.error or error
+            return []
+        return self._take(chunks)
+
+    def close(self) -> list[Event]:
+        """The body is over: return the last events, which end the task."""
+        events = self._take(self._decoder.close())
+        if not self.record.number:
+            events += self._begin()
+        return events + self._apply(self._translator.close())
+
+    def message(self) -> dict[str, Any]:
+        """The answer as one JSON object ``{"role": "agent", "parts": […], "metadata": {…}}``.
+
+        Reasoning, text and tool calls are each in their own part, text joined in one. The metadata holds, under
+        the extension's URI, usage, finish reason and, where the response is not whole, the error.
+        """
+        parts = [part.to_dict() for part in answer_parts(self.accumulator)]
+        return {
+            "role": "agent",
+            "parts": parts,
+            "metadata": {EXTENSION_URI: self._translator.facts()},
+        }
+
+    def _take(self, chunks: list[ChunkWrapper[Any]]) -> list[Event]:
+        updates = self._translator.feed(chunks)
+        begin = self._begin() if updates and not self.record.number else []
+        return begin + self._apply(updates)
+
+    def _begin(self) -> list[Event]:
+        return [self.record.submitted(), self.record.apply(StatusUpdate(TaskState.WORKING))]
+
+    def _apply(self, updates: list[Update]) -> list[Event]:
+        return [self.record.apply(update) for update in updates]
+
+
+def answer_parts(accumulator: Accumulator) -> list[Part]:
+    """The first choice's answer as A2A parts: reasoning joined, text joined, tool calls; nothing that is empty."""
+    if not accumulator.choices:
+        return []
+    assembly = accumulator.choices[min(accumulator.choices)]
+    content: list[ContentPart] = []
+    if assembly.reasoning:
+        content.append(ContentPartReasoning(text=assembly.reasoning))
+    if assembly.text:
+        content.append(ContentPartText(text=assembly.text))
+    content += assembly.tool_calls
+    if not content:
+        return []
+    message = CommonMessage(role=SpeakerRole.MODEL, content=tuple(content))
+    return list(to_a2a_message(message, message_id="-").parts)

@@ -1,0 +1,118 @@
+"""The numbered log of one task as its readers see it, and how they wait for more.
+
+Writing never waits for a reader. A reader is nothing but a number: it asks for what comes after it, from as many
+places and as often as it likes, and is woken when there is more. What is published here is durable already; the log
+holds the newest events only and says so (`Behind`) to a reader that wants older ones, which are in the store.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+import anyio
+
+from tailrace.streaming.task import Event
+
+
+class Behind(LookupError):
+    """Events that a reader asks for are no longer held in memory; they are in the store.
+
+    Attributes:
+        first: The number of the oldest event that the log still holds.
+    """
+
+    def __init__(self, first: int) -> None:
+        super().__init__(f"events before {first} are no longer in memory")
+        self.first = first
+
+
+class TaskLog:
+    """The published events of one task: append-only, numbered without gaps, bounded in memory.
+
+    Args:
+        number: The number of the last event that was published before this log began.
+        max_bytes: How many bytes of bodies are held at least; older events are dropped beyond twice that.
+
+    Attributes:
+        number: The number of the last published event.
+        ended: No event will follow.
+    """
+
+    __slots__ = ("_bytes", "_changed", "_events", "_first", "_max_bytes", "ended", "number")
+
+    def __init__(self, number: int = 0, *, max_bytes: int = 256 * 1024) -> None:
+        self.number = number
+        self.ended = False
+        self._first = number + 1
+        self._events: list[Event] = []
+        self._bytes = 0
+        self._max_bytes = max_bytes
+        self._changed: anyio.Event | None = None  # made by the first reader that has to wait
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """Show events to the readers; they must be durable by now and next in number.
+
+        Raises:
+            ValueError: A number is missing or repeated.
+        """
+        for event in events:
+            if event.number != self.number + 1:
+                raise ValueError(f"event {event.number} cannot follow event {self.number}")
+            self.number = event.number
+            self._bytes += len(event.body)
+        self._events += events
+        if self._bytes > 2 * self._max_bytes:
+            self._drop_oldest()
+        self._wake()
+
+    def end(self) -> None:
+        """Say that nothing follows: readers that have everything are done."""
+        self.ended = True
+        self._wake()
+
+    def read_nowait(self, after: int) -> list[Event]:
+        """The events after number ``after``, oldest first; empty when there is none yet.
+
+        Raises:
+            Behind: The next event for this reader is no longer in memory.
+        """
+        if after >= self.number:
+            return []
+        if after + 1 < self._first:
+            raise Behind(self._first)
+        return self._events[after + 1 - self._first :]
+
+    async def read(self, after: int) -> list[Event]:
+        """Like `read_nowait`, but waits for an event; empty only when the log has ended.
+
+        Cancelling a waiting reader touches neither the log nor any other reader.
+        """
+        while True:
+            events = self.read_nowait(after)
+            if events or self.ended:
+                return events
+            if self._changed is None:
+                self._changed = anyio.Event()
+            await self._changed.wait()
+
+    async def follow(self, after: int) -> AsyncIterator[list[Event]]:
+        """All events after number ``after``, in batches of what is there, until the log ends.
+
+        Raises:
+            Behind: As `read_nowait`.
+        """
+        while events := await self.read(after):
+            after = events[-1].number
+            yield events
+
+    def _drop_oldest(self) -> None:
+        """Drop the oldest events beyond the bound; in steps of many, so that an event costs O(1)."""
+        count = 0
+        while self._bytes > self._max_bytes and count < len(self._events) - 1:
+            self._bytes -= len(self._events[count].body)
+            count += 1
+        del self._events[:count]
+        self._first += count
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None

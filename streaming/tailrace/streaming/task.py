@@ -1,0 +1,298 @@
+"""A task as the fold of its updates: each update becomes one numbered, encoded event.
+
+`TaskRecord` is where a task's state lives while it is worked on. Applying an update costs the same however much the
+task already holds; a snapshot costs what it is long and is made only when somebody asks for one.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from tailrace.streaming.a2a.encoding import encode_text
+from tailrace.streaming.a2a.errors import InvalidAgentResponseError
+from tailrace.streaming.a2a.models import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from tailrace.streaming.extension import EXTENSION_URI
+from tailrace.streaming.lifecycle import TaskState, advance
+from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One entry of a task's log.
+
+    Attributes:
+        number: 1, 2, 3, … without gaps: one for each mutation of the task.
+        body: The A2A 1.0 ``StreamResponse`` as JSON, encoded once and shared by all readers.
+        state: The state the task is in from this event on, where the event changed its status; else None.
+    """
+
+    number: int
+    body: bytes
+    state: TaskState | None = None
+
+
+class _ArtifactRecord:
+    """An artifact while it grows: whole parts, and the pieces of the text that is still being added to."""
+
+    __slots__ = ("_head", "_pieces", "open", "prefix")
+
+    def __init__(self, artifact: Artifact, prefix: bytes, *, open_: bool) -> None:
+        self.prefix = prefix
+        self.open = open_
+        self._head = artifact
+        self._pieces: list[str] = []
+
+    def add_text(self, text: str) -> None:
+        if text:
+            self._pieces.append(text)
+
+    def add_parts(self, parts: tuple[Part, ...]) -> None:
+        head = self.whole()
+        self._pieces.clear()
+        self._head = head.model_copy(update={"parts": (*head.parts, *parts)})
+
+    def ends_in_text(self) -> bool:
+        return self._head.parts[-1].text is not None
+
+    def whole(self) -> Artifact:
+        """The artifact as one part a run of text."""
+        if not self._pieces:
+            return self._head
+        last = self._head.parts[-1]
+        joined = last.model_copy(update={"text": (last.text or "") + "".join(self._pieces)})
+        self._pieces.clear()
+        self._head = self._head.model_copy(update={"parts": (*self._head.parts[:-1], joined)})
+        return self._head
+
+
+class TaskRecord:
+    """The state of one task, and the encoder of its events. Sans-IO.
+
+    Args:
+        task: The task as it stands.
+        number: The number of the last event that ``task`` includes; 0 for one that has no event yet.
+
+    Attributes:
+        id: The task's id.
+        context_id: The conversation it belongs to.
+        number: The number of the last event.
+        status: The present status.
+        history: The messages of the task, oldest first.
+    """
+
+    def __init__(self, task: Task, number: int = 0) -> None:
+        self.id = task.id
+        self.context_id = task.context_id
+        self.number: int = number
+        self.status = task.status
+        self.history = list(task.history)
+        self._metadata = {key: value for key, value in task.metadata.items() if key != EXTENSION_URI}
+        self._artifacts: dict[str, _ArtifactRecord] = {}
+        for artifact in task.artifacts:
+            self._set_artifact(artifact, open_=False)
+
+    @classmethod
+    def create(cls, message: Message, *, task_id: str = "", context_id: str = "") -> "TaskRecord":
+        """A new task for a message of a caller, in state SUBMITTED and without an event yet.
+
+        Args:
+            message: What the caller asks; becomes the first message of the history.
+            task_id: Made here (UUID) when empty.
+            context_id: Made here when neither this nor the message names one.
+        """
+        task_id = task_id or str(uuid4())
+        context_id = context_id or message.context_id or str(uuid4())
+        task = Task(
+            id=task_id,
+            context_id=context_id,
+            status=TaskStatus(state=TaskState.SUBMITTED, timestamp=datetime.now(UTC)),
+            history=(message.model_copy(update={"task_id": task_id, "context_id": context_id}),),
+        )
+        return cls(task)
+
+    @property
+    def state(self) -> TaskState:
+        """The present state."""
+        return self.status.state
+
+    def submitted(self) -> Event:
+        """The first event of a task: the task itself."""
+        self.number += 1
+        return Event(self.number, StreamResponse(task=self.snapshot()).to_json(), self.state)
+
+    def receive(self, message: Message) -> Message:
+        """Take a further message of the caller into the history; the next update tells the readers.
+
+        Returns:
+            The message with the task's ids filled in.
+        """
+        message = message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
+        self._keep_status_message()
+        self.history.append(message)
+        return message
+
+    def apply(self, update: Update) -> Event:
+        """Carry out one update and return its event.
+
+        Raises:
+            IllegalTransition: The state may not follow the present one.
+            InvalidAgentResponseError: The update names an artifact that does not exist or is complete, or
+                comes after the task's end.
+        """
+        if self.state.terminal:
+            raise InvalidAgentResponseError(f"the task is over ({self.state}), nothing can be added to it")
+        if isinstance(update, TextDelta):
+            return self._apply_text(update)
+        if isinstance(update, ArtifactUpdate):
+            return self._apply_artifact(update)
+        return self._apply_status(update)
+
+    def closing_updates(self) -> list[Update]:
+        """The updates that complete every artifact that is still open, in the order they were begun."""
+        updates: list[Update] = []
+        for artifact_id, record in self._artifacts.items():
+            if not record.open:
+                continue
+            if record.ends_in_text():
+                updates.append(TextDelta(artifact_id, "", last=True))
+            else:
+                # An artifact of files has no text to end with: a full copy replaces it and says "last".
+                updates.append(ArtifactUpdate(record.whole(), last=True))
+        return updates
+
+    def snapshot(self, history_length: int | None = None) -> Task:
+        """The task as it stands; its metadata says which event is the last that it includes.
+
+        Args:
+            history_length: At most so many of the newest messages; None for all, 0 for none.
+        """
+        history = (
+            self.history if history_length is None else self.history[-history_length or len(self.history) :]
+        )
+        return Task(
+            id=self.id,
+            context_id=self.context_id,
+            status=self.status,
+            artifacts=tuple(record.whole() for record in self._artifacts.values()),
+            history=tuple(history),
+            metadata={**self._metadata, EXTENSION_URI: {"number": self.number}},
+        )
+
+    def replay(self, event: Event) -> None:
+        """Take in an event that was made earlier (by this class) and is next in number.
+
+        Raises:
+            ValueError: Its number is not the next one: something is missing.
+        """
+        if event.number != self.number + 1:
+            raise ValueError(f"event {event.number} cannot follow event {self.number} of task {self.id}")
+        response = StreamResponse.model_validate_json(event.body)
+        self.number = event.number
+        if response.task is not None:
+            self.status = response.task.status
+            self.history = list(response.task.history)
+        elif response.status_update is not None:
+            self._keep_status_message()
+            self.status = response.status_update.status
+        elif response.artifact_update is not None:
+            update = response.artifact_update
+            self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
+
+    def _apply_text(self, update: TextDelta) -> Event:
+        record = self._open_artifact(update.artifact_id)
+        if not record.ends_in_text():
+            raise InvalidAgentResponseError(f"artifact {update.artifact_id!r} does not end in text")
+        record.add_text(update.text)
+        record.open = not update.last
+        self.number += 1
+        tail = b'}]},"append":true,"lastChunk":true}}' if update.last else b'}]},"append":true}}'
+        return Event(self.number, record.prefix + encode_text(update.text) + tail)
+
+    def _apply_artifact(self, update: ArtifactUpdate) -> Event:
+        artifact = update.artifact
+        if update.append:
+            self._open_artifact(artifact.artifact_id)
+        self._take_artifact(artifact, append=update.append, last=update.last)
+        self.number += 1
+        event = TaskArtifactUpdateEvent(
+            task_id=self.id,
+            context_id=self.context_id,
+            artifact=artifact,
+            append=update.append,
+            last_chunk=update.last,
+        )
+        return Event(self.number, StreamResponse(artifact_update=event).to_json())
+
+    def _apply_status(self, update: StatusUpdate) -> Event:
+        state = advance(self.state, update.state)
+        message = update.message
+        if message is not None:
+            message = message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
+        self._keep_status_message()
+        self.status = TaskStatus(state=state, message=message, timestamp=datetime.now(UTC))
+        self.number += 1
+        event = TaskStatusUpdateEvent(
+            task_id=self.id, context_id=self.context_id, status=self.status, metadata=update.metadata or {}
+        )
+        return Event(self.number, StreamResponse(status_update=event).to_json(), state)
+
+    def _keep_status_message(self) -> None:
+        """What the agent said in its last status becomes history when the status changes (A2A 1.0, 3.7)."""
+        if self.status.message is not None:
+            self.history.append(self.status.message)
+            self.status = self.status.model_copy(update={"message": None})
+
+    def _take_artifact(self, artifact: Artifact, *, append: bool, last: bool) -> None:
+        known = self._artifacts.get(artifact.artifact_id)
+        if append and known is not None:
+            texts = [part.text for part in artifact.parts]
+            if known.ends_in_text() and all(text is not None for text in texts):
+                known.add_text("".join(text or "" for text in texts))
+            else:
+                known.add_parts(artifact.parts)
+            known.open = not last
+        else:
+            self._set_artifact(artifact, open_=not last)
+
+    def _set_artifact(self, artifact: Artifact, *, open_: bool) -> None:
+        prefix = b"".join(
+            (
+                b'{"artifactUpdate":{"taskId":',
+                encode_text(self.id),
+                b',"contextId":',
+                encode_text(self.context_id),
+                b',"artifact":{"artifactId":',
+                encode_text(artifact.artifact_id),
+                b',"parts":[{"text":',
+            )
+        )
+        self._artifacts[artifact.artifact_id] = _ArtifactRecord(artifact, prefix, open_=open_)
+
+    def _open_artifact(self, artifact_id: str) -> _ArtifactRecord:
+        record = self._artifacts.get(artifact_id)
+        if record is None:
+            raise InvalidAgentResponseError(
+                f"artifact {artifact_id!r} was never begun: nothing can be appended"
+            )
+        if not record.open:
+            raise InvalidAgentResponseError(f"artifact {artifact_id!r} is complete: nothing can be appended")
+        return record
+
+
+def agent_message(text: str, metadata: Mapping[str, Any] | None = None) -> Message:
+    """A message of the agent with one text part and an id of its own, for a status."""
+    return Message(
+        message_id=str(uuid4()), role=Role.AGENT, parts=(Part(text=text),), metadata=dict(metadata or {})
+    )

@@ -1,0 +1,47 @@
+"""A model that can be asked, over the network, whoever provides it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, ClassVar
+
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.history import HistoryConverter
+from tailrace.wrappers.messages import History
+
+ChunkBatches = AsyncIterator[Sequence[ChunkWrapper[Any]]]
+"""The chunks of a response as they arrive: those that came with one read of the network stand together."""
+
+
+class Model(ABC):
+    """One model of one provider.
+
+    Attributes:
+        provider: The provider's name, as in ``provider:model``.
+        name: The model's name, as the provider knows it.
+    """
+
+    provider: ClassVar[str]
+    name: str
+
+    @property
+    @abstractmethod
+    def converter(self) -> HistoryConverter[Any, Any]:
+        """Between the common history and this provider's messages."""
+
+    @abstractmethod
+    def stream(self, history: History) -> AbstractAsyncContextManager[ChunkBatches]:
+        """Ask the model to go on with a conversation.
+
+        Entering sends the request and waits for the answer's headers; leaving closes the connection, so that a
+        cancelled caller stops the provider too. What the provider says inside the stream, errors included,
+        comes as chunks.
+
+        Raises:
+            UpstreamError: On entering, or while iterating: the provider could not be reached, refused, fell
+                silent, or the connection broke.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close the connections that are kept for further requests."""

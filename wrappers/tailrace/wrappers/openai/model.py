@@ -1,0 +1,144 @@
+"""Models behind the OpenAI Chat Completions API, or behind anything that speaks it.
+
+The openai package's client does what it is good at (authentication, retries before the first byte, base URLs) over
+its aiohttp transport; the bytes of the body come to our own decoder as they are, since the package's parsing of a
+chunk costs a hundred times more.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import httpx2
+import openai
+
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
+from tailrace.wrappers.messages import History
+from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.openai.chunks import ChatCompletionsDecoder, provider_error
+from tailrace.wrappers.openai.history import OpenAIConverter
+
+
+class ChatCompletionsModel(Model):
+    """A model behind ``POST {base_url}/chat/completions``.
+
+    Args:
+        name: The model's name.
+        base_url: The API's root; the openai package's default (``OPENAI_BASE_URL``, else OpenAI's own) when
+            None.
+        api_key: The key; ``OPENAI_API_KEY`` when None. A server of one's own that asks for none gets a dummy.
+        connect_timeout: Seconds allowed for opening a connection.
+        read_timeout: Seconds of silence allowed before and between the pieces of an answer.
+        max_retries: How often a request is sent again when nothing of an answer was received yet.
+        parameters: Further members of the request (``temperature``, ``max_tokens``, …).
+
+    Raises:
+        ConfigurationError: There is no key.
+    """
+
+    provider = "openai"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 60.0,
+        max_retries: int = 2,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._parameters = dict(parameters or {})
+        self._converter = OpenAIConverter()
+        self._read_timeout = read_timeout
+        timeout = httpx2.Timeout(read_timeout, connect=connect_timeout)
+        try:
+            self._client = openai.AsyncOpenAI(
+                base_url=base_url,
+                api_key=api_key,
+                max_retries=max_retries,
+                timeout=timeout,
+                http_client=openai.DefaultAioHttpClient(timeout=timeout),
+            )
+        except openai.OpenAIError as error:
+            raise ConfigurationError(f"no key for the model {name!r}: {error}") from None
+
+    @property
+    def converter(self) -> OpenAIConverter:
+        """Between the common history and Chat Completions messages."""
+        return self._converter
+
+    @asynccontextmanager
+    async def stream(self, history: History) -> AsyncGenerator[ChunkBatches]:
+        """Ask the model to go on with a conversation; see `Model.stream`."""
+        messages = self._converter.from_history(history)
+        try:
+            async with self._client.chat.completions.with_streaming_response.create(
+                model=self.name,
+                messages=messages,
+                stream=True,
+                stream_options={"include_usage": True},
+                **self._parameters,
+            ) as response:
+                yield self._batches(response.iter_bytes())
+        except openai.APIStatusError as error:
+            raise self._refused(error) from error
+        except openai.APITimeoutError as error:
+            raise self._silent() from error
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            raise UpstreamError(
+                f"the provider cannot be reached: {cause}",
+                fault=UpstreamFault.CONNECTION,
+                provider=self.provider,
+            ) from error
+
+    async def aclose(self) -> None:
+        """Close the kept connections."""
+        await self._client.close()
+
+    async def _batches(self, body: AsyncIterator[bytes]) -> AsyncIterator[Sequence[ChunkWrapper[Any]]]:
+        decoder = ChatCompletionsDecoder(provider=self.provider)
+        try:
+            async for data in body:
+                chunks = decoder.feed(data)
+                if chunks:
+                    yield chunks
+                if decoder.done:
+                    return
+        except httpx2.TimeoutException as error:
+            raise self._silent() from error
+        except (httpx2.HTTPError, OSError) as error:
+            for chunk in decoder.close():
+                yield [chunk]
+            raise UpstreamError(
+                f"the connection broke in the middle of the answer: {error}",
+                fault=UpstreamFault.TRUNCATED,
+                provider=self.provider,
+            ) from error
+        chunks = decoder.close()
+        if chunks:
+            yield chunks
+
+    def _silent(self) -> UpstreamError:
+        return UpstreamError(
+            f"the provider sent nothing for {self._read_timeout:g} seconds",
+            fault=UpstreamFault.TIMEOUT,
+            provider=self.provider,
+        )
+
+    def _refused(self, error: openai.APIStatusError) -> UpstreamError:
+        said = provider_error(cast("object", error.body), self.provider) if error.body else None
+        retry_after = error.response.headers.get("retry-after", "")
+        return UpstreamError(
+            said.message if said else f"the provider refused: {error.message}",
+            fault=UpstreamFault.STATUS,
+            provider=self.provider,
+            status=error.status_code,
+            code=said.code if said else None,
+            retry_after=float(retry_after) if retry_after.replace(".", "", 1).isdigit() else None,
+            details=cast("object", error.body),
+        )
