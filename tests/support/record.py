@@ -108,7 +108,12 @@ RECORDINGS = [
     Recording(
         "length", "stopped by the length limit", "Tell me a long story about a river.", {"max_tokens": 12}
     ),
-    Recording("two_choices", "n=2", "Name a river.", {"n": 2, "temperature": 1, "max_tokens": 24}),
+    Recording(
+        "two_choices",
+        "n=2, interleaved, with a usage chunk for each choice as it ends",
+        "Name a river.",
+        {"n": 2, "temperature": 1, "max_tokens": 24},
+    ),
     Recording(
         "json_schema",
         "structured output",
@@ -141,14 +146,14 @@ RECORDINGS = [
     ),
     Recording(
         "tool_call",
-        "a tool call, its arguments in pieces",
+        "one tool call, its arguments in pieces",
         "What is the weather in Paris?",
         {**TOOL_CALL, "stop": ["</tool_call>"], "max_tokens": 100},
         tools=True,
     ),
     Recording(
         "tool_call_length",
-        "a complete tool call, and then the length limit: finish reason `length`",
+        "a complete tool call and a second one that the length limit cuts off inside its arguments",
         "What is the weather in Paris?",
         {**TOOL_CALL, "max_tokens": 60},
         tools=True,

@@ -1,0 +1,36 @@
+"""From chunks to a task: folding, numbering, A2A, and the conversation."""
+
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.streaming.chat_completion import to_chat_completion
+from tailrace.streaming.conversation import (
+    convert_a2a_message_to_openai,
+    to_a2a_message,
+    to_common_message,
+)
+from tailrace.streaming.conversion import StreamConversion
+from tailrace.streaming.extension import EXTENSION_URI
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.log import Behind, TaskLog
+from tailrace.streaming.task import Event, TaskRecord
+from tailrace.streaming.translator import ResponseTranslator
+from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+
+__all__ = (
+    "EXTENSION_URI",
+    "Accumulator",
+    "ArtifactUpdate",
+    "Behind",
+    "Event",
+    "ResponseTranslator",
+    "StatusUpdate",
+    "StreamConversion",
+    "TaskLog",
+    "TaskRecord",
+    "TaskState",
+    "TextDelta",
+    "Update",
+    "convert_a2a_message_to_openai",
+    "to_a2a_message",
+    "to_chat_completion",
+    "to_common_message",
+)

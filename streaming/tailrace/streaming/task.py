@@ -24,7 +24,7 @@ from tailrace.streaming.a2a.models import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from tailrace.streaming.extension import EXTENSION_URI
+from tailrace.streaming.extension import extension_facts, with_extension_facts
 from tailrace.streaming.lifecycle import TaskState, advance
 from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 
@@ -98,7 +98,7 @@ class TaskRecord:
         self.number: int = number
         self.status = task.status
         self.history = list(task.history)
-        self._metadata = {key: value for key, value in task.metadata.items() if key != EXTENSION_URI}
+        self._metadata = dict(task.metadata)
         self._artifacts: dict[str, _ArtifactRecord] = {}
         for artifact in task.artifacts:
             self._set_artifact(artifact, open_=False)
@@ -187,7 +187,7 @@ class TaskRecord:
             status=self.status,
             artifacts=tuple(record.whole() for record in self._artifacts.values()),
             history=tuple(history),
-            metadata={**self._metadata, EXTENSION_URI: {"number": self.number}},
+            metadata=with_extension_facts(self._metadata, number=self.number),
         )
 
     def replay(self, event: Event) -> None:
@@ -206,6 +206,7 @@ class TaskRecord:
         elif response.status_update is not None:
             self._keep_status_message()
             self.status = response.status_update.status
+            self._take_metadata(response.status_update.metadata)
         elif response.artifact_update is not None:
             update = response.artifact_update
             self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
@@ -242,11 +243,19 @@ class TaskRecord:
             message = message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
         self._keep_status_message()
         self.status = TaskStatus(state=state, message=message, timestamp=datetime.now(UTC))
+        self._take_metadata(update.metadata or {})
         self.number += 1
         event = TaskStatusUpdateEvent(
             task_id=self.id, context_id=self.context_id, status=self.status, metadata=update.metadata or {}
         )
         return Event(self.number, StreamResponse(status_update=event).to_json(), state)
+
+    def _take_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """The facts of a status (usage, finish reason, …) are facts about the task from then on."""
+        known = extension_facts(self._metadata)
+        self._metadata |= metadata
+        if known:
+            self._metadata = with_extension_facts(self._metadata, **{**known, **extension_facts(metadata)})
 
     def _keep_status_message(self) -> None:
         """What the agent said in its last status becomes history when the status changes (A2A 1.0, 3.7)."""

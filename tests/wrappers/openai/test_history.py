@@ -321,7 +321,7 @@ lossless_files = st.builds(
     [
         ContentPartFile(url="https://example.com/a.webp", media_type="image/webp"),
         ContentPartFile(url="https://example.com/a", media_type="image/*"),
-        ContentPartFile(url="openai-file:file-1", filename="a.pdf"),
+        ContentPartFile(url="openai-file:file-1"),
     ]
 )  # fmt: skip
 lossless_user = st.lists(st.builds(ContentPartText, text=strategies.texts) | lossless_files, max_size=4).map(
@@ -333,13 +333,16 @@ lossless_round = st.builds(
     st.lists(strategies.parsed_tool_calls, min_size=1, max_size=3),
     st.lists(strategies.texts, max_size=3),
 )
+
+
+def history_of(system: str | None, turns: list[list[Message]]) -> History:
+    return History(system_message=system, conversation=tuple(message for turn in turns for message in turn))
+
+
 lossless_histories = st.builds(
-    lambda system, turns: History(  # pyright: ignore[reportUnknownLambdaType]
-        system_message=system,  # pyright: ignore[reportUnknownArgumentType]
-        conversation=tuple(message for turn in turns for message in turn),  # pyright: ignore[reportUnknownVariableType]
-    ),
-    st.none() | strategies.texts,
-    st.lists(lossless_user | lossless_model | lossless_round, max_size=4),
+    history_of,
+    system=st.none() | strategies.texts,
+    turns=st.lists(lossless_user | lossless_model | lossless_round, max_size=4),
 )
 
 
@@ -673,22 +676,22 @@ def test_the_packages_own_answers_may_stand_among_the_messages() -> None:
     assert history.conversation == (user(say(text="hi")), model(say(text="Sunny."), WEATHER_CALL))
 
 
-@pytest.mark.parametrize(
-    ("message", "complaint"),
-    [
-        ({"role": "critic", "content": "x"}, "the role 'critic'"),
-        ({"content": "x"}, "the role None"),
-        ({"role": "user", "content": [{"type": "video_url"}]}, "of type 'video_url'"),
-        ({"role": "user", "content": [{"text": "x"}]}, "of type None"),
-        ({"role": "user", "content": [1]}, "of type None"),
-        ({"role": "user", "content": 1}, "content of type int"),
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "ContentPartFile"),
-        ({"role": "user", "content": [{"type": "file", "file": {"file_data": "data:;base64,A"}}]}, "base64"),
-        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "*"}}]}, "base64"),
-        ({"role": "system", "content": [PNG_PARAM]}, "where only text may stand"),
-        ({"role": "tool", "tool_call_id": "c", "content": [PNG_PARAM]}, "where only text may stand"),
-    ],
-)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"role": "critic", "content": "x"}, "the role 'critic'"),
+    ({"content": "x"}, "the role None"),
+    ({"role": "user", "content": [{"type": "video_url"}]}, "of type 'video_url'"),
+    ({"role": "user", "content": [{"text": "x"}]}, "of type None"),
+    ({"role": "user", "content": [1]}, "of type None"),
+    ({"role": "user", "content": 1}, "content of type int"),
+    ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "ContentPartFile"),
+    ({"role": "user", "content": [{"type": "file", "file": {"file_data": "data:;base64,A"}}]}, "base64"),
+    ({"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "*"}}]}, "base64"),
+    ({"role": "system", "content": [PNG_PARAM]}, "where only text may stand"),
+    ({"role": "tool", "tool_call_id": "c", "content": [PNG_PARAM]}, "where only text may stand"),
+]
+
+
+@pytest.mark.parametrize(("message", "complaint"), REFUSED)
 def test_what_chat_completions_does_not_define_is_refused(message: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match="message 1: ") as caught:
         received({"role": "user", "content": "hi"}, message)
@@ -739,9 +742,16 @@ def test_a_response_that_was_built_without_validation_is_no_reason_to_warn() -> 
     assert converter.to_message(built) == model(say(text="a"))
 
 
-@pytest.mark.parametrize(
-    "response", [{}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": [{}]}]
-)
+NO_ANSWER: list[dict[str, Any]] = [
+    {},
+    {"choices": []},
+    {"choices": None},
+    {"choices": [None]},
+    {"choices": [{}]},
+]
+
+
+@pytest.mark.parametrize("response", NO_ANSWER)
 def test_a_response_without_an_answer_is_an_empty_message(response: dict[str, Any]) -> None:
     assert converter.to_message(response) == model()
 
@@ -753,7 +763,7 @@ def test_a_stream_is_the_message_of_its_first_choice() -> None:
     def fragment(**function: str) -> dict[str, Any]:
         return {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
 
-    chunks = [
+    chunks: list[dict[str, Any]] = [
         delta(0, role="assistant", content=""),
         delta(1, content="other"),
         delta(0, content="Let me "),

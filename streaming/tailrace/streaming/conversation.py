@@ -1,0 +1,326 @@
+"""Messages of A2A, of the common format, and of OpenAI: from each to the next.
+
+An A2A message is taken as the model of A2A 1.0, as JSON (1.0; 0.3 with ``kind``; older with ``type``), or as any
+other object with the same fields. How it carries what A2A has no part for:
+
+- Tool calls are a data part ``{"tool_calls": [{"call_id", "name", "arguments"}]}`` of an agent's message, results
+  ``{"tool_results": [{"call_id", "name", "output"}]}`` of a user's; those that stand together share a part.
+- Reasoning is a text part whose metadata says ``{"channel": "reasoning"}`` under `EXTENSION_URI`.
+
+`to_common_message` undoes `to_a2a_message` exactly. Further facts stand under the extension's URI only where that
+needs them; metadata under that URI is the bridge's own, and part metadata must not use it.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from tailrace.streaming.a2a.models import Message as A2AMessage
+from tailrace.streaming.a2a.models import Part
+from tailrace.streaming.a2a.models import Role as A2ARole
+from tailrace.streaming.extension import (
+    EXTENSION_URI,
+    extension_facts,
+    with_extension_facts,
+    without_extension_facts,
+)
+from tailrace.wrappers import (
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+    Role,
+)
+from tailrace.wrappers.assembly import parse_arguments
+from tailrace.wrappers.openai.history import OpenAIConverter
+
+_ROLES: dict[object, A2ARole] = {
+    "user": A2ARole.USER,
+    "agent": A2ARole.AGENT,
+    "ROLE_USER": A2ARole.USER,
+    "ROLE_AGENT": A2ARole.AGENT,
+    1: A2ARole.USER,
+    2: A2ARole.AGENT,
+}
+
+
+def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """An A2A message as messages of OpenAI Chat Completions.
+
+    Args:
+        message: The A2A message, a dict or an object.
+
+    Returns:
+        The user or assistant message, None when there are only tool results; and one ``tool`` message for each
+        result, to be sent before a user message and after an assistant message. Content is one string, text
+        parts joined with a line end, unless the message holds files, which need a list of parts. What
+        `tailrace.wrappers.openai.history` says about data, files and reasoning holds here.
+
+    Raises:
+        ValueError: It is not an A2A message, or tool calls stand in one of a user.
+        TypeError: It is neither a mapping nor an object with fields.
+    """
+    common = to_common_message(message)
+    sent = cast("list[dict[str, Any]]", OpenAIConverter().from_history(History(conversation=(common,))))
+    tool_messages = [each for each in sent if each["role"] == "tool"]
+    others = [each for each in sent if each["role"] != "tool"]
+    only_results = all(
+        isinstance(part, ContentPartToolResult | ContentPartReasoning) for part in common.content
+    )
+    if not others or (tool_messages and only_results):
+        return None, tool_messages
+    return {**others[0], "content": _one_string(others[0]["content"])}, tool_messages
+
+
+def to_common_message(message: object) -> Message:
+    """An A2A message in the common format: an agent's has role MODEL, a user's with tool results role TOOL.
+
+    Parts keep their order; the ids of the message, its context and its task are not kept, nor are the name and
+    the type of a text or data part.
+
+    Raises:
+        ValueError: It is not an A2A message; the text says which part is wrong.
+        TypeError: It is neither a mapping nor an object with fields.
+    """
+    a2a_role, parts, metadata = _read_message(message)
+    content: list[ContentPart] = []
+    for position, part in enumerate(parts):
+        try:
+            content += _common_parts(_read_part(part))
+        except ValueError as error:
+            raise ValueError(f"part {position}: {error}") from None
+    role = _role_of(a2a_role, content)
+    stated = extension_facts(metadata).get("role")
+    if a2a_role is A2ARole.USER and stated in ("user", "tool"):
+        role = Role(stated)
+        metadata = without_extension_facts(metadata, "role")
+    return Message(role=role, content=tuple(content), metadata=dict(metadata))
+
+
+def to_a2a_message(
+    message: Message, *, message_id: str, context_id: str | None = None, task_id: str | None = None
+) -> A2AMessage:
+    """A message of the common format as one of A2A 1.0, which `to_common_message` reads back unchanged.
+
+    Raises:
+        ValueError: The message has role SYSTEM: what a model is instructed to do is not said in A2A.
+    """
+    if message.role is Role.SYSTEM:
+        raise ValueError("a system message has no form in A2A")
+    parts: list[Part] = []
+    for kind, group in itertools.groupby(message.content, type):
+        if kind is ContentPartToolCall:
+            calls = cast("Iterable[ContentPartToolCall]", group)
+            parts.append(Part(data={"tool_calls": [_call_entry(call) for call in calls]}))
+        elif kind is ContentPartToolResult:
+            results = cast("Iterable[ContentPartToolResult]", group)
+            parts.append(Part(data={"tool_results": [_result_entry(result) for result in results]}))
+        else:
+            parts += [_a2a_part(part) for part in group]
+    if not parts:
+        # A2A has no message without parts.
+        parts.append(Part(text="", metadata=with_extension_facts({}, empty=True)))
+    role = A2ARole.AGENT if message.role is Role.MODEL else A2ARole.USER
+    metadata = message.metadata
+    if message.role is not _role_of(role, message.content):
+        metadata = with_extension_facts(metadata, role=str(message.role))
+    uses_extension = any(EXTENSION_URI in each for each in (metadata, *(part.metadata for part in parts)))
+    return A2AMessage(
+        message_id=message_id,
+        role=role,
+        parts=tuple(parts),
+        context_id=context_id or "",
+        task_id=task_id or "",
+        metadata=metadata,
+        extensions=(EXTENSION_URI,) if uses_extension else (),
+    )
+
+
+def _role_of(role: A2ARole, content: Iterable[ContentPart]) -> Role:
+    """The role that a message has when nothing else is stated."""
+    if role is A2ARole.AGENT:
+        return Role.MODEL
+    return Role.TOOL if any(isinstance(part, ContentPartToolResult) for part in content) else Role.USER
+
+
+def _one_string(content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]]:
+    """The content of a Chat Completions message as one string, where it is nothing but text."""
+    if isinstance(content, list) and all(part["type"] == "text" for part in content):
+        return "\n".join(part["text"] for part in content)
+    return content or ""
+
+
+# --- parts to A2A -----------------------------------------------------------------------------------------------
+
+
+def _a2a_part(part: ContentPart) -> Part:
+    if isinstance(part, ContentPartReasoning):
+        facts = {"channel": "reasoning"}
+        if part.signature is not None:
+            facts["signature"] = part.signature
+        return Part(text=part.text, metadata=with_extension_facts(part.metadata, **facts))
+    if isinstance(part, ContentPartFile):
+        rest: dict[str, Any] = {
+            "metadata": part.metadata,
+            "filename": part.filename,
+            "media_type": part.media_type,
+        }
+        return Part(url=part.url, **rest) if part.data is None else Part(raw=part.data, **rest)
+    if isinstance(part, ContentPartData):
+        metadata = part.metadata
+        if _tool_entries(part.data) is not None:
+            # Somebody's own data that looks like tool calls.
+            metadata = with_extension_facts(metadata, channel="data")
+        return Part(data=part.data, metadata=metadata)
+    return Part(text=cast("ContentPartText", part).text, metadata=part.metadata)
+
+
+def _call_entry(call: ContentPartToolCall) -> dict[str, Any]:
+    entry: dict[str, Any] = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+    return entry | call.model_dump(exclude={"type", "id", "name", "arguments"}, exclude_defaults=True)
+
+
+def _result_entry(result: ContentPartToolResult) -> dict[str, Any]:
+    entry: dict[str, Any] = {"call_id": result.id, "name": result.name, "output": result.output}
+    return entry | result.model_dump(exclude={"type", "id", "name", "output"}, exclude_defaults=True)
+
+
+# --- parts from A2A ---------------------------------------------------------------------------------------------
+
+
+def _common_parts(part: Part) -> list[ContentPart]:
+    facts = extension_facts(part.metadata)
+    channel = facts.get("channel")
+    if part.text is not None:
+        if channel == "reasoning":
+            metadata = without_extension_facts(part.metadata, "channel", "signature")
+            return [ContentPartReasoning(text=part.text, signature=facts.get("signature"), metadata=metadata)]
+        if not part.text and facts.get("empty") is True:
+            return []
+        return [ContentPartText(text=part.text, metadata=part.metadata)]
+    if part.kind != "data":
+        return [
+            ContentPartFile(
+                data=part.raw,
+                url=part.url,
+                media_type=part.media_type,
+                filename=part.filename,
+                metadata=part.metadata,
+            )
+        ]
+    if channel == "data":
+        metadata = without_extension_facts(part.metadata, "channel")
+        return [ContentPartData(data=part.data, metadata=metadata)]
+    entries = _tool_entries(part.data)
+    if entries is None:
+        return [ContentPartData(data=part.data, metadata=part.metadata)]
+    calls, results = entries
+    return [
+        *(_tool_call(entry, f"tool_calls[{at}]") for at, entry in enumerate(calls)),
+        *(_tool_result(entry, f"tool_results[{at}]") for at, entry in enumerate(results)),
+    ]
+
+
+def _tool_entries(data: object) -> tuple[list[object], list[object]] | None:
+    """The tool calls and the tool results that data holds; None when it is data of another kind."""
+    if not isinstance(data, Mapping):
+        return None
+    fields = cast("Mapping[str, object]", data)
+    lists = [fields.get(name) for name in ("tool_calls", "tool_results")]
+    if not any(isinstance(each, list) for each in lists):
+        return None
+    calls, results = (cast("list[object]", each) if isinstance(each, list) else [] for each in lists)
+    return calls, results
+
+
+def _tool_call(entry: object, where: str) -> ContentPartToolCall:
+    fields = _mapping(entry)
+    given = _given(fields, "arguments_text", "arguments_error", "kind", "synthetic_id", "metadata")
+    arguments: object = fields.get("arguments")
+    if arguments is None or isinstance(arguments, dict):
+        given["arguments"] = arguments or {}
+    else:
+        # The text of the arguments as a model wrote it, or a list: read as if a stream had brought it.
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        given = parse_arguments(text) | given
+    return ContentPartToolCall(
+        id=_required_text(fields, "call_id", where), name=_required_text(fields, "name", where), **given
+    )
+
+
+def _tool_result(entry: object, where: str) -> ContentPartToolResult:
+    fields = _mapping(entry)
+    given = _given(fields, "output", "is_error", "metadata")
+    return ContentPartToolResult(
+        id=_required_text(fields, "call_id", where), name=fields.get("name", "unknown"), **given
+    )
+
+
+def _given(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: fields[name] for name in names if name in fields}
+
+
+def _required_text(fields: Mapping[str, Any], name: str, where: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"{where} has no {name} that is text")
+    return value
+
+
+# --- an A2A message in whatever form ----------------------------------------------------------------------------
+
+
+def _read_message(message: object) -> tuple[A2ARole, Sequence[object], Mapping[str, Any]]:
+    if isinstance(message, A2AMessage):
+        return message.role, message.parts, message.metadata
+    fields = _fields(message)
+    name = fields.get("role")
+    role = _ROLES.get(name) if isinstance(name, str | int) else None
+    if role is None:
+        raise ValueError(f"the role {name!r} is not one of A2A")
+    parts = fields.get("parts")
+    if not isinstance(parts, list | tuple):
+        raise ValueError("an A2A message has a list of parts")
+    metadata = fields.get("metadata")
+    return role, cast("Sequence[object]", parts), _mapping(metadata)
+
+
+def _read_part(part: object) -> Part:
+    if isinstance(part, Part):
+        return part
+    fields = _fields(part)
+    kind = fields.get("kind") or fields.get("type")
+    if kind is None:
+        return Part.model_validate(fields)  # 1.0: the member that is there says what it is
+    if kind == "file":
+        file = _fields(fields.get("file"))
+        content = {"raw": file.get("bytes"), "url": file.get("uri") or file.get("url")}
+        content |= {"filename": file.get("name"), "media_type": file.get("mimeType") or file.get("mime_type")}
+    elif kind in ("text", "data") and kind in fields:
+        content = {kind: fields[kind]}
+    else:
+        raise ValueError(f"a part of kind {kind!r} that A2A does not define")
+    return Part.model_validate({**content, "metadata": _mapping(fields.get("metadata"))})
+
+
+def _fields(value: object) -> Mapping[str, Any]:
+    """The fields of a JSON object, of a pydantic model under their JSON names, or of any other object."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True)
+    if hasattr(value, "__dict__"):
+        return vars(value)
+    raise TypeError(f"an A2A message or part is a dict or an object with fields, not {type(value).__name__}")
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
