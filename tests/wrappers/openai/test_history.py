@@ -649,6 +649,21 @@ def test_arguments_that_do_not_parse_are_kept_as_text(
     assert (part.arguments_error is not None) == (kept == '{"a": 1')
 
 
+def test_arguments_that_nest_too_deep_are_kept_as_text() -> None:
+    arguments = '{"a": ' * 50 + "1" + "}" * 50
+    (message,) = received(
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+            ],
+        }
+    )
+    assert message.tool_calls[0].arguments_text == arguments
+    assert received(*sent(message)) == (message,)
+
+
 @pytest.mark.parametrize(
     ("file", "expected"),
     [

@@ -1,13 +1,13 @@
 """The common message format: what is said in a conversation, whichever provider or protocol carries it.
 
 All models are frozen, compare by value, and make the round trip through JSON: what JSON cannot carry is mended
-where its meaning is clear (see `join_surrogates`) and refused otherwise (see `json_value`), when the model is made
-and not when it is stored. Content is ordered: parts stand in the order in which the model produced them, and
+or refused (see `json_value`) when the model is made, not when it is stored. Content is ordered: parts stand in the order in which the model produced them, and
 consecutive text is one part.
 """
 
 import base64
 import binascii
+import json
 import math
 from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
@@ -66,14 +66,19 @@ def join_surrogates(text: str) -> str:
     return text
 
 
+class TooDeepError(ValueError):
+    """A JSON value is nested deeper than `MAX_DEPTH`."""
+
+
 def json_value(value: object) -> Any:
     """A deep copy of a JSON value that is sure to make the round trip through JSON.
 
-    Texts go through `join_surrogates`, and tuples become lists.
+    Texts go through `join_surrogates`; tuples become lists, and numbers that are not finite null, as they do in
+    JavaScript (servers send the logarithm of 0, and Python's reader takes it).
 
     Raises:
-        ValueError: It holds something that is not JSON (bytes, a number that is not finite, a key that is not
-            text, any other object), or is nested deeper than `MAX_DEPTH`.
+        TooDeepError: It is nested deeper than `MAX_DEPTH`.
+        ValueError: It holds something that is not JSON: bytes, a key that is not text, any other object.
     """
     return _json_value(value, MAX_DEPTH)
 
@@ -84,11 +89,9 @@ def _json_value(value: object, depth: int) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{value} is not a JSON number")
-        return value
+        return value if math.isfinite(value) else None
     if depth == 0:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+        raise TooDeepError(f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
         return {
             _json_key(key): _json_value(item, depth - 1)
@@ -177,7 +180,8 @@ class ContentPartToolCall(_Model):
         name: The tool.
         arguments: The parsed arguments; ``{}`` when the model sent none or when they could not be parsed.
         arguments_text: The arguments word for word as the model wrote them, where that says more than
-            ``arguments`` (it did not parse, is not an object, or is a custom tool's free text); else None.
+            ``arguments`` (it did not parse, is not an object, nests too deep, or is a custom tool's free text);
+            else None.
         arguments_error: Why ``arguments_text`` could not be parsed; None when it could.
         kind: ``"function"`` or ``"custom"`` (free text instead of JSON arguments).
         synthetic_id: True when the provider sent no id and one was made here.
@@ -193,6 +197,24 @@ class ContentPartToolCall(_Model):
     kind: Text = "function"
     synthetic_id: bool = False
     metadata: JSONObject = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _too_deep_is_text(cls, fields: object) -> object:
+        # These are a model's words: they are kept in another form, and are no reason to lose its message.
+        if not isinstance(fields, dict):
+            return fields
+        values = cast("dict[str, object]", fields)
+        try:
+            json_value(values.get("arguments"))
+        except TooDeepError as error:
+            text = values.get("arguments_text") or json.dumps(
+                values["arguments"], ensure_ascii=False, default=str
+            )
+            return {**values, "arguments": {}, "arguments_text": text, "arguments_error": str(error)}
+        except ValueError:
+            pass  # the field's own validator says what is wrong
+        return values
 
 
 class ContentPartToolResult(_Model):

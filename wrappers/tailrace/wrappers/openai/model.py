@@ -5,10 +5,12 @@ its aiohttp transport; the bytes of the body come to our own decoder as they are
 chunk costs a hundred times more.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import aiohttp
 import httpx2
 import openai
 
@@ -86,15 +88,8 @@ class ChatCompletionsModel(Model):
                 yield self._batches(response.iter_bytes())
         except openai.APIStatusError as error:
             raise self._refused(error) from error
-        except openai.APITimeoutError as error:
-            raise self._silent() from error
-        except openai.APIConnectionError as error:
-            cause = error.__cause__ or error
-            raise UpstreamError(
-                f"the provider cannot be reached: {cause}",
-                fault=UpstreamFault.CONNECTION,
-                provider=self.provider,
-            ) from error
+        except (openai.APIConnectionError, httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from error
 
     async def aclose(self) -> None:
         """Close the kept connections."""
@@ -103,19 +98,20 @@ class ChatCompletionsModel(Model):
     async def _batches(self, body: AsyncIterator[bytes]) -> AsyncIterator[Sequence[ChunkWrapper[Any]]]:
         decoder = ChatCompletionsDecoder(provider=self.provider)
         try:
-            async for data in body:
+            while not decoder.done:
+                # The transport has a read timeout of its own, but forgets it when the peer breaks HTTP's framing.
+                async with asyncio.timeout(self._read_timeout + 1):
+                    data = await anext(body, None)
+                if data is None:
+                    break
                 chunks = decoder.feed(data)
                 if chunks:
                     yield chunks
-                if decoder.done:
-                    return
-        except httpx2.TimeoutException as error:
-            raise self._silent() from error
-        except (httpx2.HTTPError, OSError) as error:
-            for chunk in decoder.close():
-                yield [chunk]
+        except (TimeoutError, httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
+            if _is_timeout(error):
+                raise self._silent() from error
             raise UpstreamError(
-                f"the connection broke in the middle of the answer: {error}",
+                f"the connection broke in the middle of the answer: {_first_words(error)}",
                 fault=UpstreamFault.TRUNCATED,
                 provider=self.provider,
             ) from error
@@ -127,6 +123,15 @@ class ChatCompletionsModel(Model):
         return UpstreamError(
             f"the provider sent nothing for {self._read_timeout:g} seconds",
             fault=UpstreamFault.TIMEOUT,
+            provider=self.provider,
+        )
+
+    def _unreachable(self, error: Exception) -> UpstreamError:
+        if _is_timeout(error):
+            return self._silent()
+        return UpstreamError(
+            f"the provider cannot be reached: {_first_words(error)}",
+            fault=UpstreamFault.CONNECTION,
             provider=self.provider,
         )
 
@@ -142,3 +147,22 @@ class ChatCompletionsModel(Model):
             retry_after=float(retry_after) if retry_after.replace(".", "", 1).isdigit() else None,
             details=cast("object", error.body),
         )
+
+
+def _is_timeout(error: BaseException) -> bool:
+    """Whether time ran out. The transport calls refused and dropped connections timeouts too: the cause decides."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, aiohttp.ClientError):
+            return isinstance(cause, TimeoutError)
+        if isinstance(cause, TimeoutError):
+            return True
+        cause = cause.__cause__
+    return isinstance(error, httpx2.TimeoutException | openai.APITimeoutError)
+
+
+def _first_words(error: BaseException) -> str:
+    """What the innermost cause says, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).partition("\n")[0] or type(error).__name__

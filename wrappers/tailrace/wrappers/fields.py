@@ -1,0 +1,137 @@
+"""The fields that a provider sends beyond the common vocabulary: folded by the rule of their type, fit to travel.
+
+What such a field means is not known, only what kind of JSON it is. That is enough to put the pieces of a stream
+together, and to make sure that the result can be stored and sent whatever the provider put into it.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tailrace.wrappers.messages import join_surrogates
+
+MAX_LEVELS = 24
+"""How deep a field may be nested: below `tailrace.wrappers.messages.MAX_DEPTH`, since fields travel inside others."""
+
+# Fields whose pieces are joined; a string of any other name replaces the one before.
+_JOINED = frozenset({"data", "summary", "text", "transcript"})
+
+
+class FieldFold:
+    """Folds free-form fields: lists append, objects merge, running text joins, everything else replaces.
+
+    Items of a list that carry an ``index`` are merged with the item of the same index and type, as fragments of one
+    block; items without one are appended. Folding costs what the new fields are long, however much was folded
+    before; nothing that was handed in is changed or kept a hold of where it would be.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def add(self, new: Mapping[str, Any]) -> None:
+        """Fold further fields."""
+        _merge(self._fields, new, MAX_LEVELS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as they stand, as `plain_json`: a copy, joined and fit to travel."""
+        return plain_json(self._fields)
+
+
+class _Text:
+    """Running text: its pieces."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, *pieces: str) -> None:
+        self.pieces = list(pieces)
+
+
+class _Items:
+    """A list that grows: its items, and where the next fragment of an indexed one belongs."""
+
+    __slots__ = ("_blocks", "items")
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._blocks: dict[tuple[int, object], dict[str, Any]] = {}
+
+    def add(self, new: list[Any], levels: int) -> None:
+        for item in new:
+            index, kind = (item.get("index"), item.get("type")) if _is_object(item) else (None, None)
+            if not isinstance(index, int) or levels <= 0:
+                self.items.append(item)
+                continue
+            key = (index, kind if isinstance(kind, str) else None)
+            if key not in self._blocks:
+                self._blocks[key] = {}
+                self.items.append(self._blocks[key])
+            _merge(self._blocks[key], item, levels)
+
+
+def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
+    """A copy of ``value`` that is JSON for every reader, whatever a provider's decoder made of its stream.
+
+    What JSON cannot carry becomes text: NaN and the infinities by their names, and what is nested deeper than
+    ``levels`` lists and objects as the JSON it is.
+    """
+    if isinstance(value, str):
+        return join_surrogates(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, _Text):
+        return join_surrogates("".join(value.pieces))
+    if isinstance(value, _Items):
+        value = value.items
+    if not isinstance(value, Mapping | list | tuple):
+        return join_surrogates(str(value))
+    if levels <= 0:
+        return join_surrogates(json_text(value))
+    if isinstance(value, Mapping):
+        members = cast("Mapping[object, object]", value).items()
+        return {join_surrogates(str(key)): plain_json(member, levels - 1) for key, member in members}
+    return [plain_json(item, levels - 1) for item in cast("list[object]", value)]
+
+
+def json_text(value: object) -> str:
+    """``value`` as JSON text; never raises for what a decoder made, however deep it is nested."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "(nested too deeply)"
+
+
+def _merge(into: dict[str, Any], new: Mapping[str, Any], levels: int) -> None:
+    for key, value in new.items():
+        old = into.get(key)
+        if value is None:
+            into.setdefault(key, None)
+        elif isinstance(value, list) and levels > 0:
+            if not isinstance(old, _Items):
+                old = into[key] = _Items()
+            old.add(cast("list[Any]", value), levels - 1)
+        elif _is_object(value) and levels > 0:
+            # Made anew: what is merged into it must not show in the chunk that it came from.
+            if not _is_object(old):
+                old = into[key] = dict[str, Any]()
+            _merge(old, value, levels - 1)
+        elif key in _JOINED and isinstance(value, str) and isinstance(old, _Text):
+            old.pieces.append(value)
+        elif key in _JOINED and isinstance(value, str) and isinstance(old, str):
+            into[key] = _Text(old, value)
+        else:
+            into[key] = value
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
