@@ -20,18 +20,20 @@ from a2a.types import (
     TaskState,
 )
 from a2a.utils.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
+from google.protobuf.json_format import MessageToDict
+
 from support.serving import serving
 from support.upstream import ScriptedUpstream, Tell, Wait, openai_stream
-
 from tailrace.server import Settings, create_app
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 # What the official client's line splitter would cut an event at, were it sent raw.
-TRICKY = ["one\u2028two", "\u2029three\u0085four", " – fünf 😀"]
+TRICKY = ["one\u2028two", "\u2029three\u0085four", " · fünf 😀"]
 
 
 def settings(upstream: ScriptedUpstream) -> Settings:
-    return Settings(model="openai:scripted", base_url=upstream.base_url, api_key="none", store="sqlite://")
+    values = {"model": "openai:scripted", "base_url": upstream.base_url, "api_key": "none"}
+    return Settings.model_validate({**values, "store": "sqlite://"})
 
 
 def request(text: str, **configuration: object) -> SendMessageRequest:
@@ -87,8 +89,8 @@ async def test_a_blocking_send_gives_the_whole_task(answering: str) -> None:
     assert event.task.status.state == TaskState.TASK_STATE_COMPLETED
     [artifact] = event.task.artifacts
     assert [part.text for part in artifact.parts] == ["".join(TRICKY)]
-    usage = event.task.metadata["urn:tailrace:ext:stream:v1"]["usage"]
-    assert usage["totalTokens"] == 10
+    facts = MessageToDict(event.task.metadata)["urn:tailrace:ext:stream:v1"]
+    assert facts["usage"]["totalTokens"] == 10
 
 
 async def test_a_finished_task_can_be_fetched_again(answering: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from support.rpc import Rpc, message, streamed_text, text_of
 from support.serving import serving
 from support.upstream import (
@@ -22,10 +23,14 @@ from support.upstream import (
     openai_stream,
     sse,
 )
-
 from tailrace.server import Settings, create_app
 
 HELLO = openai_stream(["Hel", "lo"], finish=None)
+
+
+def settings(base_url: str, **changes: Any) -> Settings:
+    values = {"model": "openai:scripted", "base_url": base_url, "api_key": "none", "store": "sqlite://"}
+    return Settings.model_validate({**values, **changes})
 
 
 async def ask(
@@ -40,15 +45,8 @@ async def ask(
         if when_hello is not None and streamed_text(events) == "Hello":
             when_hello.set()
 
-    settings = Settings(
-        model="openai:scripted",
-        base_url=base_url,
-        api_key="none",
-        store="sqlite://",
-        upstream_retries=0,
-        **changes,
-    )
-    async with serving(create_app(settings)) as url, Rpc(url) as rpc:
+    app = create_app(settings(base_url, upstream_retries=0, **changes))
+    async with serving(app) as url, Rpc(url) as rpc:
         events = await rpc.stream("SendStreamingMessage", message(), seen=seen)
         assert [number for number, _ in events] == list(range(1, len(events) + 1))
         task = await rpc.result("GetTask", {"id": events[0][1]["task"]["id"]})
@@ -157,10 +155,7 @@ async def test_an_answer_cut_at_its_length_says_so() -> None:
 async def test_a_refused_request_is_sent_again_while_nothing_was_received() -> None:
     answers = (json_answer({"error": "busy"}, 503, {"retry-after": "0.01"}), openai_stream(["ok"]))
     async with ScriptedUpstream(*answers) as upstream:
-        settings = Settings(
-            model="openai:scripted", base_url=upstream.base_url, api_key="none", store="sqlite://"
-        )
-        async with serving(create_app(settings)) as url, Rpc(url) as rpc:
+        async with serving(create_app(settings(upstream.base_url))) as url, Rpc(url) as rpc:
             result = await rpc.result("SendMessage", message())
     assert result["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
     assert text_of(result["task"]) == "ok"
@@ -169,14 +164,8 @@ async def test_a_refused_request_is_sent_again_while_nothing_was_received() -> N
 
 async def test_the_request_to_the_provider_holds_instructions_and_conversation() -> None:
     async with ScriptedUpstream(openai_stream(["ok"])) as upstream:
-        settings = Settings(
-            model="openai:scripted",
-            base_url=upstream.base_url,
-            api_key="secret",
-            store="sqlite://",
-            instructions="Be brief.",
-        )
-        async with serving(create_app(settings)) as url, Rpc(url) as rpc:
+        app = create_app(settings(upstream.base_url, api_key="secret", instructions="Be brief."))
+        async with serving(app) as url, Rpc(url) as rpc:
             await rpc.result("SendMessage", message("hi"))
         received = await upstream.received()
     assert received.headers["authorization"] == "Bearer secret"
@@ -190,10 +179,7 @@ async def test_tool_calls_wait_for_the_caller_and_the_results_go_on_with_the_tas
     call = {"index": 0, "id": "call_1", "function": {"name": "weather", "arguments": '{"city":"Paris"}'}}
     asks = [sse(openai_chunk({"tool_calls": [call]})), sse(openai_chunk({}, finish="tool_calls"), "[DONE]")]
     async with ScriptedUpstream(asks, openai_stream(["Sunny."])) as upstream:
-        settings = Settings(
-            model="openai:scripted", base_url=upstream.base_url, api_key="none", store="sqlite://"
-        )
-        async with serving(create_app(settings)) as url, Rpc(url) as rpc:
+        async with serving(create_app(settings(upstream.base_url))) as url, Rpc(url) as rpc:
             first = await rpc.stream("SendStreamingMessage", message("Weather?"))
             status = first[-1][1]["statusUpdate"]["status"]
             assert status["state"] == "TASK_STATE_INPUT_REQUIRED"

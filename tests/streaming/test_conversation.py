@@ -132,7 +132,7 @@ def test_a_message_of_results_and_text_gives_both() -> None:
         "user", {"kind": "text", "text": "Here:"}, *USER_RESULTS["parts"], {"kind": "text", "text": "OK?"}
     )
     assert convert_a2a_message_to_openai(mixed) == (
-        {"role": "user", "content": "Here:\nOK?"},
+        {"role": "user", "content": "Here:OK?"},
         [RESULT_SENT],
     )
 
@@ -186,7 +186,7 @@ def test_other_data_is_sent_as_text() -> None:
     sent, _ = convert_a2a_message_to_openai(
         message("user", {"text": "Use this:"}, {"data": {"depth": [1, None]}})
     )
-    assert sent == {"role": "user", "content": 'Use this:\n{"depth":[1,null]}'}
+    assert sent == {"role": "user", "content": 'Use this:{"depth":[1,null]}'}
 
 
 def test_files_are_sent_as_parts() -> None:

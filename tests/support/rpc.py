@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import aiohttp
@@ -21,7 +21,7 @@ class Rpc:
         self.url = url
         self.http: aiohttp.ClientSession
 
-    async def __aenter__(self) -> "Rpc":
+    async def __aenter__(self) -> Self:
         self.http = aiohttp.ClientSession()
         return self
 
@@ -84,9 +84,7 @@ class Rpc:
 
 def message(text: str = "hello", **fields: Any) -> dict[str, Any]:
     """The params of a send with one text part."""
-    return {
-        "message": {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], **fields}
-    }
+    return {"message": {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], **fields}}
 
 
 def text_of(task: dict[str, Any], artifact_id: str = "text") -> str:

@@ -6,24 +6,21 @@
         async with aclosing(client.stream("Why is the sky blue?")) as events:
             async for event in events:
                 ...
-
-What an agent gets wrong about its own card is forgiven where nothing depends on it: of the card only the address of
-the JSON-RPC interface is needed.
 """
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
-from urllib.parse import urljoin
 from uuid import uuid4
 
 import aiohttp
 import anyio
 from pydantic import ValidationError
 
+from tailrace.server.remote_card import CARD_PATH, RemoteAgent, read_card
 from tailrace.streaming.a2a.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -54,8 +51,6 @@ from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError, UpstreamFault
 from tailrace.wrappers.wire import MAX_EVENT_BYTES, SSEDecoder
-
-CARD_PATH = "/.well-known/agent-card.json"
 
 RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
 """Seconds before each try to go on with a stream that was lost; when all have failed in a row, it is given up."""
@@ -88,23 +83,6 @@ _PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteAgent:
-    """What its card says about how to reach an agent.
-
-    Attributes:
-        name: For people; empty when the card has none.
-        endpoint: The address of its JSON-RPC interface.
-        tenant: To be sent with every request; empty for none.
-        streaming: False when the card says that the agent does not stream.
-    """
-
-    name: str
-    endpoint: str
-    tenant: str = ""
-    streaming: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class StreamEvent:
     """One event of a stream.
 
@@ -127,7 +105,7 @@ class AgentClient:
             address of the card itself (ends in ``.json``). ``http://`` is assumed when no scheme is given.
         connect_timeout: Seconds for opening a connection.
         read_timeout: Seconds of silence after which a connection counts as lost. Agents that keep streams alive
-            by comments do so every 15 seconds or so.
+            by comments do so every 15 seconds or so; an agent that does not stream has this long to answer.
         retry_delays: As `RETRY_DELAYS`; empty to give up at the first loss.
         on_reconnect: Called before each try to go on with a stream, with what went wrong and the number of
             the try, from 1.
@@ -194,8 +172,8 @@ class AgentClient:
 
         When the connection is lost, the stream goes on after the last event that was received
         (``SubscribeToTask`` with ``Last-Event-ID``). An agent that numbers no events gives the whole task
-        instead, as an event that replaces what came before. Cancelling, or closing the generator, closes the
-        connection and leaves the task running.
+        instead, as an event that replaces what came before; one that does not stream gives its answer in one
+        event. Cancelling, or closing the generator, closes the connection and leaves the task running.
 
         Args:
             prompt: What to say: text, or a message as it is.
@@ -208,9 +186,8 @@ class AgentClient:
                 be gone on with in any of the tries.
             ConfigurationError: As `agent`.
         """
-        agent = await self.agent()
         message = _as_message(prompt, context_id, task_id)
-        method = "SendStreamingMessage" if agent.streaming else "SendMessage"
+        method = "SendStreamingMessage"
         params: dict[str, Any] = {"message": message.to_dict()}
         position = _Position()
         tries = 0
@@ -230,8 +207,12 @@ class AgentClient:
                     "the agent ended the stream before the task was over", fault=UpstreamFault.TRUNCATED
                 )
             except (UnsupportedOperationError, MethodNotFoundError) as error:
-                if method != "SubscribeToTask":
+                if method == "SendMessage" or (method == "SendStreamingMessage" and position.task_id):
                     raise
+                if method == "SendStreamingMessage":
+                    # An agent that does not stream has refused it; any other reason it will give again.
+                    method = "SendMessage"
+                    continue
                 # The task is over, or the agent has nothing to subscribe to: how the task stands is all there is.
                 task = await self.get_task(position.task_id)
                 event = StreamEvent(StreamResponse(task=task), "", {"task": task.to_dict()})
@@ -362,51 +343,6 @@ class _Position:
 # --- reading what an agent says -------------------------------------------------------------------------------------
 
 
-def read_card(body: bytes, card_url: str) -> RemoteAgent:
-    """Find the JSON-RPC interface of A2A 1.0 in an agent card; nothing else of the card has to be right.
-
-    Args:
-        body: The card.
-        card_url: Where it was found: the root of a relative address, and for the message of an error.
-
-    Raises:
-        UpstreamError: It is no JSON object, or names no such interface; the message says what it names.
-    """
-    try:
-        card: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        card = None
-    if not isinstance(card, dict):
-        raise UpstreamError(f"what is at {card_url} is no agent card", fault=UpstreamFault.INVALID)
-    fields = cast("dict[str, Any]", card)
-    interfaces = _objects(fields.get("supportedInterfaces"))
-    for interface in interfaces:
-        url, version = interface.get("url"), str(interface.get("protocolVersion", "1.0"))
-        binding = str(interface.get("protocolBinding", "")).upper()
-        if binding == "JSONRPC" and version.split(".")[0] == "1" and isinstance(url, str) and url:
-            capabilities: Any = fields.get("capabilities")
-            return RemoteAgent(
-                name=str(fields.get("name", "")),
-                endpoint=urljoin(card_url, url),
-                tenant=str(interface.get("tenant") or ""),
-                streaming=not (isinstance(capabilities, dict) and capabilities.get("streaming") is False),  # pyright: ignore[reportUnknownMemberType]
-            )
-    offered = [f"{each.get('protocolBinding')} {each.get('protocolVersion')}" for each in interfaces]
-    if not interfaces and "protocolVersion" in fields:
-        offered = [f"A2A {fields['protocolVersion']}"]
-    raise UpstreamError(
-        f"the agent card at {card_url} names no JSON-RPC interface of A2A 1.0; "
-        f"it names {', '.join(offered) or 'no interface at all'}",
-        fault=UpstreamFault.INVALID,
-    )
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    if not isinstance(value, list):
-        return []
-    return [cast("dict[str, Any]", each) for each in cast("list[object]", value) if isinstance(each, dict)]
-
-
 def _as_message(prompt: str | Message, context_id: str, task_id: str) -> Message:
     if isinstance(prompt, str):
         prompt = Message(message_id=str(uuid4()), role=Role.USER, parts=(Part(text=prompt),))
@@ -500,11 +436,11 @@ def _passing(error: UpstreamError) -> bool:
 
 
 @contextmanager
-def _network_errors(url: str) -> Iterator[None]:
+def _network_errors(url: str) -> Generator[None]:
     """Say in our own words what went wrong on the network."""
     try:
         yield
-    except aiohttp.InvalidURL:
+    except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
         raise ConfigurationError(f"{url!r} is not the URL of an agent") from None
     except TimeoutError:
         raise UpstreamError(f"the agent at {url} does not answer", fault=UpstreamFault.TIMEOUT) from None

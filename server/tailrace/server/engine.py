@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import anyio
 from anyio.abc import TaskGroup
-from tailrace.streaming.conversation import to_common_message
 
 from tailrace.server.handlers import Handler, Turn
 from tailrace.server.store import Store, StoredTask, TaskWrite
@@ -27,6 +26,7 @@ from tailrace.streaming.a2a.errors import (
     UnsupportedOperationError,
 )
 from tailrace.streaming.a2a.models import Message, Role, SendMessageRequest, StreamResponse, Task
+from tailrace.streaming.conversation import to_common_message
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.log import Behind, TaskLog
 from tailrace.streaming.task import Event, TaskRecord, agent_message
@@ -155,6 +155,7 @@ class Engine:
             StoreError: Nothing can be kept at present.
         """
         message = request.message
+        _check_message(message)
         if message.task_id:
             live = await self._find(message.task_id, owner)
             try:
@@ -414,6 +415,8 @@ class Engine:
         self._keep(live, record.apply(ending), snapshot=True)
 
     def _keep(self, live: _LiveTask, event: Event, *, snapshot: bool = False) -> None:
+        if live.error is not None:
+            return  # given up: what cannot be kept is not shown, and a log has no gaps
         record = live.record
         said, live.said = live.said, []
         write = TaskWrite(
@@ -472,6 +475,24 @@ class Engine:
             live = await self._find(task_id, owner)
             logger.warning("task %s was interrupted by a crash", task_id)
             self._end(live, _failed("the server stopped unexpectedly before the answer was complete"))
+
+
+def _check_message(message: Message) -> None:
+    """Refuse now what could not be handed to a model later, and would spoil its conversation for good.
+
+    Raises:
+        InvalidParamsError: The message is no message of a user, or holds tool calls or results of a wrong form.
+    """
+    if message.role is not Role.USER:
+        raise InvalidParamsError(
+            "message.role must be ROLE_USER: the agent's messages are the agent's to make"
+        )
+    try:
+        common = to_common_message(message)
+    except ValueError as error:
+        raise InvalidParamsError(f"message: {error}") from None
+    if common.tool_calls:
+        raise InvalidParamsError("message: tool_calls are the agent's; a user answers with tool_results")
 
 
 def _failed(reason: str) -> StatusUpdate:

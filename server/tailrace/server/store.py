@@ -5,11 +5,12 @@ One interface and one implementation over SQLAlchemy Core. The engine hands over
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 from sqlalchemy import (
     Column,
@@ -121,6 +122,8 @@ class Store:
         self._url = _async_url(url)
         self._engine: AsyncEngine | None = None
         self._writer: AsyncConnection | None = None
+        # A database in memory has one connection, which one transaction at a time may use.
+        self._alone = None if self._url.database else anyio.Lock()
 
     async def open(self) -> None:
         """Open the database and make the tables that are missing.
@@ -128,8 +131,7 @@ class Store:
         Raises:
             StoreError: It cannot be opened.
         """
-        in_memory = not self._url.database
-        options: dict[str, Any] = {"poolclass": StaticPool} if in_memory else {}
+        options: dict[str, Any] = {"poolclass": StaticPool} if self._alone else {}
         if self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
         self._engine = create_async_engine(self._url, **options)
@@ -175,7 +177,7 @@ class Store:
             for message in write.said
         ]
         async with _translate_errors("write to the store"):
-            async with connection.begin():
+            async with self._alone or nullcontext(), connection.begin():
                 if new_events:
                     await connection.execute(insert(events), new_events)
                 if said:
@@ -234,10 +236,14 @@ class Store:
             await connection.execute(insert(tasks).values({**key, **values}))
 
     async def _read(self, query: Any) -> Sequence[Any]:
-        if self._engine is None:
+        if self._engine is None or self._writer is None:
             raise StoreError("the store is closed")
-        async with _translate_errors("read from the store"), self._engine.connect() as connection:
-            return (await connection.execute(query)).all()
+        async with _translate_errors("read from the store"):
+            if self._alone is not None:
+                async with self._alone, self._writer.begin():
+                    return (await self._writer.execute(query)).all()
+            async with self._engine.connect() as connection:
+                return (await connection.execute(query)).all()
 
 
 def _async_url(url: str) -> URL:

@@ -8,7 +8,7 @@ from tailrace.server.store import Store, TaskWrite
 from tailrace.streaming.task import Event
 from tailrace.wrappers import StoreError
 
-Outcome = Callable[[Sequence[Event], StoreError | None], None]
+Outcome = Callable[[Sequence[Event], StoreError | None], object]
 """Called once for each write, after it was kept (with None) or given up (with the error)."""
 
 
@@ -74,6 +74,8 @@ class GroupWriter:
                 self._less.set()
                 self._less = None
             error = await self._commit([write for write, _ in batch])
+            if error is not None:
+                batch += self._withdraw({write.task_id for write, _ in batch})
             for write, outcome in batch:
                 outcome(write.events, error)
 
@@ -87,6 +89,13 @@ class GroupWriter:
                     return error
             await anyio.sleep(delay)
         return None
+
+    def _withdraw(self, task_ids: set[str]) -> list[tuple[TaskWrite, Outcome]]:
+        """Take back what waits for tasks of which something was given up: their log would have a gap."""
+        withdrawn = [item for item in self._waiting if item[0].task_id in task_ids]
+        self._waiting = [item for item in self._waiting if item[0].task_id not in task_ids]
+        self._count -= sum(len(write.events) for write, _ in withdrawn)
+        return withdrawn
 
     def _wake(self) -> None:
         if self._more is not None:

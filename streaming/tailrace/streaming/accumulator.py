@@ -20,6 +20,10 @@ class Accumulator:
     Feed it with `add`, then call `close` once, whether the stream ended well or not; the results may be read at
     any time and cost what they are long.
 
+    Args:
+        think_tags: The model writes its reasoning into the text, in ``<think>`` tags: part the two (see
+            `tailrace.wrappers.thinking`).
+
     Attributes:
         choices: The answers by their index, in order of appearance; one unless several were asked for.
         usage: Token counts of the request, the last that were reported; None when none were.
@@ -28,9 +32,10 @@ class Accumulator:
             that broke off.
     """
 
-    __slots__ = ("choices", "error", "metadata", "usage")
+    __slots__ = ("_think_tags", "choices", "error", "metadata", "usage")
 
-    def __init__(self) -> None:
+    def __init__(self, *, think_tags: bool = False) -> None:
+        self._think_tags = think_tags
         self.choices: dict[int, MessageAssembly] = {}
         self.usage: Usage | None = None
         self.metadata: dict[str, Any] = {}
@@ -71,10 +76,19 @@ class Accumulator:
         """Every answer that began has said why it ended."""
         return bool(self.choices) and all(choice.finish is not None for choice in self.choices.values())
 
-    def message(self, choice: int = 0) -> Message:
-        """The answer of one choice as it stands, in the common format; an empty one if it never began."""
-        assembly = self.choices.get(choice)
-        return (assembly or MessageAssembly(choice)).message()
+    @property
+    def first(self) -> MessageAssembly | None:
+        """The answer of the lowest index: the only one, unless several were asked for; None before any began."""
+        return self.choices[min(self.choices)] if self.choices else None
+
+    def message(self, choice: int | None = None) -> Message:
+        """The answer of one choice as it stands, in the common format; an empty one if it never began.
+
+        Args:
+            choice: Its index; None for the first.
+        """
+        assembly = self.first if choice is None else self.choices.get(choice)
+        return (assembly or MessageAssembly()).message()
 
     def _open_choice(self, chunk: ChunkWrapper[Any]) -> MessageAssembly | None:
         """A choice begins with its first delta that says something; facts, usage and errors begin none."""
@@ -85,7 +99,7 @@ class Accumulator:
         )
         if says_nothing:
             return None
-        assembly = self.choices[chunk.choice] = MessageAssembly(chunk.choice)
+        assembly = self.choices[chunk.choice] = MessageAssembly(chunk.choice, think_tags=self._think_tags)
         return assembly
 
     def _take_response(self, chunk: ChunkWrapper[Any]) -> None:

@@ -2,10 +2,19 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.wrappers import ContentPartToolCall, FinishMessage, FinishReason, MessageAssembly, UpstreamError
+from tailrace.wrappers import (
+    ContentPartToolCall,
+    FinishMessage,
+    FinishReason,
+    MessageAssembly,
+    UpstreamError,
+    UpstreamFault,
+)
+from tailrace.wrappers.fields import plain_json
+from tailrace.wrappers.messages import join_surrogates
 
 # Message fields of the Chat Completions format that come in the deltas' extra fields under the same name.
 _MESSAGE_FIELDS = ("annotations", "audio", "images", "reasoning_details")
@@ -20,27 +29,30 @@ def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
     Returns:
         All choices in the order of their index; reasoning as ``message.reasoning_content``. A response that
         broke off or carried an error has ``finish_reason: null`` and an extra member ``"error"``:
-        ``{"type", "message", "code"}``. Facts and fields that the format does not define are kept beside the
-        defined ones, under the provider's names.
+        ``{"type", "message", "code"}``; where it broke off before all of several choices were finished, those
+        that were keep their reason. Facts and fields that the format does not define are kept beside the
+        defined ones, under the provider's names. The whole is JSON for every reader (see `plain_json`).
     """
     error = accumulator.error
+    broke_off = error is not None and error.fault is UpstreamFault.TRUNCATED
+    failed = error is not None and (accumulator.finished or not broke_off)
     choices = [
-        _choice(index, accumulator.choices[index], failed=error is not None)
-        for index in sorted(accumulator.choices)
+        _choice(index, accumulator.choices[index], failed=failed) for index in sorted(accumulator.choices)
     ]
     if not choices:
         choices = [_choice(0, MessageAssembly(), failed=True)]
-    metadata = dict(accumulator.metadata)
+    metadata = plain_json(accumulator.metadata)
+    created = metadata.pop("created", 0)
     completion: dict[str, Any] = {
-        "id": metadata.pop("id", ""),
+        "id": str(metadata.pop("id", "")),
         "object": "chat.completion",
-        "created": int(metadata.pop("created", 0)),
-        "model": metadata.pop("model", ""),
+        "created": int(created) if isinstance(created, int | float) else 0,
+        "model": str(metadata.pop("model", "")),
         "choices": choices,
     }
     if accumulator.usage is not None:
         completion["usage"] = {
-            **accumulator.usage.raw,
+            **plain_json(accumulator.usage.raw),
             "prompt_tokens": accumulator.usage.input_tokens,
             "completion_tokens": accumulator.usage.output_tokens,
             "total_tokens": accumulator.usage.total_tokens,
@@ -54,9 +66,10 @@ def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
 def error_object(error: UpstreamError) -> dict[str, Any]:
     """An upstream error as the ``error`` member: what kind, what happened, the provider's own code."""
     fields: dict[str, Any] = {"type": str(error.fault), "message": str(error), "code": error.code}
-    if isinstance(error.details, Mapping):
-        fields["details"] = error.details
-    return fields
+    details = error.details
+    if isinstance(details, Mapping):
+        fields["details"] = cast("Mapping[str, object]", details)
+    return plain_json(fields)
 
 
 def arguments_text(call: ContentPartToolCall) -> str:
@@ -67,7 +80,7 @@ def arguments_text(call: ContentPartToolCall) -> str:
 
 
 def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str, Any]:
-    extra = dict(assembly.extra)
+    extra = assembly.extra
     message: dict[str, Any] = {"role": "assistant", "content": assembly.text or None}
     if assembly.reasoning:
         message["reasoning_content"] = assembly.reasoning
@@ -91,7 +104,7 @@ def _finish_reason(finish: FinishMessage | None, *, has_calls: bool) -> str | No
     if finish is None:
         return None
     if finish.reason is FinishReason.UNSPECIFIED:
-        return finish.raw
+        return join_surrogates(finish.raw)
     if has_calls and finish.reason is FinishReason.STOP:
         return str(FinishReason.TOOL_CALLS)
     return str(finish.reason)

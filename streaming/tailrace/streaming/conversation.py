@@ -61,7 +61,7 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
     Returns:
         The user or assistant message, None when there are only tool results; and one ``tool`` message for each
         result, to be sent before a user message and after an assistant message. Content is one string, text
-        parts joined with a line end, unless the message holds files, which need a list of parts. What
+        parts joined with nothing, unless the message holds files, which need a list of parts. What
         `tailrace.wrappers.openai.history` says about data, files and reasoning holds here.
 
     Raises:
@@ -154,7 +154,7 @@ def _role_of(role: A2ARole, content: Iterable[ContentPart]) -> Role:
 def _one_string(content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]]:
     """The content of a Chat Completions message as one string, where it is nothing but text."""
     if isinstance(content, list) and all(part["type"] == "text" for part in content):
-        return "\n".join(part["text"] for part in content)
+        return "".join(part["text"] for part in content)
     return content or ""
 
 

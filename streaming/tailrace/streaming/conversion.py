@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 from uuid import uuid4
 
-from tailrace.streaming.a2a.models import Message, Part, Role, Task, TaskStatus
+from tailrace.streaming.a2a.models import Part, Task, TaskStatus
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.streaming.conversation import to_a2a_message
 from tailrace.streaming.extension import EXTENSION_URI
@@ -42,15 +42,18 @@ class StreamConversion:
         decoder: Decodes the provider's format.
         task_id: The task's id; made here when empty.
         context_id: The conversation's id; made here when empty.
+        think_tags: The model writes its reasoning into the text, in ``<think>`` tags: part the two.
 
     Attributes:
         record: The task.
         accumulator: The response.
     """
 
-    def __init__(self, decoder: Decoder, *, task_id: str = "", context_id: str = "") -> None:
+    def __init__(
+        self, decoder: Decoder, *, task_id: str = "", context_id: str = "", think_tags: bool = False
+    ) -> None:
         self._decoder = decoder
-        self._translator = ResponseTranslator()
+        self._translator = ResponseTranslator(think_tags=think_tags)
         self.accumulator = self._translator.accumulator
         self.record = TaskRecord(
             Task(
@@ -73,8 +76,6 @@ class StreamConversion:
 
         Never raises for what a provider sent: an event beyond the decoder's bound ends the response.
         """
-        if self.accumulator.error is not None and self.accumulator.error.fault is UpstreamFault.TOO_LARGE:
-            return []
         try:
             chunks = self._decoder.feed(data)
         except UpstreamError as error:
@@ -83,8 +84,12 @@ class StreamConversion:
         return self._take(chunks)
 
     def close(self) -> list[Event]:
-        """The body is over: return the last events, which end the task."""
-        events = self._take(self._decoder.close())
+        """The body is over: return the last events, which end the task. Never raises for what was sent."""
+        try:
+            events = self._take(self._decoder.close())
+        except UpstreamError as error:
+            self.accumulator.error = self.accumulator.error or error
+            events = []
         if not self.record.number:
             events += self._begin()
         return events + self._apply(self._translator.close())
@@ -93,14 +98,15 @@ class StreamConversion:
         """The answer as one JSON object ``{"role": "agent", "parts": […], "metadata": {…}}``.
 
         Reasoning, text and tool calls are each in their own part, text joined in one. The metadata holds, under
-        the extension's URI, usage, finish reason and, where the response is not whole, the error.
+        the extension's URI, usage, finish reason, a refusal's text and, where the response is not whole, the
+        error.
         """
         parts = [part.to_dict() for part in answer_parts(self.accumulator)]
-        return {
-            "role": "agent",
-            "parts": parts,
-            "metadata": {EXTENSION_URI: self._translator.facts()},
-        }
+        facts = self._translator.facts()
+        first = self.accumulator.first
+        if first is not None and first.refusal:
+            facts["refusal"] = first.refusal
+        return {"role": "agent", "parts": parts, "metadata": {EXTENSION_URI: facts}}
 
     def _take(self, chunks: list[ChunkWrapper[Any]]) -> list[Event]:
         updates = self._translator.feed(chunks)
@@ -116,9 +122,9 @@ class StreamConversion:
 
 def answer_parts(accumulator: Accumulator) -> list[Part]:
     """The first choice's answer as A2A parts: reasoning joined, text joined, tool calls; nothing that is empty."""
-    if not accumulator.choices:
+    assembly = accumulator.first
+    if assembly is None:
         return []
-    assembly = accumulator.choices[min(accumulator.choices)]
     content: list[ContentPart] = []
     if assembly.reasoning:
         content.append(ContentPartReasoning(text=assembly.reasoning))

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
-from tailrace.streaming.a2a.encoding import encode_text
+from tailrace.streaming.a2a.encoding import encode_text, replace_surrogates
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.models import (
     Artifact,
@@ -71,7 +71,9 @@ class _ArtifactRecord:
         if not self._pieces:
             return self._head
         last = self._head.parts[-1]
-        joined = last.model_copy(update={"text": (last.text or "") + "".join(self._pieces)})
+        # Piece by piece, as the events had it: two halves of a character in two events are no character.
+        added = "".join(map(replace_surrogates, self._pieces))
+        joined = last.model_copy(update={"text": (last.text or "") + added})
         self._pieces.clear()
         self._head = self._head.model_copy(update={"parts": (*self._head.parts[:-1], joined)})
         return self._head
@@ -225,8 +227,6 @@ class TaskRecord:
         artifact = update.artifact
         if update.append:
             self._open_artifact(artifact.artifact_id)
-        self._take_artifact(artifact, append=update.append, last=update.last)
-        self.number += 1
         event = TaskArtifactUpdateEvent(
             task_id=self.id,
             context_id=self.context_id,
@@ -234,21 +234,26 @@ class TaskRecord:
             append=update.append,
             last_chunk=update.last,
         )
-        return Event(self.number, StreamResponse(artifact_update=event).to_json())
+        body = StreamResponse(artifact_update=event).to_json()
+        self._take_artifact(artifact, append=update.append, last=update.last)
+        self.number += 1
+        return Event(self.number, body)
 
     def _apply_status(self, update: StatusUpdate) -> Event:
         state = advance(self.state, update.state)
         message = update.message
         if message is not None:
             message = message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
-        self._keep_status_message()
-        self.status = TaskStatus(state=state, message=message, timestamp=datetime.now(UTC))
-        self._take_metadata(update.metadata or {})
-        self.number += 1
+        status = TaskStatus(state=state, message=message, timestamp=datetime.now(UTC))
         event = TaskStatusUpdateEvent(
-            task_id=self.id, context_id=self.context_id, status=self.status, metadata=update.metadata or {}
+            task_id=self.id, context_id=self.context_id, status=status, metadata=update.metadata or {}
         )
-        return Event(self.number, StreamResponse(status_update=event).to_json(), state)
+        body = StreamResponse(status_update=event).to_json()
+        self._keep_status_message()
+        self.status = status
+        self._take_metadata(event.metadata)
+        self.number += 1
+        return Event(self.number, body, state)
 
     def _take_metadata(self, metadata: Mapping[str, Any]) -> None:
         """The facts of a status (usage, finish reason, …) are facts about the task from then on."""
@@ -266,9 +271,8 @@ class TaskRecord:
     def _take_artifact(self, artifact: Artifact, *, append: bool, last: bool) -> None:
         known = self._artifacts.get(artifact.artifact_id)
         if append and known is not None:
-            texts = [part.text for part in artifact.parts]
-            if known.ends_in_text() and all(text is not None for text in texts):
-                known.add_text("".join(text or "" for text in texts))
+            if known.ends_in_text() and all(map(_is_bare_text, artifact.parts)):
+                known.add_text("".join(part.text or "" for part in artifact.parts))
             else:
                 known.add_parts(artifact.parts)
             known.open = not last
@@ -298,6 +302,11 @@ class TaskRecord:
         if not record.open:
             raise InvalidAgentResponseError(f"artifact {artifact_id!r} is complete: nothing can be appended")
         return record
+
+
+def _is_bare_text(part: Part) -> bool:
+    """Text with metadata, a name or a type stays a part of its own."""
+    return part.text is not None and not (part.metadata or part.filename or part.media_type)
 
 
 def agent_message(text: str, metadata: Mapping[str, Any] | None = None) -> Message:

@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import uuid4
 
-from tailrace.streaming.conversation import to_a2a_message
-
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.accumulator import Accumulator
+from tailrace.streaming.conversation import to_a2a_message
 from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import agent_message
@@ -21,6 +20,7 @@ from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, 
 from tailrace.wrappers import Change, Channel, ChunkWrapper, FinishReason, UpstreamError
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
+from tailrace.wrappers.fields import plain_json
 
 _NAMES = {
     Channel.TEXT: "Answer",
@@ -35,13 +35,14 @@ class ResponseTranslator:
 
     Args:
         turn: Which response of the task this is; artifact ids of later ones differ from earlier ones.
+        think_tags: The model writes its reasoning into the text, in ``<think>`` tags: part the two.
 
     Attributes:
         accumulator: Everything received so far.
     """
 
-    def __init__(self, *, turn: int = 1) -> None:
-        self.accumulator = Accumulator()
+    def __init__(self, *, turn: int = 1, think_tags: bool = False) -> None:
+        self.accumulator = Accumulator(think_tags=think_tags)
         self._turn = turn
         self._artifact_ids: dict[tuple[Channel, int], str] = {}
 
@@ -132,7 +133,7 @@ class ResponseTranslator:
 
     def _final_status(self, calls: list[Part]) -> StatusUpdate:
         state, message = TaskState.COMPLETED, None
-        first = self.accumulator.choices.get(0)
+        first = self.accumulator.first
         reason = first.finish_reason if first is not None else None
         if self.accumulator.error is not None:
             state, message = TaskState.FAILED, agent_message(str(self.accumulator.error))
@@ -144,7 +145,10 @@ class ResponseTranslator:
         return StatusUpdate(state, message, {EXTENSION_URI: self.facts()}, said=self.message())
 
     def facts(self) -> dict[str, Any]:
-        """Usage, finish reason and the response's own facts, for the metadata of the final status."""
+        """Usage, finish reason and the response's own facts, for the metadata of the final status.
+
+        JSON for every reader, whatever the provider put into it (see `plain_json`).
+        """
         accumulator = self.accumulator
         facts: dict[str, Any] = {}
         finishes = {
@@ -152,8 +156,8 @@ class ResponseTranslator:
             for index, choice in sorted(accumulator.choices.items())
             if choice.finish_reason is not None
         }
-        if "0" in finishes:
-            facts["finishReason"] = finishes["0"]
+        if accumulator.first is not None and accumulator.first.finish_reason is not None:
+            facts["finishReason"] = str(accumulator.first.finish_reason)
         if len(finishes) > 1:
             facts["finishReasons"] = finishes
         if accumulator.usage is not None:
@@ -178,4 +182,4 @@ class ResponseTranslator:
                 )
                 if value is not None
             }
-        return facts
+        return plain_json(facts)

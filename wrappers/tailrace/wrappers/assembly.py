@@ -7,13 +7,13 @@ and joined when somebody asks.
 """
 
 import json
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from tailrace.wrappers.chunks import ChunkDetails, ChunkWrapper, FinishMessage, FinishReason, ToolCallDelta
+from tailrace.wrappers.fields import FieldFold
 from tailrace.wrappers.messages import (
     ContentPart,
     ContentPartReasoning,
@@ -21,7 +21,10 @@ from tailrace.wrappers.messages import (
     ContentPartToolCall,
     Message,
     Role,
+    join_surrogates,
+    json_value,
 )
+from tailrace.wrappers.thinking import ThinkTagSplitter
 
 
 class Channel(StrEnum):
@@ -39,8 +42,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         channel: Where.
         choice: Which of several parallel answers.
-        text: The text added: visible text, reasoning, refusal, or a piece of a call's arguments; for a call
-            that has just begun it may be empty.
+        text: The text added: visible text, reasoning, refusal, or a piece of a call's arguments, word for word
+            (half a surrogate pair included); for a call that has just begun it may be empty.
         call: For a tool call its position in the order of appearance; else -1.
     """
 
@@ -56,9 +59,6 @@ _REASONING = Channel.REASONING
 # Reasons that say the answer is not whole; a later "stop" does not make it so (providers do send both).
 _DECISIVE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 
-# Fields of free-form objects whose pieces are joined; every other string replaces what was there.
-_JOINED_FIELDS = frozenset({"data", "summary", "text", "transcript"})
-
 
 class _ToolCall:
     """One tool call while its fragments arrive."""
@@ -71,7 +71,7 @@ class _ToolCall:
         self.name = ""
         self.kind = ""
         self.pieces: list[str] = []
-        self.extra: dict[str, Any] = {}
+        self.extra = FieldFold()
 
     def add(self, delta: ToolCallDelta) -> None:
         self.id = self.id or delta.id
@@ -83,12 +83,13 @@ class _ToolCall:
         if delta.arguments:
             self.pieces.append(delta.arguments)
         if delta.extra:
-            merge_fields(self.extra, delta.extra)
+            self.extra.add(delta.extra)
 
     def part(self, finish: FinishReason | None) -> ContentPartToolCall:
         raw = join_surrogates("".join(self.pieces))
         kind = self.kind or "function"
-        values: dict[str, Any] = {"id": self.id, "name": self.name, "kind": kind, "metadata": self.extra}
+        values: dict[str, Any] = {"id": self.id, "name": self.name, "kind": kind}
+        values["metadata"] = self.extra.to_dict()
         if kind == "custom":
             return ContentPartToolCall(**values, arguments_text=raw)
         cut = finish is FinishReason.LENGTH
@@ -98,25 +99,30 @@ class _ToolCall:
 class MessageAssembly:
     """Folds the deltas of one choice into one message of role MODEL.
 
+    Args:
+        choice: Which of several parallel answers.
+        think_tags: The model writes its reasoning into the text, in ``<think>`` tags: part the two (see
+            `tailrace.wrappers.thinking`).
+
     Attributes:
         finish: Why the answer ended; None as long as no chunk said so.
-        extra: Fields beyond text, reasoning and tool calls, folded by the rule of their type.
     """
 
     __slots__ = (
         "_by_index",
         "_calls",
         "_choice",
+        "_extra",
         "_held",
         "_open",
         "_pieces",
         "_refusal",
         "_segments",
-        "extra",
+        "_splitter",
         "finish",
     )
 
-    def __init__(self, choice: int = 0) -> None:
+    def __init__(self, choice: int = 0, *, think_tags: bool = False) -> None:
         self._choice = choice
         # In order of appearance: a channel with its pieces, or a tool call.
         self._segments: list[tuple[Channel, list[str]] | _ToolCall] = []
@@ -126,8 +132,9 @@ class MessageAssembly:
         self._by_index: dict[int, _ToolCall] = {}
         self._refusal: list[str] = []
         self._held: dict[Channel, str] = {}  # the first half of a character whose second half has yet to come
+        self._splitter = ThinkTagSplitter() if think_tags else None
+        self._extra = FieldFold()
         self.finish: FinishMessage | None = None
-        self.extra: dict[str, Any] = {}
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
         """Fold one delta; return what it added, in the order to be shown. O(1) in the length of the answer."""
@@ -151,12 +158,20 @@ class MessageAssembly:
         return changes
 
     def close(self) -> list[Change]:
-        """The stream is over: return the text that was held back for a character's second half, if any."""
+        """The stream is over: return the text that was held back, for what was to come behind it, if any."""
         changes: list[Change] = []
         held, self._held = self._held, {}
         for channel, half in held.items():
             self._append(channel, join_surrogates(half), changes)
+        splitter, self._splitter = self._splitter, None
+        for channel, text in splitter.close() if splitter is not None else ():
+            self._show(Channel(channel), text, changes)
         return changes
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The fields beyond text, reasoning and tool calls, folded by the rule of their type."""
+        return self._extra.to_dict()
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -184,7 +199,7 @@ class MessageAssembly:
 
     @property
     def tool_calls(self) -> list[ContentPartToolCall]:
-        """The calls so far, in order of appearance, each with a unique id (made here where none came)."""
+        """The calls so far, in order of appearance; where no id came, a unique one is made here."""
         reason = self.finish.reason if self.finish is not None else None
         parts = [call.part(reason) for call in self._calls]
         taken = {part.id for part in parts if part.id}
@@ -210,19 +225,26 @@ class MessageAssembly:
             metadata["refusal"] = self.refusal
         if self.finish is not None:
             metadata["finish_reason"] = str(self.finish_reason)
-        if self.extra:
+        if self._extra:
             metadata["extra"] = self.extra
         return Message(role=Role.MODEL, content=tuple(content), metadata=metadata)
 
     def _take_details(self, details: ChunkDetails, changes: list[Change]) -> bool:
         """Fold what few chunks carry; False when the rest of the chunk repeats what was streamed already."""
-        if details.snapshot and (self._segments or self._refusal):
+        if details.snapshot and self._holds_an_answer():
             return False
         if details.refusal:
             self._append(Channel.REFUSAL, details.refusal, changes)
         if details.extra:
-            merge_fields(self.extra, details.extra)
+            extra = details.extra
+            if details.snapshot:
+                extra = {name: value for name, value in extra.items() if name not in self._extra}
+            self._extra.add(extra)
         return True
+
+    def _holds_an_answer(self) -> bool:
+        waiting = self._splitter is not None and self._splitter.holding
+        return bool(self._segments or self._refusal or self._held or waiting)
 
     def _append(self, channel: Channel, text: str, changes: list[Change]) -> None:
         if self._held or not text.isascii():
@@ -231,9 +253,26 @@ class MessageAssembly:
                 return
         if channel is self._open:
             self._pieces.append(text)
+            changes.append(Change(channel, self._choice, text))
+        elif channel is _TEXT and self._splitter is not None:
+            # Text opens no segment of its own as long as it may still be reasoning.
+            self._split(self._splitter, text, changes)
+        else:
+            self._show(channel, text, changes)
+
+    def _show(self, channel: Channel, text: str, changes: list[Change]) -> None:
+        if channel is self._open:
+            self._pieces.append(text)
         else:
             self._open_segment(channel, text)
         changes.append(Change(channel, self._choice, text))
+
+    def _split(self, splitter: ThinkTagSplitter, text: str, changes: list[Change]) -> None:
+        pieces = splitter.feed(text)
+        if splitter.done:
+            self._splitter = None
+        for channel, piece in pieces:
+            self._show(Channel(channel), piece, changes)
 
     def _open_segment(self, channel: Channel, text: str) -> None:
         if channel is Channel.REFUSAL:
@@ -303,50 +342,6 @@ def _unused_id(position: int, taken: set[str]) -> str:
     return made
 
 
-def join_surrogates(text: str) -> str:
-    """``text`` with surrogate pairs joined into characters and lone surrogates replaced by U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def merge_fields(into: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Fold free-form fields: lists append, objects merge, running text joins, everything else replaces.
-
-    Items of a list that carry an ``index`` are merged with the item of the same index and type, as fragments of
-    one block; items without one are appended.
-    """
-    for key, value in new.items():
-        old = into.get(key)
-        if value is None:
-            into.setdefault(key, None)
-        elif isinstance(old, dict) and isinstance(value, dict):
-            merge_fields(old, value)  # pyright: ignore[reportUnknownArgumentType]
-        elif isinstance(value, list):
-            items: list[Any] = old if isinstance(old, list) else []
-            _merge_items(items, value)  # pyright: ignore[reportUnknownArgumentType]
-            into[key] = items
-        elif isinstance(value, str) and isinstance(old, str) and key in _JOINED_FIELDS:
-            into[key] = old + value
-        else:
-            into[key] = dict(value) if isinstance(value, dict) else value  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _merge_items(items: list[Any], new: list[Any]) -> None:
-    for item in new:
-        if isinstance(item, dict) and isinstance(item.get("index"), int):  # pyright: ignore[reportUnknownMemberType]
-            for known in items:
-                if known.get("index") == item["index"] and known.get("type") == item.get("type"):  # pyright: ignore[reportUnknownMemberType]
-                    merge_fields(known, item)  # pyright: ignore[reportUnknownArgumentType]
-                    break
-            else:
-                items.append(dict(item))  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            items.append(item)
-
-
 def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     """What a call's joined argument text means, as fields of `ContentPartToolCall`.
 
@@ -361,14 +356,19 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     if not raw.strip():
         return {"arguments_error": "cut off before any argument arrived"} if cut else {"arguments": {}}
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        value = json_value(json.loads(raw))
+    except json.JSONDecodeError as error:
         half = len(raw) // 2
         if raw[:half] == raw[half:]:
             once = parse_arguments(raw[:half], cut=cut)
             if "arguments_error" not in once:
                 return once
         return {"arguments_text": raw, "arguments_error": f"not valid JSON: {error}"}
+    except RecursionError:
+        return {"arguments_text": raw, "arguments_error": "nested too deeply"}
+    except ValueError as error:
+        # JSON to Python's reader, but to no other: NaN, numbers too large, and depths that no reader follows.
+        return {"arguments_text": raw, "arguments_error": str(error)}
     if isinstance(value, str):
         # Encoded twice: the text of the arguments inside a JSON string.
         inner = parse_arguments(value, cut=cut)

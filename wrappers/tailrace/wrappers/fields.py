@@ -7,7 +7,7 @@ together, and to make sure that the result can be stored and sent whatever the p
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from tailrace.wrappers.messages import join_surrogates
 
@@ -17,13 +17,16 @@ MAX_LEVELS = 24
 # Fields whose pieces are joined; a string of any other name replaces the one before.
 _JOINED = frozenset({"data", "summary", "text", "transcript"})
 
+# Lists whose items are whole, whatever index they carry.
+_WHOLE = frozenset({"annotations", "citations", "images"})
+
 
 class FieldFold:
     """Folds free-form fields: lists append, objects merge, running text joins, everything else replaces.
 
     Items of a list that carry an ``index`` are merged with the item of the same index and type, as fragments of one
-    block; items without one are appended. Folding costs what the new fields are long, however much was folded
-    before; nothing that was handed in is changed or kept a hold of where it would be.
+    block; items without one are appended, and so are images and citations, which come whole. Folding costs what the new fields are long, however much was folded
+    before, and never changes what was handed in.
     """
 
     __slots__ = ("_fields",)
@@ -39,7 +42,7 @@ class FieldFold:
 
     def add(self, new: Mapping[str, Any]) -> None:
         """Fold further fields."""
-        _merge(self._fields, new, MAX_LEVELS)
+        _merge(self._fields, new, MAX_LEVELS - 1)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as they stand, as `plain_json`: a copy, joined and fit to travel."""
@@ -65,16 +68,18 @@ class _Items:
         self._blocks: dict[tuple[int, object], dict[str, Any]] = {}
 
     def add(self, new: list[Any], levels: int) -> None:
+        """Append items, or merge those that are fragments."""
         for item in new:
-            index, kind = (item.get("index"), item.get("type")) if _is_object(item) else (None, None)
-            if not isinstance(index, int) or levels <= 0:
+            index = item.get("index") if levels > 0 and _is_object(item) else None
+            if not isinstance(index, int):
                 self.items.append(item)
                 continue
+            kind = item.get("type")
             key = (index, kind if isinstance(kind, str) else None)
             if key not in self._blocks:
                 self._blocks[key] = {}
                 self.items.append(self._blocks[key])
-            _merge(self._blocks[key], item, levels)
+            _merge(self._blocks[key], item, levels - 1)
 
 
 def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
@@ -91,16 +96,15 @@ def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, _Text):
         return join_surrogates("".join(value.pieces))
-    if isinstance(value, _Items):
-        value = value.items
-    if not isinstance(value, Mapping | list | tuple):
-        return join_surrogates(str(value))
+    inner = cast("object", value.items) if isinstance(value, _Items) else value
+    if not isinstance(inner, Mapping | list | tuple):
+        return join_surrogates(str(inner))
     if levels <= 0:
-        return join_surrogates(json_text(value))
-    if isinstance(value, Mapping):
-        members = cast("Mapping[object, object]", value).items()
+        return join_surrogates(json_text(cast("object", inner)))
+    if isinstance(inner, Mapping):
+        members = cast("Mapping[object, object]", inner).items()
         return {join_surrogates(str(key)): plain_json(member, levels - 1) for key, member in members}
-    return [plain_json(item, levels - 1) for item in cast("list[object]", value)]
+    return [plain_json(item, levels - 1) for item in cast("list[object]", inner)]
 
 
 def json_text(value: object) -> str:
@@ -116,15 +120,15 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any], levels: int) -> None:
         old = into.get(key)
         if value is None:
             into.setdefault(key, None)
-        elif isinstance(value, list) and levels > 0:
-            if not isinstance(old, _Items):
-                old = into[key] = _Items()
-            old.add(cast("list[Any]", value), levels - 1)
-        elif _is_object(value) and levels > 0:
+        elif levels > 0 and _is_object(value):
             # Made anew: what is merged into it must not show in the chunk that it came from.
             if not _is_object(old):
                 old = into[key] = dict[str, Any]()
             _merge(old, value, levels - 1)
+        elif levels > 0 and isinstance(value, list):
+            if not isinstance(old, _Items):
+                old = into[key] = _Items()
+            old.add(cast("list[Any]", value), 0 if key in _WHOLE else levels - 1)
         elif key in _JOINED and isinstance(value, str) and isinstance(old, _Text):
             old.pieces.append(value)
         elif key in _JOINED and isinstance(value, str) and isinstance(old, str):
@@ -133,5 +137,5 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any], levels: int) -> None:
             into[key] = value
 
 
-def _is_object(value: object) -> bool:
+def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)

@@ -1,5 +1,7 @@
 """``tailrace serve``: a model as an A2A agent."""
 
+import signal
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -53,5 +55,11 @@ def read_settings(**given: Any) -> Settings:
 
 
 def run_app(app: Any, settings: Settings) -> None:
-    """Serve an application until SIGINT or SIGTERM."""
+    """Serve an application until SIGINT or SIGTERM; both end it in good order, with exit status 0."""
+    # uvicorn repeats the signal once it has shut down: by then there is nothing left to end but the process.
+    signal.signal(signal.SIGTERM, _exit)
     uvicorn.run(app, host=settings.host, port=settings.port, log_level="info", access_log=False)
+
+
+def _exit(_signal: int, _frame: object) -> None:
+    sys.exit(0)

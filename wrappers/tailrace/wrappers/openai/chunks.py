@@ -62,8 +62,11 @@ _ENVELOPE = ("id", "model", "created", "service_tier", "system_fingerprint")
 
 _decode_chunk = msgspec.json.Decoder(Chunk).decode
 _CHOICE_FIELDS = frozenset({"delta", "finishReason", "finish_reason", "message", "text", "usage", *PADDING})
+# What a line may begin with (up to the colon) in an event stream that has no event yet; comments with nothing.
+_EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
 _EMPTY = ChoiceDelta()
 _NO_FUNCTION = FunctionDelta()
+_NO_DESCRIPTION = "an error without a description"
 
 
 class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=False):
@@ -82,7 +85,9 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
         """Find what the package's object means, which may hold any field that a compatible server sent."""
         if type(self.raw) is not ChoiceDelta:
             package = cast("PackageChoiceDelta", self.raw)
-            self._delta, extra = read_delta(package.model_dump(mode="json", exclude_unset=True))
+            self._delta, extra = read_delta(
+                package.model_dump(mode="json", exclude_unset=True, warnings=False)
+            )
             if self.details is None:
                 self.details = _delta_details(self._delta, extra)
 
@@ -160,6 +165,8 @@ class ChatCompletionsDecoder:
         Raises:
             UpstreamError: One event is larger than the bound.
         """
+        if self.done:
+            return []
         if self._seen:
             self._head.clear()
         elif len(self._head) < self._HEAD_BYTES:
@@ -170,13 +177,19 @@ class ChatCompletionsDecoder:
         """The body is over. Returns what an unfinished last event held, and an error if that was cut.
 
         A body that held no event at all is looked at as a whole: an error object, or a complete response
-        that was not streamed, is understood; anything else is an error of fault ``invalid_stream``.
+        that was not streamed, is understood; one of nothing but keep-alives is empty; anything else is an
+        error of fault ``invalid_stream``.
+
+        Raises:
+            UpstreamError: See `feed`.
         """
+        if self.done:
+            return []
         wrappers = self._wrap_events(self._sse.close(), last=True)
-        body = bytes(self._head).strip()
-        if body and not self._seen:
-            return self._wrap_body(body)
-        return wrappers
+        body = bytes(self._head).removeprefix(b"\xef\xbb\xbf").strip()
+        if self._seen or all(line.partition(b":")[0] in _EMPTY_FIELDS for line in body.splitlines()):
+            return wrappers
+        return self._wrap_body(body)
 
     def _wrap_events(self, events: list[ServerSentEvent], *, last: bool = False) -> list[ChoiceDeltaWrapper]:
         wrappers: list[ChoiceDeltaWrapper] = []
@@ -185,7 +198,7 @@ class ChatCompletionsDecoder:
                 break
             try:
                 chunk = _decode_chunk(event.data)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._wrap_lenient(event, wrappers, last=last)
                 continue
             self._seen = True
@@ -217,9 +230,11 @@ class ChatCompletionsDecoder:
                     usage = metadata = None
                 else:
                     wrappers.append(ChoiceDeltaWrapper(delta, choice.index, None, True))
-            if usage or metadata:  # a chunk without choices
-                details = ChunkDetails(metadata=metadata) if metadata else None
-                wrappers.append(ChoiceDeltaWrapper(_EMPTY, 0, details, False, None, usage))
+            if not chunk.choices:
+                error = self._provider_error(_NO_DESCRIPTION) if event.event == "error" else None
+                if usage or metadata or error:
+                    details = ChunkDetails(metadata=metadata, error=error)
+                    wrappers.append(ChoiceDeltaWrapper(_EMPTY, 0, details, False, None, usage))
         return wrappers
 
     def _details(
@@ -250,17 +265,17 @@ class ChatCompletionsDecoder:
         self, event: ServerSentEvent, wrappers: list[ChoiceDeltaWrapper], *, last: bool
     ) -> None:
         payload = event.data.strip()
-        if not payload:
+        if not payload and event.event != "error":
             return
         self._seen = True
-        if payload.startswith(b"[DONE]"):
+        if payload.startswith(b"[DONE]") or (last and payload and b"[DONE]".startswith(payload)):
             self.done = True
             return
         try:
             value = read_json(payload)
         except (ValueError, RecursionError):
             if event.event == "error":
-                error = self._provider_error(payload.decode("utf-8", "replace"))
+                error = self._provider_error(payload.decode("utf-8", "replace") or _NO_DESCRIPTION)
             elif last:
                 error = UpstreamError(
                     "the stream broke off in the middle of an event",
@@ -315,7 +330,7 @@ def wrap_chunk(chunk: "ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceD
     """
     if isinstance(chunk, Mapping):
         return wrap_mapping(chunk)
-    return wrap_mapping(chunk.model_dump(mode="json", exclude_unset=True))
+    return wrap_mapping(chunk.model_dump(mode="json", exclude_unset=True, warnings=False))
 
 
 def wrap_mapping(

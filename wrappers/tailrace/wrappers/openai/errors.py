@@ -1,36 +1,42 @@
 """How Chat Completions servers report an error inside a stream, and what it means."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+from tailrace.wrappers.fields import json_text
 from tailrace.wrappers.openai.shapes import as_mapping
 
 # Words in the place of a finish reason that say the provider failed, not why the model stopped.
 _FAILURES = frozenset({"error", "internal_error", "network_error", "insufficient_system_resource"})
+_MAX_WRAPPINGS = 4  # errors inside errors that gateways are believed to build
 
 
 def provider_error(value: object, provider: str = "") -> UpstreamError:
     """What a provider's error object (or text) says, as an `UpstreamError` of fault ``provider_error``."""
-    fields = as_mapping(value)
+    said = value
+    for _ in range(_MAX_WRAPPINGS):
+        wrapping = as_mapping(said)
+        if wrapping is None or "message" in wrapping or not isinstance(wrapping.get("error"), str | Mapping):
+            break
+        said = wrapping["error"]
+    fields = as_mapping(said)
     if fields is None:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return UpstreamError(text or "unspecified error", fault=UpstreamFault.PROVIDER, provider=provider)
-    inner = fields.get("error")
-    if isinstance(inner, str | Mapping) and "message" not in fields:
-        error = provider_error(inner, provider)
-        error.details = value
-        return error
-    message = fields.get("message") or fields.get("detail") or json.dumps(value, ensure_ascii=False)
+        return UpstreamError(
+            _text(said) or "unspecified error",
+            fault=UpstreamFault.PROVIDER,
+            provider=provider,
+            details=None if said is value else value,
+        )
+    message = fields.get("message") or fields.get("detail") or said
     code = next((fields[key] for key in ("code", "type") if fields.get(key) not in (None, "")), None)
     status = fields.get("code")
     return UpstreamError(
-        str(message),
+        _text(message),
         fault=UpstreamFault.PROVIDER,
         provider=provider,
         status=status if isinstance(status, int) and 400 <= status <= 599 else None,
-        code=None if code is None else str(code),
+        code=None if code is None else _text(code),
         details=value,
     )
 
@@ -47,9 +53,10 @@ def take_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> U
     if value:
         return provider_error(value, provider)
     if error_event or fields.get("object") == "error" or fields.get("type") == "error":
-        error = provider_error(dict(fields), provider)
-        fields.clear()
-        return error
+        description = {name: value for name, value in fields.items() if name not in ("choices", "usage")}
+        for name in description:
+            del fields[name]
+        return provider_error(description, provider)
     return None
 
 
@@ -63,3 +70,7 @@ def finish_error(reason: str | None, provider: str) -> UpstreamError | None:
         provider=provider,
         code=reason,
     )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json_text(value)

@@ -8,7 +8,7 @@ chunk costs a hundred times more.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import httpx2
@@ -136,7 +136,7 @@ class ChatCompletionsModel(Model):
         )
 
     def _refused(self, error: openai.APIStatusError) -> UpstreamError:
-        said = provider_error(cast("object", error.body), self.provider) if error.body else None
+        said = provider_error(error.body, self.provider) if error.body else None
         retry_after = error.response.headers.get("retry-after", "")
         return UpstreamError(
             said.message if said else f"the provider refused: {error.message}",
@@ -145,7 +145,7 @@ class ChatCompletionsModel(Model):
             status=error.status_code,
             code=said.code if said else None,
             retry_after=float(retry_after) if retry_after.replace(".", "", 1).isdigit() else None,
-            details=cast("object", error.body),
+            details=error.body,
         )
 
 

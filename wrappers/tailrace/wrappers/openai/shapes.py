@@ -6,15 +6,18 @@ shapes that are known to stand in place of the documented ones.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from tailrace.wrappers.chunks import Usage
+from tailrace.wrappers.fields import json_text
 
 # Padding against length side channels, and fields that repeat what is said elsewhere.
 PADDING = frozenset({"index", "obfuscation", "object", "p"})
+_MAX_PART_LEVELS = 4  # parts inside parts: thinking holds text, and nothing was seen deeper
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 
 _decode_json = msgspec.json.Decoder().decode
@@ -92,9 +95,13 @@ def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
         if key in ("role", "refusal") and isinstance(value, str):
             setattr(delta, key, value)
         elif key == "content":
-            if not isinstance(value, str):
+            if isinstance(value, str):
+                delta.content = value
+            else:
                 odd[key] = value
-            _take_content(delta, value)
+                others = _take_parts(delta, value)
+                if others:
+                    extra["content_parts"] = others
         elif key in _REASONING_FIELDS and isinstance(value, str):
             # Servers that send several of these repeat the same text.
             delta.reasoning_content = delta.reasoning_content or value
@@ -121,7 +128,7 @@ def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     def count(*names: str) -> int | None:
         for name in names:
             value = fields.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
                 return int(value)
         return None
 
@@ -157,29 +164,41 @@ def as_mappings(value: object) -> list[Mapping[str, Any]]:
     return [mapping for item in items if (mapping := as_mapping(item)) is not None]
 
 
-def _take_content(delta: ChoiceDelta, value: object) -> None:
-    """``content`` as text, or as a list of parts: text is text, thinking (nested or not) is reasoning."""
-    if isinstance(value, str):
-        delta.content = value
-        return
+def _take_parts(delta: ChoiceDelta, value: object) -> list[Mapping[str, Any]]:
+    """Take ``content`` that is a list of parts: text is text, thinking (nested or not) is reasoning.
+
+    Returns:
+        The parts that hold no text at all: images, references.
+    """
     text: list[str] = []
     reasoning: list[str] = []
-    for part in as_mappings(value):
-        target = reasoning if part.get("type") in ("thinking", "reasoning") else text
-        target += _texts(part)
+    others: list[Mapping[str, Any]] = []
+    for item in cast("list[object]", value) if isinstance(value, list) else [value]:
+        part = as_mapping(item)
+        if part is None:
+            text += [item] if isinstance(item, str) else []
+            continue
+        pieces = list(_texts(part))
+        if not pieces:
+            others.append(part)
+        elif part.get("type") in ("thinking", "reasoning"):
+            reasoning += pieces
+        else:
+            text += pieces
     delta.content = "".join(text) or None
     if reasoning:
         delta.reasoning_content = "".join(reasoning)
+    return others
 
 
-def _texts(part: Mapping[str, Any]) -> Iterable[str]:
+def _texts(part: Mapping[str, Any], levels: int = _MAX_PART_LEVELS) -> Iterable[str]:
     for key in ("text", "thinking", "summary", "reasoning", "content"):
         value = part.get(key)
         if isinstance(value, str):
             yield value
-        else:
+        elif levels:
             for inner in as_mappings(value):
-                yield from _texts(inner)
+                yield from _texts(inner, levels - 1)
 
 
 def _read_call(call: Mapping[str, Any]) -> ToolCallChunk:
@@ -196,7 +215,7 @@ def _read_call(call: Mapping[str, Any]) -> ToolCallChunk:
         if rest:
             fields["function"] = rest
     if arguments is not None and not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
+        arguments = json_text(arguments)
     return ToolCallChunk(
         index=index if isinstance(index, int) else None,
         id=None if call_id is None else str(call_id),

@@ -1,0 +1,245 @@
+"""``tailrace demo``: a real model behind a real A2A server, and a client that shows what goes over the wire."""
+
+import json
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Self
+
+import anyio
+import typer
+from pydantic import SecretStr
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tailrace.server.app import create_app
+from tailrace.server.cli.demo_view import DemoView
+from tailrace.server.cli.transcript import Transcript
+from tailrace.server.client import AgentClient
+from tailrace.server.embedded import serving
+from tailrace.server.localmodel import LocalModel, available
+from tailrace.server.replay import PROMPT, ReplayModel
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.models import StreamResponse
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.wrappers import ConfigurationError, UpstreamError
+
+HOST = "127.0.0.1"
+PORT = 8000
+INTERRUPTED = 130
+
+
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="Stop by itself after one answer.")] = False,
+    prompt: Annotated[str, typer.Option(help="What to ask.")] = PROMPT,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help=f"Port to listen on, 0 for any free one; {PORT} when it is free."
+        ),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="sqlite:///FILE to keep the tasks; a temporary file otherwise.")
+    ] = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Replay a recorded answer instead of running the model.")
+    ] = False,
+) -> None:
+    """Run a small real model on this machine behind an A2A server, ask it, and show the events as they stream.
+
+    Needs no key and no network. Goes on serving until Ctrl-C, unless --once is given. Exit status 0: the task was
+    completed and could be fetched again; 1: it was not; 130: interrupted before the answer was complete.
+    """
+    outcome = _Outcome()
+    run = partial(_run, outcome, prompt, port=port, store=store, recorded=recorded, once=once)
+    try:
+        with _signals():
+            anyio.run(run)
+    except KeyboardInterrupt:
+        if outcome.status is None:
+            outcome.status = INTERRUPTED
+        Console(highlight=False).print("\nstopped")
+    raise typer.Exit(outcome.status or 0)
+
+
+@contextmanager
+def _signals() -> Generator[None]:
+    """Let SIGTERM do what Ctrl-C does: whoever ends us in good order wants the model's process to end too.
+
+    A shell starts background jobs with SIGINT ignored; a server that is told to stop stops all the same.
+    """
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupt),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@dataclass
+class _Outcome:
+    """How the demo went.
+
+    Attributes:
+        status: The exit status; None as long as the answer is not complete.
+    """
+
+    status: int | None = None
+
+
+async def _run(
+    outcome: _Outcome, prompt: str, *, port: int | None, store: str | None, recorded: bool, once: bool
+) -> None:
+    console = Console(highlight=False)
+    view = DemoView(console)
+    view.title("tailrace demo")
+    async with AsyncExitStack() as stack:
+        model = await _start_model(stack, console, view, recorded=recorded)
+        url = await stack.enter_async_context(_server(model, port=port, store=store))
+        view.row("server", f"{url}  (A2A 1.0, JSON-RPC over HTTP, answers as server-sent events)")
+        view.row("tasks kept in", store or "a temporary SQLite file")
+        good = await _show_answer(view, url, prompt)
+        outcome.status = 0 if good else 1
+        if once:
+            return
+        view.serving(url, [_ask_command(url), _curl_command(url)])
+        await anyio.sleep_forever()
+
+
+async def _show_answer(view: DemoView, url: str, prompt: str) -> bool:
+    """Ask as any A2A client would, show the events, fetch the task again; False when something is not right."""
+    transcript = Transcript()
+    view.row("prompt", prompt)
+    view.begin_events()
+    async with AgentClient(url) as client:
+        async with aclosing(client.stream(prompt)) as events:
+            async for event in events:
+                view.event(event, transcript.read(event.response))
+        view.summary(transcript)
+        task = await client.get_task(transcript.task_id)
+    again = Transcript()
+    again.read(StreamResponse(task=task))
+    same = view.fetched_again(transcript, again)
+    return same and task.status.state is TaskState.COMPLETED
+
+
+async def _start_model(
+    stack: AsyncExitStack, console: Console, view: DemoView, *, recorded: bool
+) -> LocalModel | ReplayModel:
+    """The local model, or the recording where the model cannot run (or is not wanted), saying which and why."""
+    reason = "--recorded was given" if recorded else available()
+    if reason is None:
+        began = time.monotonic()
+        try:
+            with _Loading(console) as loading:
+                local = await stack.enter_async_context(LocalModel(on_progress=loading.report))
+        except UpstreamError as error:
+            reason = str(error)
+        else:
+            view.row("model", f"{local.label} (ready after {time.monotonic() - began:.1f} s)")
+            return local
+    view.row("no model", reason)
+    replay = await stack.enter_async_context(ReplayModel())
+    view.row("instead", replay.label)
+    return replay
+
+
+class _Loading:
+    """A progress bar that is gone when the model is there; one line where the output is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_interactive,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        if self._bar.disable:
+            self._console.print("  loading the model ...")
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def report(self, fraction: float | None, text: str) -> None:
+        """The model's report of how far it is; as `tailrace.server.localmodel.Progress`."""
+        if fraction is None:
+            # rich takes "no total" as "the total as it was": only a new task has none.
+            self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(text, total=None)
+        else:
+            self._bar.update(self._task, description=text, total=1.0, completed=fraction)
+
+
+@asynccontextmanager
+async def _server(
+    upstream: LocalModel | ReplayModel, *, port: int | None, store: str | None
+) -> AsyncGenerator[str]:
+    """The A2A server in front of the model; gives its address."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-demo-") as folder:
+        listener = _listen(port)
+        url = f"http://{HOST}:{listener.getsockname()[1]}"
+        settings = Settings(
+            model=f"openai:{upstream.model}",
+            base_url=upstream.base_url,
+            api_key=SecretStr("none"),
+            store=store or f"sqlite:///{folder}/tasks.db",
+            public_url=f"{url}/",  # whatever the environment says: the card must lead back here
+            agent_name="tailrace demo",
+            agent_description=f"{upstream.label}.",
+        )
+        async with serving(create_app(settings), listener):
+            yield url
+
+
+def _listen(port: int | None) -> socket.socket:
+    """A listening socket: on the port that was asked for, else on the usual one or any that is free."""
+    try:
+        return socket.create_server((HOST, PORT if port is None else port))
+    except OSError as error:
+        if port is None:
+            return socket.create_server((HOST, 0))
+        raise ConfigurationError(f"port {port} cannot be used: {error.strerror or error}") from None
+
+
+def _ask_command(url: str) -> str:
+    return f"{_program()} ask {url} {shlex.quote('Tell me about rivers.')}"
+
+
+def _curl_command(url: str) -> str:
+    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "Tell me about rivers."}]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {"message": message}}
+    return f"curl -N {url} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(call))}"
+
+
+def _program() -> str:
+    """How this program is called from a shell that stands where this one does."""
+    program = Path(sys.argv[0]).absolute()
+    if program.is_relative_to(Path.cwd()):
+        # Under `uv run` and `make` the program is on our PATH, but not on that of the next terminal.
+        return f"{program.relative_to(Path.cwd())}"
+    return "tailrace" if shutil.which("tailrace") else str(program)

@@ -1,0 +1,204 @@
+"""What the demo prints: the events of a task with their numbers, the text as it grows, and the figures at the end.
+
+Nothing but plain lines goes to an output that is no terminal.
+"""
+
+import re
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text as Styled
+
+from tailrace.server.cli.transcript import (
+    ANSWER,
+    Item,
+    Pace,
+    Remark,
+    Status,
+    Text,
+    Transcript,
+    for_terminal,
+    in_words,
+)
+from tailrace.server.client import StreamEvent
+from tailrace.streaming.lifecycle import TaskState
+
+_LABEL = 15
+_NUMBER = 9
+_STYLES = {TaskState.COMPLETED: "bold green", TaskState.FAILED: "bold red", TaskState.REJECTED: "bold red"}
+
+
+class DemoView:
+    """Prints a demo, in the order in which its methods are called.
+
+    Args:
+        console: Where to.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._pace = Pace()
+        self._open: _Growing | None = None
+
+    def title(self, text: str) -> None:
+        """The first line."""
+        self._print(Styled(text, "bold"))
+        self._print()
+
+    def row(self, label: str, value: str, style: str = "") -> None:
+        """A fact with its name."""
+        self._print(Styled(f"  {label:<{_LABEL}}", "dim"), Styled(for_terminal(value), style))
+
+    def begin_events(self) -> None:
+        """The question is asked now: the clock begins."""
+        self._print()
+        self._pace = Pace()
+
+    def event(self, event: StreamEvent, items: Sequence[Item]) -> None:
+        """One event, and what is new in it."""
+        update = event.response.artifact_update
+        if self._open is not None and (update is None or update.artifact.artifact_id != self._open.source):
+            self._end_text()
+        for item in items:
+            if isinstance(item, Text):
+                self._text(event, item)
+            elif isinstance(item, Remark):
+                self._event_row(event.id, item.kind, item.text)
+            else:
+                self._status(event, item)
+        if self._open is not None:
+            self._open.last = event.id
+            self._open.count += 1
+            if update is not None and update.last_chunk:
+                self._end_text()
+
+    def summary(self, transcript: Transcript) -> None:
+        """The task is over: the message as a whole, tokens, tokens a second."""
+        self._end_text()
+        self._print()
+        answer = transcript.answer
+        self.row("final message", f"from the agent, {len(answer):,} characters: {_excerpt(answer)}")
+        self.row("usage", self._pace.describe(transcript))
+        reason = transcript.facts.get("finishReason")
+        if reason:
+            self.row("finish reason", str(reason))
+
+    def fetched_again(self, seen: Transcript, fetched: Transcript) -> bool:
+        """Compare a task as it streamed with the one that GetTask gave; True when they are the same."""
+        state = in_words(fetched.status.state) if fetched.status else "unknown"
+        self.row("GetTask", f"{fetched.task_id}  {state}, {len(fetched.answer):,} characters")
+        same = {
+            "id": seen.task_id == fetched.task_id,
+            "state": seen.status == fetched.status,
+            "text": seen.answer == fetched.answer,
+        }
+        words = ", ".join(f"same {name}: {'yes' if equal else 'no'}" for name, equal in same.items())
+        good = all(same.values())
+        self.row("", words, "green" if good else "bold red")
+        return good
+
+    def serving(self, url: str, commands: Sequence[str]) -> None:
+        """It goes on: where, and what to try."""
+        self._print()
+        self._print(Styled("serving at "), Styled(url, "bold"), Styled("  (Ctrl-C stops)"))
+        self._print(Styled("in another terminal, try:", "dim"))
+        for command in commands:
+            self._print()
+            self._print(Styled(f"  {command}"))
+
+    # --- one event --------------------------------------------------------------------------------------------------
+
+    def _text(self, event: StreamEvent, item: Text) -> None:
+        if self._open is not None and (item.again or self._open.source != item.source):
+            self._end_text()
+        if self._open is None:
+            update = event.response.artifact_update
+            name = update.artifact.name if update is not None else ""
+            channel = "" if item.channel == ANSWER else f" ({item.channel})"
+            self._event_row(event.id, "artifact", f'"{name or item.source}"{channel}')
+            self._open = _Growing(self._console, item.source, event.id)
+        self._pace.text_came()
+        self._open.write(for_terminal(item.text))
+
+    def _end_text(self) -> None:
+        growing, self._open = self._open, None
+        if growing is None:
+            return
+        self._print()
+        if growing.count > 1:
+            numbers = f"{growing.first}-{growing.last}" if growing.first else ""
+            said = f"complete: {growing.count} events, {growing.length:,} characters"
+            self._event_row(numbers, "artifact", said)
+
+    def _status(self, event: StreamEvent, item: Status) -> None:
+        task = event.response.task
+        text = Styled(f"{task.id}  " if task is not None else "")
+        text.append(in_words(item.state), _STYLES.get(item.state, ""))
+        if item.message:
+            text.append(f": {for_terminal(item.message)}", "")
+        self._event_row(event.id, "task" if task is not None else "status", text)
+
+    def _event_row(self, number: str, kind: str, value: str | Styled) -> None:
+        shown = value if isinstance(value, Styled) else Styled(for_terminal(value))
+        self._print(Styled(f"  {number:>{_NUMBER}}  ", "cyan"), Styled(f"{kind:<10}", "dim"), shown)
+
+    def _print(self, *pieces: Styled) -> None:
+        self._console.print(Styled.assemble(*pieces), soft_wrap=True)
+
+
+class _Growing:
+    """Text of one artifact while it grows: indented, and on a terminal wrapped at its width.
+
+    Args:
+        console: Where to print.
+        source: Id of the artifact.
+        number: Number of the event that began it.
+    """
+
+    def __init__(self, console: Console, source: str, number: str) -> None:
+        self.source = source
+        self.first = self.last = number
+        self.count = 0
+        self.length = 0
+        self._console = console
+        self._indent = _NUMBER + 4
+        self._width = min(console.width, 100) if console.is_terminal else None
+        self._column = 0
+        self._spaces = 0
+
+    def write(self, text: str) -> None:
+        """More of the text."""
+        self.length += len(text)
+        written: list[str] = []
+        for word in re.findall(r"\n|[ \t]|[^ \t\n]+", text):
+            if word == "\n":
+                written.append("\n")
+                self._column = self._spaces = 0
+            elif word.isspace():
+                self._spaces += 1
+            else:
+                self._place(word, written)
+        self._console.print(Styled("".join(written)), end="", soft_wrap=True)
+
+    def _place(self, word: str, written: list[str]) -> None:
+        width = cell_len(word)
+        # Words come in pieces: only where there is a space may a line end.
+        full = self._width is not None and self._column + self._spaces + width > self._width
+        if full and self._spaces and self._column > self._indent:
+            written.append("\n")
+            self._column = self._spaces = 0
+        if not self._column:
+            written.append(" " * self._indent)
+            self._column = self._indent
+        written.append(" " * self._spaces + word)
+        self._column += self._spaces + width
+        self._spaces = 0
+
+
+def _excerpt(text: str, length: int = 60) -> str:
+    """A text in one line, its middle left out when it is long."""
+    line = " ".join(text.split())
+    if len(line) <= length:
+        return f'"{line}"'
+    return f'"{line[: length // 2].rstrip()} … {line[-length // 2 :].lstrip()}"'

@@ -1,0 +1,245 @@
+"""A stream of A2A events as a person reads it: text as it grows, remarks, changes of state."""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tailrace.streaming.a2a.models import Artifact, Message, Part, StreamResponse, Task, TaskStatus
+from tailrace.streaming.extension import extension_facts
+from tailrace.streaming.lifecycle import TaskState
+
+ANSWER = "text"
+"""The channel of the answer itself; others are ``reasoning`` and ``refusal``."""
+
+# C0 and C1 controls but for tab and line end: what an agent says must not steer the terminal.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More text of one artifact (or message).
+
+    Attributes:
+        source: The id of the artifact or message.
+        channel: What kind of text it is: `ANSWER`, ``reasoning``, ….
+        text: What is new; never empty.
+        again: What was shown of this artifact no longer counts: this is all of its text.
+    """
+
+    source: str
+    channel: str
+    text: str
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something other than text, in one line.
+
+    Attributes:
+        kind: ``tool call``, ``tool result``, ``file`` or ``data``.
+        text: The line.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the task is doing now.
+
+    Attributes:
+        state: Its state.
+        message: What the agent says about it; empty for nothing.
+    """
+
+    state: TaskState
+    message: str = ""
+
+
+Item = Text | Remark | Status
+
+
+class Transcript:
+    """Folds the events of a task (or an agent's direct message) into what a reader has not seen yet. Sans-IO.
+
+    Attributes:
+        task_id: The task; empty as long as none is known.
+        context_id: The conversation.
+        status: What the task is doing; COMPLETED after a direct message; None before the first event.
+        facts: What the agent said about its answer under tailrace's extension: ``usage``, ``finishReason``, ….
+    """
+
+    def __init__(self) -> None:
+        self.task_id = ""
+        self.context_id = ""
+        self.status: Status | None = None
+        self.facts: dict[str, Any] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._channels: dict[str, str] = {}
+        self._remarks: set[Remark] = set()
+
+    @property
+    def answer(self) -> str:
+        """The text of the answer so far; what stands in several artifacts is joined with a line end."""
+        answers = (
+            "".join(pieces) for source, pieces in self._texts.items() if self._channels[source] == ANSWER
+        )
+        return "\n".join(answers)
+
+    def read(self, response: StreamResponse) -> list[Item]:
+        """Take in one event; return what is new in it, in order."""
+        if response.task is not None:
+            return self._read_task(response.task)
+        if response.message is not None:
+            return self._read_direct(response.message)
+        if response.status_update is not None:
+            update = response.status_update
+            self.task_id, self.context_id = update.task_id, update.context_id
+            self.facts |= extension_facts(update.metadata)
+            return self._read_status(update.status)
+        if response.artifact_update is not None:
+            update = response.artifact_update
+            self.task_id, self.context_id = update.task_id, update.context_id
+            return self._read_artifact(update.artifact, append=update.append)
+        return []
+
+    def _read_task(self, task: Task) -> list[Item]:
+        self.task_id, self.context_id = task.id, task.context_id
+        self.facts |= extension_facts(task.metadata)
+        items: list[Item] = []
+        for artifact in task.artifacts:
+            items += self._read_artifact(artifact, append=False)
+        return items + self._read_status(task.status)
+
+    def _read_direct(self, message: Message) -> list[Item]:
+        self.context_id = message.context_id
+        self.facts |= extension_facts(message.metadata)
+        self.status = Status(TaskState.COMPLETED)
+        return self._add(message.message_id, ANSWER, message.parts)
+
+    def _read_status(self, status: TaskStatus) -> list[Item]:
+        parts = status.message.parts if status.message is not None else ()
+        now = Status(status.state, "\n".join(part.text for part in parts if part.text))
+        # The question of a task that waits repeats the tool calls that stand in an artifact already.
+        items: list[Item] = [remark for remark in _remarks(parts) if remark not in self._remarks]
+        self._remarks.update(_remarks(parts))
+        if now != self.status:
+            items.append(now)
+        self.status = now
+        return items
+
+    def _read_artifact(self, artifact: Artifact, *, append: bool) -> list[Item]:
+        source = artifact.artifact_id
+        channel = str(extension_facts(artifact.metadata).get("channel") or ANSWER)
+        if append:
+            return self._add(source, self._channels.get(source, channel), artifact.parts)
+        if source not in self._texts:
+            return self._add(source, channel, artifact.parts)
+        return self._replace(source, artifact.parts)
+
+    def _add(self, source: str, channel: str, parts: Iterable[Part]) -> list[Item]:
+        self._channels.setdefault(source, channel)
+        pieces = self._texts.setdefault(source, [])
+        items: list[Item] = []
+        for part in parts:
+            if part.text:
+                pieces.append(part.text)
+                items.append(Text(source, channel, part.text))
+            else:
+                items += _remarks((part,))
+        self._remarks.update(item for item in items if isinstance(item, Remark))
+        return items
+
+    def _replace(self, source: str, parts: tuple[Part, ...]) -> list[Item]:
+        """A whole copy of an artifact that is known: what it has more than was shown, or all of it again."""
+        shown = "".join(self._texts[source])
+        text = "".join(part.text or "" for part in parts)
+        self._texts[source] = [text]
+        items: list[Item] = [remark for remark in _remarks(parts) if remark not in self._remarks]
+        self._remarks.update(_remarks(parts))
+        more, again = (text[len(shown) :], False) if text.startswith(shown) else (text, True)
+        if more or again:
+            items.insert(0, Text(source, self._channels[source], more, again))
+        return items
+
+
+def _remarks(parts: Iterable[Part]) -> list[Remark]:
+    """A line for each thing in the parts that is not text."""
+    remarks: list[Remark] = []
+    for part in parts:
+        if part.kind == "data":
+            remarks += _data_remarks(part.data)
+        elif part.kind != "text":
+            size = f"{len(part.raw):,} bytes" if part.raw is not None else ""
+            facts = ", ".join(fact for fact in (part.media_type, size, part.url or "") if fact)
+            remarks.append(Remark("file", f"{part.filename or 'without a name'} ({facts})"))
+    return remarks
+
+
+def _data_remarks(data: object) -> list[Remark]:
+    if not isinstance(data, Mapping):
+        return [Remark("data", _to_json(data))]
+    fields = cast("Mapping[str, object]", data)
+    remarks = [
+        Remark("tool call", f"{call.get('name')}({_to_json(call.get('arguments'))})")
+        for call in _objects(fields.get("tool_calls"))
+    ]
+    remarks += [
+        Remark("tool result", f"{result.get('name')}: {_to_json(result.get('output'))}")
+        for result in _objects(fields.get("tool_results"))
+    ]
+    return remarks or [Remark("data", _to_json(fields))]
+
+
+def _objects(value: object) -> list[Mapping[str, object]]:
+    if not isinstance(value, list):
+        return []
+    items = cast("list[object]", value)
+    return [cast("Mapping[str, object]", item) for item in items if isinstance(item, Mapping)]
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+class Pace:
+    """How fast an answer came, by the clock of whoever reads it. Begins when it is made."""
+
+    def __init__(self) -> None:
+        self._asked = time.monotonic()
+        self._first: float | None = None
+        self._last = self._asked
+
+    def text_came(self) -> None:
+        """Some text of the answer has just come."""
+        self._last = time.monotonic()
+        if self._first is None:
+            self._first = self._last
+
+    def describe(self, transcript: Transcript) -> str:
+        """Tokens and tokens a second in a few words; characters where the agent counts no tokens.
+
+        The rate is over the whole time, from the question to the last of the answer.
+        """
+        seconds = max(self._last - self._asked, 1e-6)
+        first = f", the first after {self._first - self._asked:.2f} s" if self._first is not None else ""
+        usage: Any = transcript.facts.get("usage")
+        try:
+            tokens_in, tokens_out = int(usage["inputTokens"]), int(usage["outputTokens"])
+        except (KeyError, TypeError, ValueError):
+            return f"{len(transcript.answer):,} characters in {seconds:.1f} s{first}"
+        return f"{tokens_in:,} tokens in, {tokens_out:,} out, {tokens_out / seconds:.1f} tokens/s{first}"
+
+
+def in_words(state: TaskState) -> str:
+    """``TASK_STATE_INPUT_REQUIRED`` → ``input required``."""
+    return state.removeprefix("TASK_STATE_").replace("_", " ").lower()
+
+
+def for_terminal(text: str) -> str:
+    r"""The text without control characters: each but tab and line end is written out (``\x1b``)."""
+    return text.translate(_CONTROLS)

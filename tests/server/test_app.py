@@ -1,0 +1,78 @@
+"""The application and the router: the card, mounting under a prefix, and what is refused at the start."""
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from fastapi import FastAPI
+
+from support.rpc import Rpc, message, text_of
+from support.serving import serving
+from tailrace.server import Settings, Turn, create_app, create_model, create_router
+from tailrace.streaming import ArtifactUpdate, Update
+from tailrace.streaming.a2a.models import AgentCard, Artifact, Message, Part
+from tailrace.wrappers import ConfigurationError
+
+CARD = "/.well-known/agent-card.json"
+
+
+async def hello(turn: Turn) -> AsyncIterator[Update | Message]:
+    yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="hello"),)))
+
+
+def settings(**values: object) -> Settings:
+    return Settings.model_validate({"store": "sqlite://", **values})
+
+
+async def test_the_card_names_the_address_it_was_asked_at() -> None:
+    async with serving(create_app(settings(agent_name="Echo"), handler=hello)) as url:
+        async with aiohttp.ClientSession() as http, http.get(url + CARD) as response:
+            assert response.status == 200
+            card = AgentCard.model_validate_json(await response.read())
+    assert card.name == "Echo"
+    assert [interface.url for interface in card.supported_interfaces] == [f"{url}/"]
+    assert card.capabilities.streaming
+    assert [extension.uri for extension in card.capabilities.extensions] == ["urn:tailrace:ext:stream:v1"]
+
+
+async def test_the_card_is_not_sent_again_to_whoever_has_it() -> None:
+    async with serving(create_app(settings(), handler=hello)) as url, aiohttp.ClientSession() as http:
+        async with http.get(url + CARD) as first:
+            etag = first.headers["etag"]
+            assert "max-age" in first.headers["cache-control"]
+        async with http.get(url + CARD, headers={"if-none-match": f'"x", W/{etag}'}) as again:
+            assert again.status == 304
+            assert await again.read() == b""
+        async with http.get(url + CARD, headers={"if-none-match": '"x"'}) as other:
+            assert other.status == 200
+
+
+async def test_the_public_address_wins() -> None:
+    app = create_app(settings(public_url="https://agents.example/a/"), handler=hello)
+    async with serving(app) as url, aiohttp.ClientSession() as http, http.get(url + CARD) as response:
+        card = AgentCard.model_validate_json(await response.read())
+    assert card.supported_interfaces[0].url == "https://agents.example/a/"
+
+
+async def test_the_router_works_under_a_prefix_of_somebody_elses_application() -> None:
+    app = FastAPI()
+    app.include_router(create_router(settings(), handler=hello), prefix="/agents/echo")
+
+    @app.get("/own")
+    async def own() -> str:  # pyright: ignore[reportUnusedFunction]
+        return "still here"
+
+    async with serving(app) as url, Rpc(f"{url}/agents/echo") as rpc:
+        task = (await rpc.result("SendMessage", message()))["task"]
+        async with rpc.http.get(f"{url}/agents/echo{CARD}") as response:
+            card = AgentCard.model_validate_json(await response.read())
+        async with rpc.http.get(f"{url}/own") as response:
+            assert await response.json() == "still here"
+    assert text_of(task) == "hello"
+    assert card.supported_interfaces[0].url == f"{url}/agents/echo/"
+
+
+@pytest.mark.parametrize("model", [None, "", "openai", "openai:", "nobody:x"])
+def test_a_model_that_cannot_be_made_is_refused_by_name(model: str | None) -> None:
+    with pytest.raises(ConfigurationError, match=r"model|provider"):
+        create_model(settings(model=model, api_key="none"))

@@ -1,0 +1,136 @@
+"""Grouped writes: kept before told, in order, many at once, and a failing store is tried again."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from tailrace.server.store import Store, TaskWrite
+from tailrace.server.writer import GroupWriter
+from tailrace.streaming import Event
+from tailrace.wrappers import StoreError
+
+
+class FailingStore(Store):
+    """A real store whose next commits fail, as on a full disk; and which counts its transactions."""
+
+    def __init__(self, failures: int = 0) -> None:
+        super().__init__("sqlite://")
+        self.failures = failures
+        self.batches: list[int] = []
+
+    async def commit(self, writes: Sequence[TaskWrite]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreError("cannot write to the store: database or disk is full")
+        await super().commit(writes)
+        self.batches.append(len(writes))
+
+
+def write(task_id: str, number: int) -> TaskWrite:
+    return TaskWrite(task_id, "me", "c", (Event(number, b"{}"),))
+
+
+class Outcomes:
+    """Remembers what it was told, and what the store held at that moment."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, StoreError | None]] = []
+
+    def __call__(self, events: Sequence[Event], error: StoreError | None) -> None:
+        self.told += [(event.number, error) for event in events]
+
+
+@pytest.fixture
+def outcomes() -> Outcomes:
+    return Outcomes()
+
+
+async def run_until_closed(store: Store, *writes: TaskWrite, outcomes: Outcomes) -> None:
+    writer = GroupWriter(store, retry_delays=(0, 0))
+    for each in writes:
+        writer.put(each, outcomes)
+    writer.close()
+    await writer.run()
+
+
+async def test_what_waits_is_one_transaction_told_in_order(outcomes: Outcomes) -> None:
+    store = FailingStore()
+    await store.open()
+    await run_until_closed(store, *(write(f"t{n % 3}", n) for n in range(1, 10)), outcomes=outcomes)
+    assert store.batches == [9]
+    assert outcomes.told == [(number, None) for number in range(1, 10)]
+    await store.close()
+
+
+async def test_nothing_is_told_before_it_is_kept() -> None:
+    store = FailingStore()
+    await store.open()
+    writer = GroupWriter(store)
+    kept: list[list[int]] = []
+    done = anyio.Event()
+
+    async def look() -> None:
+        kept.append([event.number for event in await store.load_events("t", 0)])
+        done.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.run)
+        writer.put(write("t", 1), lambda events, error: group.start_soon(look))
+        await done.wait()
+        writer.close()
+    assert kept == [[1]]
+    await store.close()
+
+
+async def test_a_store_that_fails_for_a_while_loses_nothing(outcomes: Outcomes) -> None:
+    store = FailingStore(failures=2)
+    await store.open()
+    await run_until_closed(store, write("t", 1), write("t", 2), outcomes=outcomes)
+    assert outcomes.told == [(1, None), (2, None)]
+    assert [event.number for event in await store.load_events("t", 0)] == [1, 2]
+    await store.close()
+
+
+async def test_writes_that_cannot_be_kept_are_given_up_and_later_ones_are_not(outcomes: Outcomes) -> None:
+    store = FailingStore(failures=3)
+    await store.open()
+    writer = GroupWriter(store, retry_delays=(0, 0))
+    given_up = anyio.Event()
+
+    def give_up(events: Sequence[Event], error: StoreError | None) -> None:
+        outcomes(events, error)
+        given_up.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.run)
+        writer.put(write("t", 1), give_up)
+        await given_up.wait()
+        writer.put(write("u", 1), outcomes)
+        writer.close()
+    (_, first), (_, second) = outcomes.told
+    assert "disk is full" in str(first)
+    assert second is None
+    await store.close()
+
+
+async def test_producers_wait_while_too_much_is_waiting(outcomes: Outcomes) -> None:
+    store = FailingStore()
+    await store.open()
+    writer = GroupWriter(store, max_waiting=2)
+    for number in range(1, 5):
+        writer.put(write("t", number), outcomes)
+    passed: list[bool] = []
+
+    async def produce() -> None:
+        await writer.room()
+        passed.append(True)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(produce)
+        await anyio.wait_all_tasks_blocked()
+        assert not passed
+        group.start_soon(writer.run)
+        writer.close()
+    assert passed
+    await store.close()

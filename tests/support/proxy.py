@@ -1,0 +1,102 @@
+"""A TCP proxy on the loopback interface that cuts connections after a number of bytes."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import anyio
+
+
+class CuttingProxy:
+    """Passes bytes on between clients and one server, for as long as the context is open.
+
+    Args:
+        target: The server's base URL.
+
+    Attributes:
+        url: The proxy's own base URL.
+        cuts: How many connections were cut so far.
+        passed: How many bytes the server has sent through so far.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.url = ""
+        self.cuts = 0
+        self.passed = 0
+        address = urlsplit(target)
+        self._target = (address.hostname or "", address.port or 80)
+        self._budgets: list[int] = []
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._pumps = 0
+        self._idle = anyio.Event()
+
+    def cut_after(self, *sizes: int) -> None:
+        """Cut all connections once the server has sent ``sizes[0]`` more bytes, then after ``sizes[1]`` more, …."""
+        self._budgets = list(sizes)
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self._abort()
+        while self._pumps:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+        await self._server.wait_closed()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._pumps += 1
+        try:
+            server_reader, server_writer = await asyncio.open_connection(*self._target)
+            self._writers |= {writer, server_writer}
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._pump_up, reader, server_writer)
+                await self._pump_down(server_reader, writer)
+                tasks.cancel_scope.cancel()
+            self._writers -= {writer, server_writer}
+            writer.transport.abort()
+            server_writer.transport.abort()
+        finally:
+            self._pumps -= 1
+            self._idle.set()
+
+    async def _pump_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        writer.transport.abort()
+
+    async def _pump_down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                left = self._budgets[0] if self._budgets else len(data)
+                writer.write(data[:left])
+                self.passed += min(left, len(data))
+                await writer.drain()
+                if self._budgets:
+                    self._budgets[0] -= min(left, len(data))
+                    if not self._budgets[0]:
+                        self._budgets.pop(0)
+                        self.cuts += 1
+                        self._cut()
+                        return
+        except ConnectionError:
+            pass
+
+    def _cut(self) -> None:
+        """Close in good order, so that what was sent so far does arrive."""
+        for writer in self._writers:
+            writer.close()
+
+    def _abort(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()

@@ -1,0 +1,163 @@
+"""The conformance scenarios of ``tests/wrappers/scenarios``: loading, running and judging them."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.streaming.chat_completion import to_chat_completion
+from tailrace.wrappers.openai import ChatCompletionsDecoder
+
+FOLDER = Path(__file__).parents[1] / "wrappers/scenarios"
+
+# Their models write reasoning into the text, which an operator has to say.
+_THINK_TAGS = ("E05", "E16")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The body of one HTTP response, and what a correct reader makes of it."""
+
+    name: str
+    body: bytes
+    expect: dict[str, Any]
+    think_tags: bool
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def load_scenarios() -> list[Scenario]:
+    """All scenarios, by name."""
+    return [_load(path) for path in sorted(FOLDER.glob("*.json"))]
+
+
+def _load(path: Path) -> Scenario:
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    body = path.with_suffix(".sse").read_bytes()
+    return Scenario(facts["name"], body, facts["expect"], facts["name"].startswith(_THINK_TAGS))
+
+
+def payloads(body: bytes) -> list[dict[str, Any]]:
+    """The JSON objects in a body's data lines, read with nothing but the standard library."""
+    found: list[dict[str, Any]] = []
+    for block in re.split(rb"(?:\r\n){2,}|\n{2,}|\r{2,}", body.removeprefix(b"\xef\xbb\xbf")):
+        lines = re.split(rb"\r\n|\n|\r", block)
+        data = b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+        try:
+            value = json.loads(data)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(cast("dict[str, Any]", value))
+    return found
+
+
+def in_reads(body: bytes, size: int) -> list[bytes]:
+    """The body as reads of ``size`` bytes."""
+    return [body[at : at + size] for at in range(0, len(body), size)]
+
+
+def cut_at(body: bytes, positions: Iterable[int]) -> list[bytes]:
+    """The body cut at these positions (of which those beyond its end do nothing)."""
+    cuts = [0, *sorted(position for position in positions if position < len(body)), len(body)]
+    return [body[start:end] for start, end in itertools.pairwise(cuts)]
+
+
+def accumulate(reads: Iterable[bytes], *, think_tags: bool = False) -> Accumulator:
+    """Decode and fold a whole body that comes in these reads."""
+    decoder = ChatCompletionsDecoder()
+    accumulator = Accumulator(think_tags=think_tags)
+    for data in reads:
+        for chunk in decoder.feed(data):
+            accumulator.add(chunk)
+    for chunk in decoder.close():
+        accumulator.add(chunk)
+    accumulator.close()
+    return accumulator
+
+
+def completion(reads: Iterable[bytes], *, think_tags: bool = False) -> dict[str, Any]:
+    """The ``chat.completion`` that a body amounts to, as whoever reads its JSON sees it."""
+    found = to_chat_completion(accumulate(reads, think_tags=think_tags))
+    return json.loads(json.dumps(found, ensure_ascii=False, allow_nan=False).encode())
+
+
+def mismatches(expect: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """What in a ``chat.completion`` is not as a scenario expects; the keys are those of the folder's README."""
+    choices: list[dict[str, Any]] = found["choices"]
+    message: dict[str, Any] = choices[0]["message"]
+    usage: dict[str, Any] = found.get("usage") or {}
+    logprobs: dict[str, Any] | float = choices[0]["logprobs"] or {}
+    members: dict[str, Any] = {
+        "text": message["content"] or "",
+        "texts": [choice["message"]["content"] or "" for choice in choices],
+        "reasoning": message.get("reasoning_content"),
+        "refusal": message.get("refusal"),
+        "role": message["role"],
+        "finishes": [choice["finish_reason"] for choice in choices],
+        "usage": {name: usage.get(f"{name}_tokens") for name in ("prompt", "completion", "total")},
+        "id": found["id"],
+        "model": found["model"],
+        "service_tier": found.get("service_tier"),
+        "logprobs": len(logprobs.get("content") or ()) if isinstance(logprobs, dict) else None,
+    }
+    wrong = [
+        f"{name}: {value!r} instead of {expect[name]!r}"
+        for name, value in members.items()
+        if name in expect and value != expect[name]
+    ]
+    wrong += [
+        f"audio {name}: {message['audio'].get(name)!r} instead of {value!r}"
+        for name, value in expect.get("audio", {}).items()
+        if message["audio"].get(name) != value
+    ]
+    finish = choices[0]["finish_reason"]
+    if "finish" in expect and finish not in _as_list(expect["finish"]):
+        wrong.append(f"finish: {finish!r} instead of {expect['finish']!r}")
+    if "tools" in expect:
+        wrong += _tool_mismatches(expect["tools"], message.get("tool_calls") or [])
+    whole = json.dumps(found, ensure_ascii=False)
+    wrong += [f"{text!r} is missing" for text in expect.get("contains", ()) if text not in whole]
+    if expect.get("incomplete") and not (
+        finish is None and {"type", "message"} <= set(found.get("error") or ())
+    ):
+        wrong.append(f"not marked as incomplete: {finish!r}, {found.get('error')!r}")
+    if "error" in expect and not re.search(expect["error"], json.dumps(found.get("error") or "")):
+        wrong.append(f"error: {found.get('error')!r} instead of {expect['error']!r}")
+    if "error" in found and not {"error", "incomplete", "typed_error_ok"} & set(expect):
+        wrong.append(f"an error where none is expected: {found['error']!r}")
+    return wrong
+
+
+def _tool_mismatches(expect: Sequence[dict[str, Any]], calls: Sequence[dict[str, Any]]) -> list[str]:
+    if len(calls) != len(expect):
+        return [f"{len(calls)} tool calls instead of {len(expect)}"]
+    wrong: list[str] = []
+    ids = [call["id"] for call in calls]
+    for call, wanted in zip(calls, expect, strict=True):
+        tool = call.get("function") or call["custom"]
+        arguments = tool["arguments"] if "arguments" in tool else tool["input"]
+        if wanted["id"] in ("*", "**"):
+            if not call["id"] or ids.count(call["id"]) > 1:
+                wrong.append(f"id {call['id']!r} is empty or not unique")
+        elif call["id"] != wanted["id"]:
+            wrong.append(f"id {call['id']!r} instead of {wanted['id']!r}")
+        if tool["name"] != wanted["name"] or _parsed(arguments) != _parsed(wanted["args"]):
+            wrong.append(f"call {tool!r} instead of {wanted!r}")
+    return wrong
+
+
+def _parsed(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+def _as_list(value: object) -> list[object]:
+    return [*value] if isinstance(value, list) else [value]
