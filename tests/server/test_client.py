@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import SecretStr
 
 from support.proxy import CuttingProxy
 from support.serving import serving
@@ -40,9 +41,21 @@ from tailrace.streaming.task import agent_message
 from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError, UpstreamFault
 
-PIECES = [f"piece {number} – " for number in range(30)]
+PIECES = [f"piece {number} \u2028é " for number in range(30)]
 AT_ONCE = (0.0,) * 5
 STORE = Settings(store="sqlite://")
+
+
+class Losses:
+    """Takes down the tries of a client to go on."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.attempts: list[int] = []
+
+    def __call__(self, error: TailraceError, attempt: int) -> None:
+        self.reasons.append(str(error))
+        self.attempts.append(attempt)
 
 
 def texts(events: Sequence[StreamEvent]) -> str:
@@ -81,7 +94,9 @@ async def recite(turn: Turn) -> AsyncIterator[Update | Message]:
 async def test_a_message_is_answered_by_the_numbered_events_of_a_task_that_can_be_fetched_again():
     upstream = ScriptedUpstream(openai_stream(PIECES))
     async with upstream:
-        settings = Settings(model="openai:m", base_url=upstream.base_url, api_key="none", store="sqlite://")
+        settings = Settings(
+            model="openai:m", base_url=upstream.base_url, api_key=SecretStr("none"), store="sqlite://"
+        )
         async with serving(create_app(settings)) as url, AgentClient(url + "/") as client:
             assert (await client.agent()).endpoint == url + "/"
             events = [event async for event in client.stream("hello")]
@@ -104,12 +119,8 @@ async def test_wherever_a_stream_is_cut_it_goes_on_without_loss_or_repeat():
             _ = [event async for event in client.stream("hello")]
         length = proxy.passed - before
         for size in range(900, length, 211):
-            reconnects: list[int] = []
-            async with AgentClient(
-                proxy.url,
-                retry_delays=AT_ONCE,
-                on_reconnect=lambda error, attempt: reconnects.append(attempt),
-            ) as client:
+            losses = Losses()
+            async with AgentClient(proxy.url, retry_delays=AT_ONCE, on_reconnect=losses) as client:
                 await client.agent()
                 cuts = proxy.cuts
                 proxy.cut_after(size)
@@ -117,7 +128,7 @@ async def test_wherever_a_stream_is_cut_it_goes_on_without_loss_or_repeat():
             assert [int(event.id) for event in events] == list(range(1, len(events) + 1))
             assert texts(events) == "".join(PIECES)
             assert states(events)[-1] is TaskState.COMPLETED
-            assert reconnects == [1] * (proxy.cuts - cuts)
+            assert losses.attempts == [1] * (proxy.cuts - cuts)
     assert proxy.cuts > 30
 
 
@@ -339,15 +350,15 @@ async def test_a_task_that_ended_while_nobody_listened_is_fetched():
 
 
 async def test_a_stream_that_cannot_be_gone_on_with_is_given_up_after_all_tries():
-    tries: list[tuple[str, int]] = []
+    losses = Losses()
     script = agent(stream=[sse_task("working"), Cut()], subscribe=[Head(503), b"busy"])
     async with ScriptedUpstream(script) as server:
         with pytest.raises(UpstreamError, match="HTTP 503") as caught:
-            await streamed(server, on_reconnect=lambda error, attempt: tries.append((str(error), attempt)))
+            await streamed(server, on_reconnect=losses)
     assert caught.value.status == 503
-    assert [attempt for _, attempt in tries] == [1, 2, 3, 4, 5]
-    assert "broke off" in tries[0][0]
-    assert "HTTP 503" in tries[1][0]
+    assert losses.attempts == [1, 2, 3, 4, 5]
+    assert "broke off" in losses.reasons[0]
+    assert "HTTP 503" in losses.reasons[1]
 
 
 async def test_snapshots_without_progress_do_not_keep_the_tries_going_for_ever():

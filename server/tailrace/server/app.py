@@ -84,7 +84,6 @@ def create_router(
     async def healthz() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
         return {"status": "ok"}
 
-    # With and without the slash: clients differ, and a redirect would turn their POST into a GET.
     @router.post("/")
     async def jsonrpc(request: Request) -> Response:
         return await binding.handle(request)

@@ -69,7 +69,7 @@ class Subscription:
         self._after = after
         self._first = first
 
-    async def batches(self, *, until_interrupted: bool = False) -> AsyncIterator[list[Event]]:
+    async def batches(self, *, until_interrupted: bool = False) -> AsyncGenerator[list[Event]]:
         """The events, in batches of what is there, until the task is over.
 
         Args:

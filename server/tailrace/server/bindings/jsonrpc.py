@@ -7,6 +7,7 @@ error object in an HTTP 200 response, but for a request that is not JSON-RPC at 
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -113,11 +114,10 @@ class JsonRpcBinding:
         if isinstance(started, Message):
             return _result(request, request_id, SendMessageResponse(message=started))
         configuration = send.configuration
-        # Closed in any case: what follows is for whoever subscribes.
-        batches = started.batches(until_interrupted=True)
-        async for _ in batches:
-            if configuration and configuration.return_immediately:
-                break
+        async with aclosing(started.batches(until_interrupted=True)) as batches:
+            async for _ in batches:
+                if configuration and configuration.return_immediately:
+                    break
         history_length = configuration.history_length if configuration else None
         task = await self._engine.get_task(started.task_id, history_length=history_length)
         return _result(request, request_id, SendMessageResponse(task=task))
@@ -161,10 +161,11 @@ class JsonRpcBinding:
     ) -> AsyncIterator[bytes]:
         head = _head(request_id)
         try:
-            async for events in subscription.batches(until_interrupted=until_interrupted):
-                if history_length is not None and events[0].body.startswith(b'{"task":'):
-                    events = [_shorten_history(events[0], history_length), *events[1:]]
-                yield frame_events(events, head, b"}")
+            async with aclosing(subscription.batches(until_interrupted=until_interrupted)) as batches:
+                async for events in batches:
+                    if history_length is not None and events[0].body.startswith(b'{"task":'):
+                        events = [_shorten_history(events[0], history_length), *events[1:]]
+                    yield frame_events(events, head, b"}")
         except StoreError as error:
             yield frame_data(_encode({"id": request_id, "error": _as_a2a_error(error).to_jsonrpc()}))
 
