@@ -7,8 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tailrace.server.engine import Engine, Subscription
+from tailrace.server.engine import Engine
 from tailrace.server.handlers import FunctionHandler, HandlerFunction, Turn
+from tailrace.server.live import Subscription
 from tailrace.server.store import Store, TaskWrite
 from tailrace.streaming import (
     ArtifactUpdate,

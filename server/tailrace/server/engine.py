@@ -8,13 +8,13 @@ to the `TaskLog` that the readers follow.
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
 from uuid import uuid4
 
 import anyio
 from anyio.abc import TaskGroup
 
 from tailrace.server.handlers import Handler, Turn
+from tailrace.server.live import LiveTask, Subscription, ends_turn
 from tailrace.server.store import Store, StoredTask, TaskWrite
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import (
@@ -36,65 +36,6 @@ from tailrace.wrappers import History, StoreError, TailraceError
 logger = logging.getLogger("tailrace.server")
 
 
-@dataclass(eq=False, slots=True)
-class _LiveTask:
-    """A task that is being worked on, or followed by somebody."""
-
-    record: TaskRecord
-    owner: str
-    log: TaskLog
-    readers: int = 0
-    running: bool = False
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    ending: StatusUpdate | None = None  # how the turn is to end when its scope is cancelled
-    said: list[Message] = field(default_factory=list[Message])  # to be kept with the next event
-    error: StoreError | None = None
-
-    @property
-    def idle(self) -> bool:
-        return not self.running and not self.readers
-
-
-class Subscription:
-    """A reader of one task: a number, and where to go on from it.
-
-    Attributes:
-        task_id: The task.
-    """
-
-    def __init__(self, engine: "Engine", live: _LiveTask, after: int, first: Event | None = None) -> None:
-        self.task_id = live.record.id
-        self._engine = engine
-        self._live = live
-        self._after = after
-        self._first = first
-
-    async def batches(self, *, until_interrupted: bool = False) -> AsyncGenerator[list[Event]]:
-        """The events, in batches of what is there, until the task is over.
-
-        Args:
-            until_interrupted: End also when the task waits for its caller.
-
-        Raises:
-            StoreError: Events could not be kept or read; what was yielded before is kept.
-        """
-        live = self._live
-        live.readers += 1
-        try:
-            if self._first is not None:
-                yield [self._first]
-            while events := await self._engine.read(live, self._after):
-                ends = next((at for at, event in enumerate(events) if _ends(event.state)), None)
-                if until_interrupted and ends is not None:
-                    yield events[: ends + 1]
-                    return
-                self._after = events[-1].number
-                yield events
-        finally:
-            live.readers -= 1
-            self._engine.release(live)
-
-
 class Engine:
     """Runs tasks and answers for them, for every binding.
 
@@ -111,7 +52,7 @@ class Engine:
         self._store = store
         self._handler = handler
         self._max_history = max_history_messages
-        self._live: dict[str, _LiveTask] = {}
+        self._live: dict[str, LiveTask] = {}
         self._writer = GroupWriter(store)
         self._group: TaskGroup | None = None
 
@@ -162,9 +103,9 @@ class Engine:
                 self._check_follow_up(live, message)
                 return await self._continue(live, request)
             finally:
-                self.release(live)
+                self._release(live)
         context_id = message.context_id or str(uuid4())
-        live = _LiveTask(TaskRecord.create(message, context_id=context_id), owner, TaskLog())
+        live = LiveTask(TaskRecord.create(message, context_id=context_id), owner, TaskLog())
         turn = await self._turn(live, request)
         updates = self._handler.run(turn)
         first: Update | Message | None = None
@@ -177,7 +118,7 @@ class Engine:
         self._live[live.record.id] = live
         self._keep(live, live.record.submitted(), snapshot=True)
         self._run_soon(live, updates, first)
-        return Subscription(self, live, 0)
+        return self._reader(live, 0)
 
     async def get_task(self, task_id: str, owner: str = "", history_length: int | None = None) -> Task:
         """The task as it stands, everything in it durable.
@@ -188,7 +129,7 @@ class Engine:
         live = await self._find(task_id, owner)
         task = live.record.snapshot(history_length)
         await self._until_kept(live, live.record.number)
-        self.release(live)
+        self._release(live)
         return task
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
@@ -234,15 +175,18 @@ class Engine:
                 raise InvalidParamsError(
                     f"the task has no event {after}; its last one is {live.record.number}"
                 )
-            return Subscription(self, live, after)
+            return self._reader(live, after)
         if live.record.state.terminal:
             raise UnsupportedOperationError(f"the task is over ({live.record.state})")
         number = live.record.number
         first = Event(number, StreamResponse(task=live.record.snapshot()).to_json())
         await self._until_kept(live, number)
-        return Subscription(self, live, number, first)
+        return self._reader(live, number, first)
 
-    async def read(self, live: _LiveTask, after: int) -> list[Event]:
+    def _reader(self, live: LiveTask, after: int, first: Event | None = None) -> Subscription:
+        return Subscription(live, after, first, read=self._read, release=self._release)
+
+    async def _read(self, live: LiveTask, after: int) -> list[Event]:
         """The next events of a task after a number: from memory, or from the store for whoever is far behind.
 
         Waits for one when there is none yet; empty when the task is over and everything was read.
@@ -258,14 +202,14 @@ class Engine:
             raise live.error
         return events
 
-    def release(self, live: _LiveTask) -> None:
+    def _release(self, live: LiveTask) -> None:
         """Forget a task that nobody works on and nobody follows; it is in the store."""
         if live.idle and live.log.number == live.record.number:
             self._live.pop(live.record.id, None)
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
-    async def _find(self, task_id: str, owner: str) -> _LiveTask:
+    async def _find(self, task_id: str, owner: str) -> LiveTask:
         """The one gate: a task of that id that belongs to that owner, live or from the store."""
         live = self._live.get(task_id)
         if live is None:
@@ -276,7 +220,7 @@ class Engine:
             raise TaskNotFoundError(metadata={"taskId": task_id})
         return live
 
-    async def _revive(self, stored: StoredTask, owner: str) -> _LiveTask:
+    async def _revive(self, stored: StoredTask, owner: str) -> LiveTask:
         record = TaskRecord(stored.task, stored.number)
         while events := await self._store.load_events(record.id, record.number):
             for event in events:
@@ -284,14 +228,14 @@ class Engine:
         live = self._live.get(record.id)
         if live is not None:
             return live
-        live = _LiveTask(record, owner, TaskLog(record.number))
+        live = LiveTask(record, owner, TaskLog(record.number))
         if record.state.terminal:
             live.log.end()
         else:
             self._live[record.id] = live
         return live
 
-    def _check_follow_up(self, live: _LiveTask, message: Message) -> None:
+    def _check_follow_up(self, live: LiveTask, message: Message) -> None:
         if message.context_id and message.context_id != live.record.context_id:
             raise InvalidParamsError(
                 "the message names a task and a context that the task does not belong to",
@@ -304,7 +248,7 @@ class Engine:
         if live.running:
             raise UnsupportedOperationError("the task is still working on an earlier message")
 
-    async def _turn(self, live: _LiveTask, request: SendMessageRequest) -> Turn:
+    async def _turn(self, live: LiveTask, request: SendMessageRequest) -> Turn:
         """What the handler is told; the new message is not in the store yet."""
         record = live.record
         said: list[Message] = []
@@ -324,7 +268,7 @@ class Engine:
 
     # --- running turns ------------------------------------------------------------------------------------------
 
-    async def _continue(self, live: _LiveTask, request: SendMessageRequest) -> Subscription:
+    async def _continue(self, live: LiveTask, request: SendMessageRequest) -> Subscription:
         # Marked as running before anything is awaited: of two messages at once, one is refused.
         live.running = True
         try:
@@ -338,10 +282,10 @@ class Engine:
             live.running = False
             raise
         await self._until_kept(live, number)
-        return Subscription(self, live, number, first)
+        return self._reader(live, number, first)
 
     def _run_soon(
-        self, live: _LiveTask, updates: AsyncIterator[Update | Message], first: Update | Message | None
+        self, live: LiveTask, updates: AsyncIterator[Update | Message], first: Update | Message | None
     ) -> None:
         if self._group is None:
             raise InternalError("the server is shutting down")
@@ -351,7 +295,7 @@ class Engine:
         self._group.start_soon(self._run_turn, live, updates, first, name=f"turn of {live.record.id}")
 
     async def _run_turn(
-        self, live: _LiveTask, updates: AsyncIterator[Update | Message], first: Update | Message | None
+        self, live: LiveTask, updates: AsyncIterator[Update | Message], first: Update | Message | None
     ) -> None:
         ending = StatusUpdate(TaskState.COMPLETED)
         try:
@@ -365,12 +309,12 @@ class Engine:
             ending = StatusUpdate(TaskState.FAILED, agent_message("the agent failed; its log says why"))
         finally:
             live.running = False
-        if live.error is None and not _ends(live.record.state):
+        if live.error is None and not ends_turn(live.record.state):
             self._end(live, live.ending or ending)
-        self.release(live)
+        self._release(live)
 
     async def _drive(
-        self, live: _LiveTask, updates: AsyncIterator[Update | Message], first: Update | Message | None
+        self, live: LiveTask, updates: AsyncIterator[Update | Message], first: Update | Message | None
     ) -> StatusUpdate | None:
         """Keep every update until the one that ends the turn; return that one, None when none came."""
         if first is not None:
@@ -384,18 +328,18 @@ class Engine:
             await self._writer.room()
         return None
 
-    def _take(self, live: _LiveTask, item: Update | Message) -> StatusUpdate | None:
+    def _take(self, live: LiveTask, item: Update | Message) -> StatusUpdate | None:
         if isinstance(item, Message):
             raise InvalidAgentResponseError(
                 "a direct message is possible only as the first thing a handler yields"
             )
-        if isinstance(item, StatusUpdate) and _ends(item.state):
+        if isinstance(item, StatusUpdate) and ends_turn(item.state):
             return item
         if not self._changes_nothing(live, item):
             self._keep(live, live.record.apply(item))
         return None
 
-    def _changes_nothing(self, live: _LiveTask, item: Update) -> bool:
+    def _changes_nothing(self, live: LiveTask, item: Update) -> bool:
         """A handler says WORKING first, which a task that goes on after a question is already."""
         return (
             isinstance(item, StatusUpdate)
@@ -404,7 +348,7 @@ class Engine:
             and not item.metadata
         )
 
-    def _end(self, live: _LiveTask, ending: StatusUpdate) -> None:
+    def _end(self, live: LiveTask, ending: StatusUpdate) -> None:
         """End a turn: complete what is open, then the last status, with all that joins the conversation."""
         record = live.record
         for update in record.closing_updates():
@@ -414,7 +358,7 @@ class Engine:
             live.said.append(said.model_copy(update={"context_id": record.context_id, "task_id": record.id}))
         self._keep(live, record.apply(ending), snapshot=True)
 
-    def _keep(self, live: _LiveTask, event: Event, *, snapshot: bool = False) -> None:
+    def _keep(self, live: LiveTask, event: Event, *, snapshot: bool = False) -> None:
         if live.error is not None:
             return  # given up: what cannot be kept is not shown, and a log has no gaps
         record = live.record
@@ -433,7 +377,7 @@ class Engine:
 
         self._writer.put(write, kept)
 
-    def _kept(self, live: _LiveTask, event: Event, error: StoreError | None) -> None:
+    def _kept(self, live: LiveTask, event: Event, error: StoreError | None) -> None:
         """Show an event that is durable now; or give the task up when its events cannot be kept."""
         if live.error is not None:
             return
@@ -448,18 +392,18 @@ class Engine:
         if event.state is not None and event.state.terminal:
             live.log.end()
         if not live.running:
-            self.release(live)
+            self._release(live)
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
-    async def _until_kept(self, live: _LiveTask, number: int) -> None:
+    async def _until_kept(self, live: LiveTask, number: int) -> None:
         while live.log.number < number:
-            await self.read(live, live.log.number)
+            await self._read(live, live.log.number)
 
-    async def _until_over(self, live: _LiveTask) -> None:
+    async def _until_over(self, live: LiveTask) -> None:
         """Until the turn that is running has ended and its last event is kept."""
         while not live.record.state.terminal or live.log.number < live.record.number:
-            await self.read(live, live.log.number)
+            await self._read(live, live.log.number)
 
     # --- start and stop -----------------------------------------------------------------------------------------
 
@@ -497,10 +441,6 @@ def _check_message(message: Message) -> None:
 
 def _failed(reason: str) -> StatusUpdate:
     return StatusUpdate(TaskState.FAILED, agent_message(reason))
-
-
-def _ends(state: TaskState | None) -> bool:
-    return state is not None and (state.terminal or state.interrupted)
 
 
 def _said_in_artifacts(record: TaskRecord) -> Message | None:

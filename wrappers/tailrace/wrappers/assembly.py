@@ -7,6 +7,7 @@ and joined when somebody asks.
 """
 
 import json
+import math
 from enum import StrEnum
 from typing import Any
 
@@ -356,7 +357,7 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     if not raw.strip():
         return {"arguments_error": "cut off before any argument arrived"} if cut else {"arguments": {}}
     try:
-        value = json_value(json.loads(raw))
+        value = json_value(json.loads(raw, parse_constant=_refuse, parse_float=_finite))
     except json.JSONDecodeError as error:
         half = len(raw) // 2
         if raw[:half] == raw[half:]:
@@ -367,7 +368,7 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     except RecursionError:
         return {"arguments_text": raw, "arguments_error": "nested too deeply"}
     except ValueError as error:
-        # JSON to Python's reader, but to no other: NaN, numbers too large, and depths that no reader follows.
+        # Python's reader takes it, others do not: NaN, numbers too large, depths that no reader follows.
         return {"arguments_text": raw, "arguments_error": str(error)}
     if isinstance(value, str):
         # Encoded twice: the text of the arguments inside a JSON string.
@@ -377,3 +378,12 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     if isinstance(value, dict):
         return {"arguments": value}
     return {"arguments_text": raw}
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    return value if math.isfinite(value) else _refuse(number)

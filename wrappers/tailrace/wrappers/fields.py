@@ -85,15 +85,16 @@ class _Items:
 def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
     """A copy of ``value`` that is JSON for every reader, whatever a provider's decoder made of its stream.
 
-    What JSON cannot carry becomes text: NaN and the infinities by their names, and what is nested deeper than
-    ``levels`` lists and objects as the JSON it is.
+    Never raises: unlike `tailrace.wrappers.messages.json_value`, which refuses, it makes text of what is nested
+    deeper than ``levels`` lists and objects (the JSON that it is) and of anything that is no JSON. Numbers that are
+    not finite become null.
     """
     if isinstance(value, str):
         return join_surrogates(value)
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if math.isfinite(value) else None
     if isinstance(value, _Text):
         return join_surrogates("".join(value.pieces))
     inner = cast("object", value.items) if isinstance(value, _Items) else value

@@ -15,7 +15,8 @@ from fastapi import Request, Response
 from pydantic import ValidationError
 
 from tailrace.server.card import PROTOCOL_VERSION
-from tailrace.server.engine import Engine, Subscription
+from tailrace.server.engine import Engine
+from tailrace.server.live import Subscription
 from tailrace.server.settings import Settings
 from tailrace.server.sse import frame_data, frame_events, sse_response
 from tailrace.streaming.a2a.errors import (
