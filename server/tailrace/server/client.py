@@ -222,11 +222,11 @@ class AgentClient:
                     return
                 trouble = error
             except UpstreamError as error:
-                # Without the task's id nobody knows whether the message arrived: it is not sent twice.
-                if not position.task_id or not _passing(error):
+                if not _passing(error):
                     raise
                 trouble = error
-            if tries >= len(self._retry_delays):
+            # Without the task's id nobody knows whether the message arrived: it is not sent twice.
+            if not position.task_id or tries >= len(self._retry_delays):
                 raise trouble
             tries += 1
             if self._on_reconnect is not None:

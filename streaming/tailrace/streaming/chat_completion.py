@@ -93,7 +93,7 @@ def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str,
         "index": index,
         "message": message,
         "finish_reason": None if failed else _finish_reason(assembly.finish, has_calls=bool(calls)),
-        "logprobs": extra.pop("logprobs", None),
+        "logprobs": extra.pop("logprobs") if isinstance(extra.get("logprobs"), dict) else None,
     }
     # What is left is unknown to the format: kept, on the message, under its own name.
     message |= {name: value for name, value in extra.items() if name not in message}

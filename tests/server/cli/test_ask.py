@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Callable
 import anyio
 import pytest
 from rich.console import Console
+
 from support.proxy import CuttingProxy
 from support.serving import serving
-from support.upstream import Cut, Received, ScriptedUpstream, Step, json_answer, sse
-
+from support.upstream import Cut, Head, Received, ScriptedUpstream, Step, json_answer, sse
 from tailrace.server import DirectHandler, Settings, Turn, create_app
-from tailrace.server.cli.ask import Screen, ask_agent
+from tailrace.server.cli.ask import Screen, ask, ask_agent
 from tailrace.streaming.a2a import Artifact, Message, Part, TaskNotFoundError, TaskState
 from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.task import agent_message
 from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
-from tailrace.wrappers import UpstreamError
+from tailrace.wrappers import ConfigurationError, UpstreamError
 
 STORE = Settings(store="sqlite://")
 TOOL_CALL = {"tool_calls": [{"call_id": "1", "name": "weather", "arguments": {"city": "Oslo"}}]}
@@ -228,9 +228,9 @@ async def test_an_answer_that_was_replaced_is_shown_anew():
     assert "the agent has replaced its answer" in shown.notes.getvalue()
 
 
-async def test_an_agent_that_says_nothing_gives_status_1():
+async def test_an_agent_that_says_nothing_has_not_answered():
     def silent(request: Received) -> list[Step]:
-        return foreign(request) if request.method == "GET" else [sse()]
+        return foreign(request) if request.method == "GET" else [Head()]
 
     shown = Shown()
     async with ScriptedUpstream(silent) as server:
@@ -254,20 +254,18 @@ async def test_the_command_reads_its_prompt_from_standard_input_and_is_fit_for_a
     assert b"\x1b" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["http://127.0.0.1:1", "hello"], "cannot be reached"),
-        (["http://127.0.0.1:1", " "], "the prompt is empty"),
-    ],
-)
-async def test_what_cannot_be_asked_is_one_line_and_status_2(arguments: list[str], said: str):
-    done = await run(*arguments)
+async def test_an_agent_that_cannot_be_reached_is_one_line_and_status_2():
+    done = await run("http://127.0.0.1:1", "hello")
     assert done.returncode == 2
     assert done.stdout == b""
     [line] = done.stderr.decode().splitlines()
-    assert line.startswith("tailrace: ")
-    assert said in line
+    assert line.startswith("tailrace: the agent at http://127.0.0.1:1/")
+    assert "cannot be reached" in line
+
+
+def test_an_empty_prompt_is_refused():
+    with pytest.raises(ConfigurationError, match="the prompt is empty"):
+        ask("http://127.0.0.1:1", " \n")
 
 
 async def test_ctrl_c_cancels_the_task():

@@ -17,18 +17,17 @@ from typing import Annotated, Self
 
 import anyio
 import typer
-from pydantic import SecretStr
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tailrace.server.app import create_app
 from tailrace.server.cli.demo_view import DemoView
+from tailrace.server.cli.serve import read_settings
 from tailrace.server.cli.transcript import Transcript
 from tailrace.server.client import AgentClient
 from tailrace.server.embedded import serving
 from tailrace.server.localmodel import LocalModel, available
 from tailrace.server.replay import PROMPT, ReplayModel
-from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.models import StreamResponse
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.wrappers import ConfigurationError, UpstreamError
@@ -200,13 +199,12 @@ async def _server(
     upstream: LocalModel | ReplayModel, *, port: int | None, store: str | None
 ) -> AsyncGenerator[str]:
     """The A2A server in front of the model; gives its address."""
-    with tempfile.TemporaryDirectory(prefix="tailrace-demo-") as folder:
-        listener = _listen(port)
+    with tempfile.TemporaryDirectory(prefix="tailrace-demo-") as folder, _listen(port) as listener:
         url = f"http://{HOST}:{listener.getsockname()[1]}"
-        settings = Settings(
+        settings = read_settings(
             model=f"openai:{upstream.model}",
             base_url=upstream.base_url,
-            api_key=SecretStr("none"),
+            api_key="none",
             store=store or f"sqlite:///{folder}/tasks.db",
             public_url=f"{url}/",  # whatever the environment says: the card must lead back here
             agent_name="tailrace demo",
@@ -239,7 +237,9 @@ def _curl_command(url: str) -> str:
 def _program() -> str:
     """How this program is called from a shell that stands where this one does."""
     program = Path(sys.argv[0]).absolute()
+    if not program.is_file():
+        return "tailrace"
     if program.is_relative_to(Path.cwd()):
         # Under `uv run` and `make` the program is on our PATH, but not on that of the next terminal.
-        return f"{program.relative_to(Path.cwd())}"
-    return "tailrace" if shutil.which("tailrace") else str(program)
+        return shlex.quote(str(program.relative_to(Path.cwd())))
+    return "tailrace" if shutil.which("tailrace") else shlex.quote(str(program))

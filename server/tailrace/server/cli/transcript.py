@@ -85,10 +85,8 @@ class Transcript:
     @property
     def answer(self) -> str:
         """The text of the answer so far; what stands in several artifacts is joined with a line end."""
-        answers = (
-            "".join(pieces) for source, pieces in self._texts.items() if self._channels[source] == ANSWER
-        )
-        return "\n".join(answers)
+        answers = (pieces for source, pieces in self._texts.items() if self._channels[source] == ANSWER)
+        return "\n".join("".join(pieces) for pieces in answers if pieces)
 
     def read(self, response: StreamResponse) -> list[Item]:
         """Take in one event; return what is new in it, in order."""

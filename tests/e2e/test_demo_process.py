@@ -1,0 +1,122 @@
+"""``tailrace demo`` and ``tailrace ask`` as real processes, with the real model where it can run."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
+
+from tailrace.server.localmodel import available
+
+PROGRAM = str(Path(sys.executable).with_name("tailrace"))
+MODEL = "running on this machine" if available() is None else "a recorded answer"
+PROMPT = "Say hello in one short sentence."
+
+
+async def start(*arguments: str) -> Process:
+    return await anyio.open_process([PROGRAM, *arguments], stderr=subprocess.STDOUT)
+
+
+async def read_until(process: Process, last: str) -> str:
+    """What the process prints, up to and with a text."""
+    assert process.stdout is not None
+    printed = ""
+    async for piece in TextReceiveStream(process.stdout):
+        printed += piece
+        if last in printed:
+            return printed
+    pytest.fail(f"the process ended before it said {last!r}; it said: {printed}")
+
+
+async def read_all(process: Process) -> str:
+    assert process.stdout is not None
+    return "".join([piece async for piece in TextReceiveStream(process.stdout)])
+
+
+def children(pid: int) -> list[int]:
+    if Path("/proc/self/stat").exists():  # a bare machine may have no `ps`
+        pairs: list[tuple[int, int]] = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                # "PID (NAME) STATE PARENT ..."; the name may hold anything.
+                parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+                pairs.append((int(stat.parent.name), int(parent)))
+    else:
+        listed = subprocess.run(["ps", "-axo", "pid=,ppid="], check=True, capture_output=True, text=True)
+        words = [line.split() for line in listed.stdout.splitlines()]
+        pairs = [(int(child), int(parent)) for child, parent in words]
+    return [child for child, parent in pairs if parent == pid]
+
+
+def running(pids: Sequence[int]) -> list[int]:
+    alive: list[int] = []
+    for pid in pids:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            continue
+        alive.append(pid)
+    return alive
+
+
+async def test_the_demo_shows_a_real_models_answer_as_events_and_ends_by_itself(tmp_path: Path):
+    store = tmp_path / "tasks.db"
+    done = await anyio.run_process(
+        [PROGRAM, "demo", "--once", "--port", "0", "--prompt", PROMPT, "--store", f"sqlite:///{store}"],
+        check=False,
+    )
+    printed = done.stdout.decode()
+    assert done.returncode == 0, printed + done.stderr.decode()
+    assert done.stderr == b""
+    assert MODEL in printed
+    states = re.findall(r"^ +\d+  (?:task|status) .*?(submitted|working|completed)$", printed, re.MULTILINE)
+    assert states == ["submitted", "working", "completed"]
+    paragraph = re.search(
+        r'artifact  "Answer"\n(.+?)\n +\d+-\d+  artifact  complete: (\d+) events', printed, re.S
+    )
+    assert paragraph is not None
+    assert len(paragraph[1].split()) >= 1
+    assert int(paragraph[2]) >= 2  # it came as a stream, not at once
+    assert re.search(r"usage +[1-9]\d* tokens in, [1-9]\d* out, [1-9][\d.]* tokens/s", printed)
+    assert re.search(r"GetTask +[0-9a-f-]{36}  completed, [1-9]\d* characters", printed)
+    assert "same id: yes, same state: yes, same text: yes" in printed
+    assert "\x1b" not in printed
+    assert store.exists()
+
+
+async def test_a_demo_that_goes_on_serves_others_and_ctrl_c_stops_it_and_the_model():
+    async with await start("demo", "--port", "0", "--prompt", PROMPT) as demo:
+        printed = await read_until(demo, "curl -N")
+        found = re.search(r"serving at (http://\S+)", printed)
+        assert found is not None
+        assert f" ask {found[1]} " in printed
+        answer = await anyio.run_process([PROGRAM, "ask", found[1], PROMPT])
+        assert answer.stdout.strip()
+        assert b"tokens/s" in answer.stderr
+        family = children(demo.pid)
+        assert bool(family) == (available() is None)
+        demo.send_signal(signal.SIGINT)
+        with anyio.fail_after(10):
+            rest = await read_all(demo)
+            assert await demo.wait() == 0
+        assert running(family) == []
+    assert rest.rstrip().endswith("stopped")
+    assert "Traceback" not in rest
+
+
+async def test_a_demo_that_is_ended_before_its_answer_says_so_by_its_status():
+    async with await start("demo", "--once", "--port", "0", "--recorded") as demo:
+        await read_until(demo, "working")
+        demo.send_signal(signal.SIGTERM)
+        with anyio.fail_after(10):
+            rest = await read_all(demo)
+            assert await demo.wait() == 130
+    assert "Traceback" not in rest

@@ -1,0 +1,83 @@
+"""``tailrace demo``, with the recorded answer; the real model runs in ``tests/e2e/test_demo_process.py``."""
+
+import re
+import shutil
+import socket
+import sqlite3
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tailrace.server.cli import app
+from tailrace.server.cli.demo import HOST, PORT
+from tailrace.wrappers import ConfigurationError, StoreError
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["demo", "--once", *arguments])
+
+
+@contextmanager
+def listening(port: int = 0) -> Generator[int]:
+    with socket.create_server((HOST, port)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_where_the_model_cannot_run_the_demo_says_why_and_replays_a_recording(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    # What the environment says must not lead the demo astray.
+    monkeypatch.setenv("TAILRACE_MODEL", "openai:somebody-elses")
+    monkeypatch.setenv("TAILRACE_PUBLIC_URL", "http://127.0.0.1:1/")
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # what Python sees where the wheel is not installed
+    store = tmp_path / "tasks.db"
+    result = run("--port", "0", "--store", f"sqlite:///{store}", "--prompt", "Why?")
+    assert result.exit_code == 0, result.output
+    assert "the wheel xllamacpp (the engine) is not installed" in result.output
+    assert "a recorded answer of smollm2-135m-instruct, replayed" in result.output
+    assert re.search(r"prompt +Why\?\n", result.output)
+    assert re.search(r" 1  task +[0-9a-f-]{36}  submitted\n +2  status +working\n", result.output)
+    assert re.search(
+        r" 3-\d+  artifact  complete: \d+ events, \d+ characters\n +\d+  status +completed", result.output
+    )
+    assert re.search(r"usage +\d+ tokens in, \d+ out, [\d.]+ tokens/s", result.output)
+    assert "same id: yes, same state: yes, same text: yes" in result.output
+    assert "serving at" not in result.output
+    with sqlite3.connect(store) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall()
+    database.close()
+
+
+def test_a_model_that_does_not_start_is_replaced_by_the_recording_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    result = run("--port", "0")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"no model +\S", result.output)
+    assert "a recorded answer" in result.output
+
+
+def test_a_port_that_is_taken_is_avoided_unless_it_was_asked_for():
+    with suppress(OSError), listening(PORT):
+        result = run("--recorded")
+        assert result.exit_code == 0, result.output
+        assert "--recorded was given" in result.output
+        [port] = re.findall(rf"server +http://{HOST}:(\d+) ", result.output)
+        assert int(port) != PORT
+    with listening() as taken:
+        result = run("--recorded", "--port", str(taken))
+        assert isinstance(result.exception, ConfigurationError)
+        assert f"port {taken} cannot be used" in str(result.exception)
+
+
+def test_what_cannot_be_used_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("no database " * 100)
+    result = run("--recorded", "--port", "0", "--store", f"sqlite:///{tmp_path}/notes.txt")
+    assert isinstance(result.exception, StoreError)
+    monkeypatch.setenv("TAILRACE_PING_INTERVAL", "often")
+    result = run("--recorded", "--port", "0")
+    assert isinstance(result.exception, ConfigurationError)
+    assert "TAILRACE_PING_INTERVAL" in str(result.exception)

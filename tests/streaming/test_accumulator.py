@@ -1,0 +1,266 @@
+"""Folding a whole response: choices, usage, facts, and whether it is whole."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.deltas import Delta, call, count, end, refuse, say, think
+from support.scenarios import Scenario, accumulate, cut_at, load_scenarios
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.wrappers import (
+    Change,
+    Channel,
+    ChunkDetails,
+    Message,
+    Role,
+    UpstreamError,
+    UpstreamFault,
+    Usage,
+)
+from tailrace.wrappers.openai import ChatCompletionsDecoder
+
+SCENARIOS = load_scenarios()
+
+
+def fold(*deltas: Delta, error: UpstreamError | None = None) -> Accumulator:
+    accumulator = Accumulator()
+    for delta in deltas:
+        accumulator.add(delta)
+    accumulator.close(error)
+    return accumulator
+
+
+def facts(metadata: dict[str, Any]) -> Delta:
+    return Delta(None, details=ChunkDetails(metadata=metadata))
+
+
+def fails(message: str) -> Delta:
+    return Delta(None, details=ChunkDetails(error=UpstreamError(message, fault=UpstreamFault.PROVIDER)))
+
+
+# --- choices ----------------------------------------------------------------------------------------------------
+
+
+def test_choices_are_folded_each_by_itself() -> None:
+    accumulator = fold(say("a", 0), say("b", 1), say("A", 0), say("B", 1), end(choice=1), end(choice=0))
+    assert {index: choice.text for index, choice in accumulator.choices.items()} == {0: "aA", 1: "bB"}
+    assert accumulator.error is None
+
+
+def test_choices_stand_in_order_of_appearance_and_the_first_is_the_lowest() -> None:
+    accumulator = fold(say("b", 1), say("a", 0), end(choice=0), end(choice=1))
+    assert list(accumulator.choices) == [1, 0]
+    assert accumulator.first is accumulator.choices[0]
+
+
+def test_an_index_may_be_any_number() -> None:
+    accumulator = fold(say("a", 7), end(choice=7))
+    assert accumulator.first is accumulator.choices[7]
+    assert accumulator.message().text == "a"
+    assert accumulator.message(7).text == "a"
+
+
+def test_before_anything_came_the_message_is_empty() -> None:
+    accumulator = Accumulator()
+    assert accumulator.first is None
+    assert accumulator.message() == Message(role=Role.MODEL)
+    assert accumulator.message(3) == Message(role=Role.MODEL)
+    assert not accumulator.finished
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [Delta(None), facts({"id": "x"}), *count(Usage(1, 2, 3)), fails("no")],
+    ids=["empty", "facts", "usage", "error"],
+)
+def test_what_is_not_part_of_an_answer_begins_none(delta: Delta) -> None:
+    accumulator = Accumulator()
+    assert accumulator.add(delta) == []
+    assert accumulator.choices == {}
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        say("a"),
+        think("a"),
+        refuse("a"),
+        call(name="f"),
+        end(),
+        Delta(None, 0, ChunkDetails(extra={"images": [1]})),
+    ],
+    ids=["text", "reasoning", "refusal", "tool call", "finish", "extra"],
+)
+def test_the_first_delta_that_says_something_begins_a_choice(delta: Delta) -> None:
+    assert list(fold(delta).choices) == [0]
+
+
+def test_add_says_what_changed() -> None:
+    accumulator = Accumulator()
+    assert accumulator.add(think("hm")) == [Change(Channel.REASONING, 0, "hm")]
+    assert accumulator.add(say("a", 1)) == [Change(Channel.TEXT, 1, "a")]
+    assert accumulator.add(call("{", index=0, id="i", name="f")) == [Change(Channel.TOOL_CALL, 0, "{", 0)]
+    assert accumulator.add(end()) == []
+    assert accumulator.add(say("\ud83d")) == []
+    assert accumulator.close() == [Change(Channel.TEXT, 0, "\ufffd")]
+
+
+# --- usage ------------------------------------------------------------------------------------------------------
+
+
+def test_usage_is_replaced_never_added() -> None:
+    assert fold(*count(Usage(10, 1, 11), Usage(10, 2, 12), Usage(10, 2, 12))).usage == Usage(10, 2, 12)
+
+
+def test_zeros_do_not_replace_what_was_counted_but_count_until_then() -> None:
+    assert fold(*count(Usage(10, 1, 11), Usage(0, 0, 0))).usage == Usage(10, 1, 11)
+    assert fold(*count(Usage(0, 0, 0), Usage(10, 1, 11))).usage == Usage(10, 1, 11)
+    assert fold(*count(Usage(0, 0, 0))).usage == Usage(0, 0, 0)
+
+
+def test_usage_that_was_not_reported_is_not_made_up() -> None:
+    assert fold(say("a"), end()).usage is None
+
+
+# --- facts ------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_id_and_time_stay_and_of_all_else_the_last_counts() -> None:
+    accumulator = fold(
+        facts({"id": "a", "created": 1, "model": "m", "service_tier": "default"}),
+        facts({"id": "b", "created": 2, "model": "n"}),
+    )
+    assert accumulator.metadata == {"id": "a", "created": 1, "model": "n", "service_tier": "default"}
+
+
+def test_facts_that_come_late_are_taken() -> None:
+    assert fold(facts({"model": "m"}), facts({"id": "a"}), facts({"id": "b"})).metadata == {
+        "model": "m",
+        "id": "a",
+    }
+
+
+# --- whole or not -----------------------------------------------------------------------------------------------
+
+
+def test_a_response_whose_choices_are_all_finished_is_whole() -> None:
+    accumulator = fold(say("a"), end())
+    assert accumulator.finished
+    assert accumulator.error is None
+
+
+def test_a_finish_after_the_text_and_text_after_the_finish_are_both_whole() -> None:
+    assert fold(say("a"), end(), say("!")).message().text == "a!"
+    assert fold(say("a"), end(), say("!")).error is None
+
+
+@pytest.mark.parametrize(
+    ("deltas", "message"),
+    [
+        ([], "the stream ended without an answer"),
+        ([facts({"id": "x"})], "the stream ended without an answer"),
+        ([say("a")], "the stream ended before the answer was complete"),
+        ([say("a", 0), say("b", 1), end(choice=0)], "the stream ended before the answer was complete"),
+    ],
+    ids=["nothing", "no answer", "no finish", "one of two not finished"],
+)
+def test_a_response_that_breaks_off_is_an_error_and_keeps_what_came(
+    deltas: list[Delta], message: str
+) -> None:
+    accumulator = fold(*deltas)
+    assert accumulator.error is not None
+    assert (accumulator.error.message, accumulator.error.fault) == (message, UpstreamFault.TRUNCATED)
+    assert "".join(choice.text for choice in accumulator.choices.values()) == "".join(
+        delta.text for delta in deltas
+    )
+
+
+def test_the_first_error_that_the_provider_reports_stays() -> None:
+    accumulator = fold(say("a"), fails("first"), fails("second"), end())
+    assert accumulator.error is not None
+    assert accumulator.error.message == "first"
+    assert accumulator.message().text == "a"
+
+
+def test_the_transports_error_counts_where_the_provider_reported_none() -> None:
+    timeout = UpstreamError("silent", fault=UpstreamFault.TIMEOUT)
+    assert fold(say("a"), error=timeout).error is timeout
+    reported = fold(fails("first"), error=timeout).error
+    assert reported is not None
+    assert reported.message == "first"
+
+
+def test_a_finished_response_is_not_whole_when_the_transport_says_so() -> None:
+    error = UpstreamError("reset", fault=UpstreamFault.CONNECTION)
+    assert fold(say("a"), end(), error=error).error is error
+
+
+# --- think tags -------------------------------------------------------------------------------------------------
+
+
+def test_think_tags_are_split_in_every_choice() -> None:
+    accumulator = Accumulator(think_tags=True)
+    for delta in (say("<think>a</th", 0), say("<think>b", 1), say("ink>A", 0), say("</think>B", 1)):
+        accumulator.add(delta)
+    accumulator.close()
+    assert [(choice.reasoning, choice.text) for choice in accumulator.choices.values()] == [
+        ("a", "A"),
+        ("b", "B"),
+    ]
+
+
+# --- cost -------------------------------------------------------------------------------------------------------
+
+
+def test_folding_twenty_thousand_chunks_joins_nothing_before_it_is_asked() -> None:
+    decoder = ChatCompletionsDecoder()
+    accumulator = Accumulator()
+    event = b'data: {"id":"x","model":"m","choices":[{"index":0,"delta":{"content":"ab"}}]}\n\n'
+    for _ in range(200):
+        for chunk in decoder.feed(event * 100):
+            accumulator.add(chunk)
+    segments = accumulator.choices[0]._segments  # pyright: ignore[reportPrivateUsage] — the structure is the point
+    (segment,) = segments
+    assert isinstance(segment, tuple)
+    assert len(segment[1]) == 20_000
+    assert accumulator.message().text == "ab" * 20_000
+
+
+# --- any cut ----------------------------------------------------------------------------------------------------
+
+
+@given(scenario=st.sampled_from(SCENARIOS), positions=st.lists(st.integers(0, 1400), max_size=8))
+@settings(max_examples=200, deadline=None)
+def test_the_changes_add_up_to_the_answer_however_the_bytes_are_cut(
+    scenario: Scenario, positions: list[int]
+) -> None:
+    decoder, accumulator = ChatCompletionsDecoder(), Accumulator(think_tags=scenario.think_tags)
+    changes: list[Change] = []
+    for data in cut_at(scenario.body, positions):
+        changes += [change for chunk in decoder.feed(data) for change in accumulator.add(chunk)]
+    changes += [
+        change for chunk in decoder.close() for change in accumulator.add(chunk)
+    ] + accumulator.close()
+    texts: dict[tuple[Channel, int, int], str] = {}
+    for change in changes:
+        key = (change.channel, change.choice, change.call)
+        texts[key] = texts.get(key, "") + change.text
+    for index, choice in accumulator.choices.items():
+        assert texts.get((Channel.TEXT, index, -1), "") == choice.text
+        assert texts.get((Channel.REASONING, index, -1), "") == choice.reasoning
+        assert texts.get((Channel.REFUSAL, index, -1), "") == choice.refusal
+        assert len(choice.tool_calls) == len({key for key in texts if key[:2] == (Channel.TOOL_CALL, index)})
+
+
+@given(scenario=st.sampled_from(SCENARIOS), kept=st.floats(0, 1))
+@settings(max_examples=200, deadline=None)
+def test_what_arrived_before_a_cut_is_the_beginning_of_the_answer(scenario: Scenario, kept: float) -> None:
+    whole = accumulate([scenario.body])
+    part = accumulate([scenario.body[: int(len(scenario.body) * kept)]])
+    for index, choice in part.choices.items():
+        # Half a character at the cut shows as U+FFFD.
+        assert whole.choices[index].text.startswith(choice.text.removesuffix("\ufffd"))
+        assert whole.choices[index].reasoning.startswith(choice.reasoning)
+        assert len(choice.tool_calls) <= len(whole.choices[index].tool_calls)

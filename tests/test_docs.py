@@ -1,0 +1,197 @@
+"""The documents say what is true: their examples run, their links lead somewhere, their tables are complete.
+
+``python tests/test_docs.py`` writes the table of settings in docs/settings.md anew.
+"""
+
+import inspect
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer.core
+import typer.main
+from fastapi import FastAPI
+from pydantic_core import PydanticUndefined
+
+from support.rpc import Rpc, message, streamed_text
+from support.serving import serving
+from tailrace.server import Settings
+from tailrace.server.card import build_card
+from tailrace.server.cli import app as cli
+from tailrace.streaming import EXTENSION_URI
+from tailrace.streaming.a2a import AgentExtension, Message, StreamResponse
+from tailrace.wrappers import SSEDecoder
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])
+SETTINGS_PAGE = ROOT / "docs/settings.md"
+EXTENSION_PAGE = ROOT / "docs/extension.md"
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page; ``output`` is the text block that directly follows it, if one does."""
+
+    language: str
+    text: str
+    line: int
+    output: str | None
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """The fenced blocks of a page in one language."""
+    text = page.read_text(encoding="utf-8")
+    found: list[Block] = []
+    for match in _BLOCK.finditer(text):
+        following = _BLOCK.match(text, match.end() + 1)
+        output = following[2] if following is not None and following[1] == "text" else None
+        found.append(Block(match[1], match[2], text.count("\n", 0, match.start()) + 2, output))
+    return [block for block in found if block.language == language]
+
+
+def run(block: Block) -> dict[str, Any]:
+    """Run a block of Python in a module of its own; gives its names."""
+    names: dict[str, Any] = {"__name__": "readme"}
+    # The line numbers of the page, so that a traceback points there.
+    code = compile("\n" * (block.line - 1) + block.text, str(ROOT / "README.md"), "exec")
+    exec(code, names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def _in_the_projects_folder(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("TAILRACE_STORE", "sqlite://")
+
+
+PYTHON = blocks(ROOT / "README.md", "python")
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block.line}")
+def test_the_python_of_the_readme_runs_and_prints_what_it_says(
+    block: Block, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(block)
+    assert capsys.readouterr().out == (block.output or "")
+
+
+async def test_the_applications_of_the_readme_answer() -> None:
+    applications = {
+        name: value for block in PYTHON for name, value in _names_of(block) if isinstance(value, FastAPI)
+    }
+    assert set(applications) == {"app", "own_app"}
+    for name, path in (("app", ""), ("own_app", "/agent")):
+        async with serving(applications[name]) as url, Rpc(url + path) as rpc:
+            events = await rpc.stream("SendStreamingMessage", message("one three"))
+            async with rpc.http.get(f"{url}{path}/.well-known/agent-card.json") as response:
+                card = await response.json()
+        assert streamed_text(events) == "Lengths: 3 5"
+        assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert card["supportedInterfaces"][0]["url"] == f"{url}{path}/"
+
+
+def _names_of(block: Block) -> list[tuple[str, Any]]:
+    return list(run(block).items()) if "create_app" in block.text else []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_a_page_prints_exist(page: Path) -> None:
+    program = typer.main.get_command(cli)
+    assert isinstance(program, typer.core.TyperGroup)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for block in blocks(page, "sh"):
+        for words in re.findall(r"^(?:\w+=\S+ )*(?:\.venv/bin/)?tailrace (.*)$", block.text, re.MULTILINE):
+            command, *rest = words.partition("#")[0].split()
+            assert command in program.commands
+            known = {option for each in program.commands[command].params for option in each.opts}
+            assert {word for word in rest if word.startswith("--")} <= known, words
+        for target in re.findall(r"^make ([a-z-]+)", block.text, re.MULTILINE):
+            assert target in targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(_BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        assert ROOT in linked.resolve().parents, target
+        if anchor:
+            assert anchor in _anchors(linked), target
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_changelog_begins_with_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## (\S+)", changelog, re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == version
+
+
+def test_every_setting_is_in_the_table() -> None:
+    page = SETTINGS_PAGE.read_text(encoding="utf-8")
+    table = "".join(line for line in page.splitlines(keepends=True) if line.startswith("|"))
+    assert table == settings_table(), "python tests/test_docs.py writes the table anew"
+
+
+def settings_table() -> str:
+    """The table of settings: names and defaults from the fields, words from the docstring of `Settings`."""
+    described = dict(re.findall(r"^    (\w+): (.+?)(?=^    \w|\Z)", _attributes(Settings), re.M | re.DOTALL))
+    assert set(described) == set(Settings.model_fields)
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default in (None, PydanticUndefined) else f"`{field.default}`"
+        meaning = " ".join(described[name].split()).replace("``", "`")
+        lines.append(f"| `TAILRACE_{name.upper()}` | {default} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _attributes(documented: type) -> str:
+    return (inspect.getdoc(documented) or "").partition("Attributes:\n")[2]
+
+
+def test_the_examples_of_the_extension_are_what_the_protocol_allows() -> None:
+    examples: list[dict[str, Any]] = []
+    for block in blocks(EXTENSION_PAGE, "json"):
+        value = json.loads(block.text)
+        examples += value if isinstance(value, list) else [value]
+    for block in blocks(EXTENSION_PAGE, "text"):
+        examples += [
+            json.loads(event.data)["result"] for event in SSEDecoder().feed(block.text.encode() + b"\n")
+        ]
+    models = {"messageId": Message, "uri": AgentExtension}
+    for example in examples:
+        if "tool_calls" not in example:
+            model = next((models[name] for name in models if name in example), StreamResponse)
+            assert model.model_validate(example).to_dict() == example
+
+
+def test_the_extension_is_declared_as_its_specification_says() -> None:
+    card = build_card(Settings(), "http://127.0.0.1:8000/")
+    assert card.capabilities.extensions[0].to_dict() == json.loads(blocks(EXTENSION_PAGE, "json")[0].text)
+    assert EXTENSION_PAGE.read_text(encoding="utf-8").startswith(f"# The extension `{EXTENSION_URI}`\n")
+
+
+def main() -> None:
+    """Write the table of settings anew."""
+    page = SETTINGS_PAGE.read_text(encoding="utf-8")
+    table = settings_table()
+    first, *rest = re.split(r"(?:^\|.*\n)+", page, flags=re.MULTILINE)
+    SETTINGS_PAGE.write_text(first + table + "".join(rest), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

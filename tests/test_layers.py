@@ -1,0 +1,57 @@
+"""Imports go one way, and the two lower layers know no web framework: as written, and as imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+WEB = {"fastapi", "sqlalchemy", "sse_starlette", "starlette", "uvicorn"}
+
+# Imports every module of the named layers and prints the top-level names of all that came along.
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+for layer in sys.argv[1:]:
+    package = importlib.import_module(layer)
+    for info in pkgutil.walk_packages(package.__path__, layer + "."):
+        importlib.import_module(info.name)
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+print(*sorted({".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("tailrace.")}))
+"""
+
+
+def loaded_by(*layers: str) -> tuple[set[str], set[str]]:
+    """What importing whole layers loads: packages, and layers of our own."""
+    command = [sys.executable, "-c", IMPORT_ALL, *layers]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    packages, ours = done.stdout.splitlines()
+    return set(packages.split()), set(ours.split())
+
+
+def test_the_import_contracts_are_kept() -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from importlinter.cli import lint_imports_command as run; run()",
+        "--no-cache",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("layer", "allowed"),
+    [
+        ("tailrace.wrappers", {"tailrace.wrappers"}),
+        ("tailrace.streaming", {"tailrace.wrappers", "tailrace.streaming"}),
+    ],
+)
+def test_importing_a_lower_layer_loads_no_higher_one_and_no_web_framework(
+    layer: str, allowed: set[str]
+) -> None:
+    packages, ours = loaded_by(layer)
+    assert ours <= allowed
+    assert layer in ours
+    assert packages & WEB == set()

@@ -1,0 +1,282 @@
+"""Deltas, usage objects and JSON as servers really send them, each understood as what it means."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.strategies import json_objects, json_values
+from tailrace.wrappers import Usage
+from tailrace.wrappers.openai.shapes import (
+    Chunk,
+    FunctionDelta,
+    ToolCallChunk,
+    as_mapping,
+    as_mappings,
+    read_delta,
+    read_json,
+    read_usage,
+)
+
+
+def only_call(fields: dict[str, Any]) -> ToolCallChunk:
+    delta, _ = read_delta(fields)
+    assert delta.tool_calls is not None
+    (call,) = delta.tool_calls
+    return call
+
+
+# --- deltas -----------------------------------------------------------------------------------------------------
+
+
+def test_the_documented_fields_are_taken_as_they_are() -> None:
+    delta, extra = read_delta({"role": "assistant", "content": "a", "refusal": "no", "tool_calls": None})
+    assert (delta.role, delta.content, delta.refusal, delta.tool_calls) == ("assistant", "a", "no", None)
+    assert (delta.model_extra, extra) == ({}, {})
+
+
+def test_null_and_padding_say_nothing() -> None:
+    assert read_delta({"content": None, "index": 3, "p": "aaaa", "obfuscation": "x"})[1] == {}
+
+
+def test_unknown_fields_and_known_ones_of_another_type_are_kept() -> None:
+    fields: dict[str, Any] = {
+        "token_id": 7,
+        "role": 1,
+        "refusal": [],
+        "reasoning": {"a": 1},
+        "audio": {"id": "x"},
+    }
+    delta, extra = read_delta(fields)
+    assert extra == fields
+    assert delta.model_extra == fields
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "reasoning_text", "thinking"])
+def test_reasoning_has_four_names(name: str) -> None:
+    delta, extra = read_delta({name: "hm"})
+    assert (delta.reasoning_content, extra) == ("hm", {})
+
+
+def test_reasoning_under_several_names_counts_once() -> None:
+    delta, _ = read_delta(
+        {"reasoning": "hm", "reasoning_content": "hm", "reasoning_details": [{"text": "hm"}]}
+    )
+    assert delta.reasoning_content == "hm"
+    assert delta.reasoning_details == [{"text": "hm"}]
+
+
+def test_content_as_a_list_is_parted_by_type() -> None:
+    delta, extra = read_delta(
+        {
+            "content": [
+                {
+                    "type": "thinking",
+                    "thinking": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+                },
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "c"}]},
+                {"type": "text", "text": "d"},
+                "e",
+                {"type": "text", "text": "f"},
+            ]
+        }
+    )
+    assert (delta.reasoning_content, delta.content, extra) == ("abc", "def", {})
+
+
+def test_parts_without_text_are_kept() -> None:
+    reference = {"type": "reference", "reference_ids": [1, 2]}
+    delta, extra = read_delta({"content": [{"type": "text", "text": "a"}, reference, 7]})
+    assert (delta.content, extra) == ("a", {"content_parts": [reference]})
+
+
+def test_a_single_part_counts_as_a_list_of_one() -> None:
+    assert read_delta({"content": {"type": "text", "text": "a"}})[0].content == "a"
+    assert read_delta({"content": 7})[0].content is None
+
+
+def test_parts_within_parts_without_end_do_no_harm() -> None:
+    part: dict[str, Any] = {"type": "thinking", "text": "end"}
+    for _ in range(50_000):
+        part = {"type": "thinking", "thinking": part}
+    assert read_delta({"content": [part]})[0].reasoning_content is None
+
+
+# --- tool calls -------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_call_is_taken_apart() -> None:
+    call = only_call(
+        {
+            "tool_calls": [
+                {"index": 1, "id": "a", "type": "function", "function": {"name": "f", "arguments": "{"}}
+            ]
+        }
+    )
+    assert call == ToolCallChunk(1, "a", "function", FunctionDelta("f", "{"), {})
+
+
+def test_a_tool_call_that_is_not_in_a_list_counts_as_a_list_of_one() -> None:
+    assert only_call({"tool_calls": {"id": "a", "function": {"name": "f"}}}).id == "a"
+
+
+def test_entries_that_are_no_calls_are_skipped() -> None:
+    delta, _ = read_delta({"tool_calls": [None, "x", 3]})
+    assert delta.tool_calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [({"a": "é"}, '{"a": "é"}'), ([1], "[1]"), (None, None), ("{", "{"), (False, "false"), (1.5, "1.5")],
+)
+def test_arguments_that_are_no_text_become_their_json(arguments: object, text: str | None) -> None:
+    call = only_call({"tool_calls": [{"function": {"name": "f", "arguments": arguments}}]})
+    assert call.function == FunctionDelta("f", text)
+
+
+def test_arguments_nested_without_end_do_no_harm() -> None:
+    value: Any = {}
+    for _ in range(50_000):
+        value = {"a": value}
+    call = only_call({"tool_calls": [{"function": {"name": "f", "arguments": value}}]})
+    assert call.function == FunctionDelta("f", "(nested too deeply)")
+
+
+def test_a_custom_tool_has_an_input() -> None:
+    call = only_call({"tool_calls": [{"index": 0, "id": "a", "custom": {"name": "run", "input": "1+1"}}]})
+    assert (call.type, call.function) == ("custom", FunctionDelta("run", "1+1"))
+
+
+def test_a_legacy_function_call_is_a_tool_call_without_an_id() -> None:
+    call = only_call({"function_call": {"name": "f", "arguments": "{}"}})
+    assert (call.index, call.id, call.function) == (0, None, FunctionDelta("f", "{}"))
+
+
+def test_an_id_may_be_a_number_and_an_index_anything() -> None:
+    call = only_call({"tool_calls": [{"index": "0", "id": 7, "type": 3, "function": "x"}]})
+    assert (call.index, call.id, call.type, call.function) == (None, "7", None, FunctionDelta())
+
+
+def test_unknown_fields_of_a_call_and_of_its_function_are_kept() -> None:
+    call = only_call(
+        {
+            "tool_calls": [
+                {
+                    "id": "a",
+                    "function": {"name": "f", "strict": True},
+                    "extra_content": {"google": {"s": "x"}},
+                }
+            ]
+        }
+    )
+    assert call.model_extra == {"function": {"strict": True}, "extra_content": {"google": {"s": "x"}}}
+
+
+# --- usage ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts"),
+    [
+        ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 4}, (1, 2, 4)),
+        ({"prompt_tokens": 1, "completion_tokens": 2}, (1, 2, 3)),
+        ({"input_tokens": 1, "output_tokens": 2}, (1, 2, 3)),
+        ({"prompt_tokens": 1.0, "completion_tokens": 2.0}, (1, 2, 3)),
+        ({"total_tokens": 0}, (0, 0, 0)),
+        ({"prompt_tokens": None, "input_tokens": 5}, (5, 0, 5)),
+        ({"prompt_tokens": float("inf"), "completion_tokens": 2}, (0, 2, 2)),
+        ({"prompt_tokens": float("nan"), "total_tokens": 2}, (0, 0, 2)),
+    ],
+)
+def test_usage_is_a_triple_beside_the_object_as_sent(
+    fields: dict[str, Any], counts: tuple[int, int, int]
+) -> None:
+    assert read_usage(fields) == Usage(*counts, fields)
+
+
+@pytest.mark.parametrize("fields", [{}, {"cost": 1}, {"prompt_tokens": "7"}, {"total_tokens": True}])
+def test_an_object_that_counts_nothing_is_no_usage(fields: dict[str, Any]) -> None:
+    assert read_usage(fields) is None
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------
+
+
+@given(value=json_values)
+def test_json_is_read(value: object) -> None:
+    assert read_json(msgspec.json.encode(value)) == value
+
+
+def test_what_json_forbids_but_servers_send_is_read_too() -> None:
+    assert read_json(b'"\\ud83d"') == "\ud83d"
+    assert read_json(b"[Infinity, 1e999]") == [float("inf")] * 2
+    assert read_json(b'"\xff"') == "\ufffd"
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"data", b"{'a': 1}", b'{"a": 1} {"b": 2}'])
+def test_anything_else_is_refused(payload: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 — the text is the standard library's
+        read_json(payload)
+
+
+def test_mappings_are_found_in_values() -> None:
+    assert as_mapping({"a": 1}) == {"a": 1}
+    assert as_mapping([]) is None
+    assert as_mappings([{"a": 1}, None, "c", {"b": 2}]) == [{"a": 1}, {"b": 2}]
+    assert as_mappings({"a": 1}) == [{"a": 1}]
+    assert as_mappings(None) == []
+
+
+# --- the structs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"new_field":1}',
+        b'{"choices":[{"new_field":1}]}',
+        b'{"choices":[{"delta":{"new_field":1}}]}',
+        b'{"choices":[{"delta":{"tool_calls":[{"new_field":1}]}}]}',
+        b'{"choices":[{"delta":{"tool_calls":[{"function":{"new_field":1}}]}}]}',
+        b'{"choices":[{"finishReason":"stop"}]}',
+        b'{"choices":null}',
+        b'{"choices":[{"delta":{"content":[]}}]}',
+    ],
+)
+def test_the_structs_refuse_what_they_would_lose(payload: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(payload, type=Chunk)
+
+
+@given(fields=json_objects)
+def test_any_object_can_stand_in_the_place_of_a_delta(fields: dict[str, Any]) -> None:
+    delta, extra = read_delta(fields)
+    assert set(extra) <= set(fields)
+    assert delta.model_extra is not None
+
+
+@given(
+    fields=st.dictionaries(
+        st.sampled_from(
+            [
+                "role",
+                "content",
+                "refusal",
+                "reasoning",
+                "reasoning_details",
+                "tool_calls",
+                "function_call",
+                "thinking",
+            ]
+        ),
+        json_values
+        | st.lists(
+            st.dictionaries(st.sampled_from(["type", "text", "thinking", "index", "function"]), json_values)
+        ),
+        max_size=4,
+    )
+)
+def test_any_value_can_stand_in_the_fields_of_a_delta(fields: dict[str, Any]) -> None:
+    read_delta(fields)
