@@ -398,18 +398,29 @@ class Engine:
 
     async def _until_kept(self, live: LiveTask, number: int) -> None:
         while live.log.number < number:
-            await self._read(live, live.log.number)
+            await self._progress(live)
 
     async def _until_over(self, live: LiveTask) -> None:
         """Until the turn that is running has ended and its last event is kept."""
         while not live.record.state.terminal or live.log.number < live.record.number:
-            await self._read(live, live.log.number)
+            await self._progress(live)
+
+    async def _progress(self, live: LiveTask) -> None:
+        """Until another event of the task is kept.
+
+        Raises:
+            InternalError: None will be, because the server stops.
+        """
+        if not await self._read(live, live.log.number):
+            raise InternalError("the server is stopping")
 
     # --- start and stop -----------------------------------------------------------------------------------------
 
     def _stop_turns(self) -> None:
         for live in list(self._live.values()):
-            if live.running:
+            if not live.running:
+                live.log.end()  # nothing more comes from here; who follows may resume when we are back
+            else:
                 live.ending = live.ending or _failed("the server was stopped before the answer was complete")
                 live.scope.cancel()
 

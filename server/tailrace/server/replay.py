@@ -7,19 +7,19 @@ the one to :data:`PROMPT`, whatever is asked.
 
 import json
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any, NamedTuple, Self
 
 import anyio
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tailrace.server.embedded import serving
 from tailrace.server.localmodel import MODEL, Progress
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.wire import SSEDecoder
@@ -190,48 +190,13 @@ class ReplayModel(anyio.AsyncContextManagerMixin):
 
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
-        failure: Exception | None = None
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            # uvicorn's loggers belong to the program that this is a part of: none is configured here.
-            config = uvicorn.Config(
-                self._app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1
-            )
-            server = _EmbeddedServer(config)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_serve, server, listener)
-                try:
-                    await server.ready.wait()
-                    self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-                    if self._on_progress is not None:
-                        self._on_progress(1.0, "ready")
-                    yield self
-                except Exception as error:
-                    failure = error  # raised below: the task group would wrap the caller's error in a group
-                finally:
-                    self.base_url = ""
-                    self._closing.set()
-                    server.should_exit = True
-        if failure is not None:
-            raise failure
-
-
-class _EmbeddedServer(uvicorn.Server):
-    """A uvicorn server inside another program: it says when it listens, and leaves the signals alone."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = anyio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
-async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
-    # Shielded: cancelled in the middle, uvicorn would leave its sockets open. `should_exit` ends it instead.
-    with anyio.CancelScope(shield=True):
-        await server.serve(sockets=[listener])
+        listener = socket.create_server(("127.0.0.1", 0))
+        async with serving(self._app, listener):
+            self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+            try:
+                if self._on_progress is not None:
+                    self._on_progress(1.0, "ready")
+                yield self
+            finally:
+                self.base_url = ""
+                self._closing.set()

@@ -132,11 +132,11 @@ class Store:
             StoreError: It cannot be opened.
         """
         options: dict[str, Any] = {"poolclass": StaticPool} if self._alone else {}
-        if self._url.database:
-            Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
         self._engine = create_async_engine(self._url, **options)
         event.listen(self._engine.sync_engine, "connect", _set_pragmas)
         async with _translate_errors("open the store"):
+            if self._url.database:
+                Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
             async with self._engine.begin() as connection:
                 await connection.run_sync(_metadata.create_all)
             self._writer = await self._engine.connect()

@@ -8,7 +8,7 @@ chunk costs a hundred times more.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 import httpx2
@@ -20,6 +20,9 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.openai.chunks import ChatCompletionsDecoder, provider_error
 from tailrace.wrappers.openai.history import OpenAIConverter
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam
 
 
 class ChatCompletionsModel(Model):
@@ -76,7 +79,7 @@ class ChatCompletionsModel(Model):
     @asynccontextmanager
     async def stream(self, history: History) -> AsyncGenerator[ChunkBatches]:
         """Ask the model to go on with a conversation; see `Model.stream`."""
-        messages = self._converter.from_history(history)
+        messages = [_plain(message) for message in self._converter.from_history(history)]
         try:
             async with self._client.chat.completions.with_streaming_response.create(
                 model=self.name,
@@ -147,6 +150,18 @@ class ChatCompletionsModel(Model):
             retry_after=float(retry_after) if retry_after.replace(".", "", 1).isdigit() else None,
             details=error.body,
         )
+
+
+def _plain(message: "ChatCompletionMessageParam") -> "ChatCompletionMessageParam":
+    """The message with content that is nothing but text as one string: some compatible servers take no list."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = cast("list[dict[str, Any]]", content)
+    if any(part.keys() != {"type", "text"} for part in parts):
+        return message
+    text = "".join(part["text"] for part in parts)
+    return cast("ChatCompletionMessageParam", {**message, "content": text})
 
 
 def _is_timeout(error: BaseException) -> bool:
