@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import cycle, islice
 
-from benchmarks.inputs import Shape, Stream, make_stream
+from benchmarks.inputs import DISTINCT_CHUNKS, Shape, Stream, make_stream
 
 
 class Stage(StrEnum):
@@ -47,11 +48,12 @@ class Behaviour:
     whole: bool = False
 
     def streams(self, least_chunks: int) -> list[Stream]:
-        """As many streams as it takes to come to that many chunks; at least one."""
-        return [
+        """As many streams as it takes to come to that many chunks: at least one, and some of them the same."""
+        distinct = [
             make_stream(self.shape, self.chunks, chunks_per_read=self.chunks_per_read, seed=seed)
-            for seed in range(max(1, least_chunks // self.chunks))
+            for seed in range(max(1, DISTINCT_CHUNKS // self.chunks))
         ]
+        return list(islice(cycle(distinct), max(1, least_chunks // self.chunks)))
 
 
 BEHAVIOURS = (
@@ -59,15 +61,16 @@ BEHAVIOURS = (
     Behaviour("text-1000", "text, 1,000 chunks", "length", chunks=1000),
     Behaviour("text-4000", "text, 4,000 chunks", "length", chunks=4000),
     Behaviour("text-16000", "text, 16,000 chunks", "length", chunks=16_000),
-    Behaviour("whole-100", "text, 100 chunks, with begin and end", "whole", chunks=100, whole=True),
+    Behaviour("whole-100", "text, 100 chunks, all in", "whole", chunks=100, whole=True),
     Behaviour("merged", "text, 20 chunks a read", "merged", chunks_per_read=20),
-    Behaviour("openrouter", "text as OpenRouter sends it", "openrouter", shape=Shape.OPENROUTER),
+    Behaviour("openrouter", "text, OpenRouter", "openrouter", shape=Shape.OPENROUTER),
+    Behaviour("azure", "text, Azure", "azure", shape=Shape.AZURE),
     Behaviour("reasoning", "reasoning", "reasoning", shape=Shape.REASONING),
-    Behaviour("tool-call", "fragments of a tool call", "tool-call", shape=Shape.TOOL_CALL),
-    Behaviour("sse", "only SSE: bytes → payload", "parts", Stage.SSE),
-    Behaviour("decode", "only SSE and JSON: bytes → chunk", "parts", Stage.DECODE),
-    Behaviour("fold", "only fold: chunk → answer", "parts", Stage.FOLD),
-    Behaviour("encode", "only encode: text → A2A event", "parts", Stage.ENCODE),
+    Behaviour("tool-call", "tool call", "tool-call", shape=Shape.TOOL_CALL),
+    Behaviour("sse", "SSE alone", "parts", Stage.SSE),
+    Behaviour("decode", "SSE and JSON alone", "parts", Stage.DECODE),
+    Behaviour("fold", "fold alone", "parts", Stage.FOLD),
+    Behaviour("encode", "encode alone", "parts", Stage.ENCODE),
 )
 
 

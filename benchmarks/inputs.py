@@ -1,6 +1,6 @@
 """What every contestant is fed: Chat Completions streams of about 300 bytes a chunk, the same ones in every run.
 
-The shapes are those that OpenAI documents and OpenRouter sends. A stream has three parts, because most behaviours
+The shapes are the one that OpenAI documents and those that OpenRouter and Azure send. A stream has three parts, because most behaviours
 measure what one more chunk costs, not what it costs to begin and to end: `opening` (the role, the first words),
 `body` (as many deltas as were asked for) and `closing` (finish reason, usage, ``[DONE]``).
 """
@@ -9,6 +9,8 @@ import json
 import random
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import cycle, islice
+from string import ascii_letters, digits
 from typing import Any
 
 # Tokens as a tokenizer cuts prose, a few of them outside ASCII, as in most answers of any length.
@@ -19,6 +21,12 @@ _WORDS = (
 )  # fmt: skip
 _WEIGHTS = [4 if word.isascii() else 1 for word in _WORDS]
 _CREATED = 1_755_006_475
+_SAFE = {"filtered": False, "severity": "safe"}
+_FILTERS = {"hate": _SAFE, "self_harm": _SAFE, "sexual": _SAFE, "violence": _SAFE}
+
+DISTINCT_CHUNKS = 1000
+"""How many chunks differ; longer streams repeat them. On a server a read has just been copied by the kernel and is
+in the processor's cache; megabytes of prepared reads would not be."""
 
 
 class Shape(StrEnum):
@@ -26,6 +34,7 @@ class Shape(StrEnum):
 
     TEXT = "text"
     OPENROUTER = "text as OpenRouter sends it"
+    AZURE = "text as Azure sends it"
     REASONING = "reasoning"
     TOOL_CALL = "tool call"
 
@@ -77,20 +86,20 @@ def make_stream(shape: Shape, chunks: int, *, chunks_per_read: int = 1, seed: in
         seed: Another seed, another answer.
     """
     rng = random.Random(f"{shape}/{chunks}/{seed}")
-    words = rng.choices(_WORDS, _WEIGHTS, k=chunks)
+    words = rng.choices(_WORDS, _WEIGHTS, k=min(chunks, DISTINCT_CHUNKS))
     first, last = "Once", "."
     if shape is Shape.TOOL_CALL:
         words = [json.dumps(word, ensure_ascii=False)[1:-1] for word in words]
         first, last = '{"query":"', '"}'
     writer = _ChunkWriter(shape, rng)
-    body = [writer.delta(word) for word in words]
+    body = list(islice(cycle([writer.delta(word) for word in words]), chunks))
     reads = [b"".join(body[at : at + chunks_per_read]) for at in range(0, chunks, chunks_per_read)]
     return Stream(
         shape,
         opening=Part((writer.first(), writer.delta(first)), 2),
         body=Part(tuple(reads), chunks),
         closing=Part((writer.delta(last), writer.finish(), writer.usage(chunks), b"data: [DONE]\n\n"), 3),
-        text=first + "".join(words) + last,
+        text="".join((first, *islice(cycle(words), chunks), last)),
     )
 
 
@@ -100,9 +109,7 @@ class _ChunkWriter:
     def __init__(self, shape: Shape, rng: random.Random) -> None:
         self._shape = shape
         self._rng = rng
-        self._id = "".join(
-            rng.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", k=29)
-        )
+        self._id = "".join(rng.choices(ascii_letters + digits, k=29))
 
     def first(self) -> bytes:
         if self._shape is Shape.OPENROUTER:
@@ -132,26 +139,20 @@ class _ChunkWriter:
         return _event({**self._head(), "choices": [], "usage": usage})
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-        choice: dict[str, Any] = {
-            "index": 0,
-            "delta": delta,
-            "logprobs": None,
-            "finish_reason": finish_reason,
-        }
+        choice: dict[str, Any] = {"index": 0, "delta": delta}
         if self._shape is Shape.OPENROUTER:
-            choice = {
-                "index": 0,
-                "delta": delta,
+            choice |= {
                 "finish_reason": finish_reason,
                 "native_finish_reason": finish_reason,
                 "logprobs": None,
             }
             return _event({**self._head(), "choices": [choice]})
+        choice |= {"logprobs": None, "finish_reason": finish_reason}
+        if self._shape is Shape.AZURE:
+            return _event({**self._head(), "choices": [{"content_filter_results": _FILTERS, **choice}]})
         # Random padding, against observers who would tell tokens by their length.
-        padding = "".join(
-            self._rng.choices("abcdefghijklmnopqrstuvwxyzABCDEFGHIJ0123456789", k=self._rng.randint(2, 8))
-        )
-        return _event({**self._head(), "choices": [choice], "obfuscation": padding})
+        padding = self._rng.choices(ascii_letters + digits, k=self._rng.randint(2, 8))
+        return _event({**self._head(), "choices": [choice], "obfuscation": "".join(padding)})
 
     def _head(self) -> dict[str, Any]:
         if self._shape is Shape.OPENROUTER:

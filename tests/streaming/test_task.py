@@ -99,11 +99,13 @@ def test_the_events_of_an_artifact_say_append_and_last_chunk() -> None:
         record.apply(TextDelta("a", "é\u2028")),
         record.apply(TextDelta("a", "", last=True)),
     ]
-    assert [body(event)["artifactUpdate"] for event in events] == [
-        {"taskId": "t", "contextId": "c", "artifact": {"artifactId": "a", "parts": [{"text": "a"}]}, "append": False, "lastChunk": False},
-        {"taskId": "t", "contextId": "c", "artifact": {"artifactId": "a", "parts": [{"text": "é\u2028"}]}, "append": True},
-        {"taskId": "t", "contextId": "c", "artifact": {"artifactId": "a", "parts": [{"text": ""}]}, "append": True, "lastChunk": True},
-    ]  # fmt: skip
+    updates = [body(event)["artifactUpdate"] for event in events]
+    assert all((update["taskId"], update["contextId"]) == ("t", "c") for update in updates)
+    assert [(update["artifact"], update.get("append"), update.get("lastChunk")) for update in updates] == [
+        ({"artifactId": "a", "parts": [{"text": "a"}]}, None, None),
+        ({"artifactId": "a", "parts": [{"text": "é\u2028"}]}, True, None),
+        ({"artifactId": "a", "parts": [{"text": ""}]}, True, True),
+    ]
 
 
 def test_the_event_of_a_delta_is_what_the_model_would_have_written() -> None:
@@ -112,7 +114,7 @@ def test_the_event_of_a_delta_is_what_the_model_would_have_written() -> None:
     for update in (TextDelta("a", 'quote " and \\'), TextDelta("a", "😀", last=True)):
         event = record.apply(update)
         model = StreamResponse.model_validate_json(event.body)
-        assert json.loads(model.to_json()) == body(event) | {}
+        assert json.loads(model.to_json()) == body(event)
         assert model.artifact_update is not None
         assert model.artifact_update.last_chunk is update.last
 

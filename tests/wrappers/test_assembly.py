@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.deltas import Delta, call, end, refuse, say, think, together
@@ -275,6 +275,7 @@ def test_arguments_with_halves_of_characters_are_mended() -> None:
 
 
 @given(raw=st.text() | st.recursive(st.just("{}"), lambda inner: inner.map(json.dumps), max_leaves=3))
+@settings(deadline=None)
 def test_any_text_can_be_the_arguments_of_a_call(raw: str) -> None:
     (found,) = assemble(call(raw, index=0, id="a", name="f")).tool_calls
     assert ContentPartToolCall.model_validate_json(found.model_dump_json()) == found
@@ -417,6 +418,7 @@ def test_halves_of_two_channels_do_not_meet() -> None:
 
 
 @given(text=st.text(alphabet="aé😀🌊", max_size=12), data=st.data())
+@settings(deadline=None)
 def test_text_cut_between_its_utf16_units_comes_out_whole(text: str, data: st.DataObject) -> None:
     units = text.encode("utf-16-le")
     cuts = sorted({0, len(units), *(2 * cut for cut in data.draw(st.lists(st.integers(0, len(units) // 2))))})
@@ -535,6 +537,7 @@ def texts_by_channel(changes: Iterable[Change]) -> dict[tuple[Channel, int], str
 
 
 @given(stream=st.lists(deltas, max_size=8), think_tags=st.booleans())
+@settings(deadline=None)
 def test_the_changes_add_up_to_the_message_for_any_stream(stream: list[Delta], think_tags: bool) -> None:
     assembly = MessageAssembly(think_tags=think_tags)
     changes = [change for delta in stream for change in assembly.add(delta)] + assembly.close()

@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.strategies import json_objects, json_values
@@ -134,11 +134,13 @@ def test_the_last_allowed_level_is_kept_as_it_is() -> None:
 
 
 @given(value=json_values)
+@settings(deadline=None)
 def test_plain_json_leaves_json_as_it_is(value: object) -> None:
     assert plain_json(value) == value
 
 
 @given(pieces=st.lists(json_objects, max_size=4))
+@settings(deadline=None)
 def test_folding_never_fails_and_always_gives_json(pieces: list[dict[str, Any]]) -> None:
     found = fold(*pieces)
     json_value(found)
@@ -146,5 +148,6 @@ def test_folding_never_fails_and_always_gives_json(pieces: list[dict[str, Any]])
 
 
 @given(piece=json_objects)
+@settings(deadline=None)
 def test_one_piece_folds_to_itself(piece: dict[str, Any]) -> None:
     assert fold(piece) == piece

@@ -21,6 +21,7 @@ from tailrace.streaming.a2a.errors import (
     InternalError,
     InvalidAgentResponseError,
     InvalidParamsError,
+    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
@@ -92,10 +93,13 @@ class Engine:
         Raises:
             TaskNotFoundError: The message names a task that the caller has none of.
             UnsupportedOperationError: That task is over, or busy with an earlier message.
+            PushNotificationNotSupportedError: The request brings a webhook.
             InvalidParamsError: The message names a task and a conversation that it does not belong to.
             StoreError: Nothing can be kept at present.
         """
         message = request.message
+        if request.configuration is not None and request.configuration.task_push_notification_config:
+            raise PushNotificationNotSupportedError
         _check_message(message)
         if message.task_id:
             live = await self._find(message.task_id, owner)

@@ -51,13 +51,15 @@ class TaskLog:
         """Show events to the readers; they must be durable by now and next in number.
 
         Raises:
-            ValueError: A number is missing or repeated.
+            ValueError: A number is missing or repeated; nothing was published.
         """
+        number, size = self.number, self._bytes
         for event in events:
-            if event.number != self.number + 1:
-                raise ValueError(f"event {event.number} cannot follow event {self.number}")
-            self.number = event.number
-            self._bytes += len(event.body)
+            if event.number != number + 1:
+                raise ValueError(f"event {event.number} cannot follow event {number}")
+            number = event.number
+            size += len(event.body)
+        self.number, self._bytes = number, size
         self._events += events
         if self._bytes > 2 * self._max_bytes:
             self._drop_oldest()

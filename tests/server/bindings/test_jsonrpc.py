@@ -281,6 +281,12 @@ async def test_wrong_params_are_refused_by_name(
     assert where in json.dumps(error)
 
 
+async def test_a_webhook_is_refused_and_not_forgotten(rpc: Rpc) -> None:
+    params = {**message(), "configuration": {"taskPushNotificationConfig": {"url": "https://hook"}}}
+    error = await rpc.error("SendMessage", params)
+    assert error["code"] == -32003
+
+
 async def test_a_message_to_somebody_elses_or_a_finished_or_a_foreign_task_is_refused(rpc: Rpc) -> None:
     done = (await rpc.result("SendMessage", message("a")))["task"]
     waiting = (await rpc.result("SendMessage", message("ask")))["task"]

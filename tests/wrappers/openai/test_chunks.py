@@ -348,6 +348,17 @@ def test_a_body_of_keep_alives_is_empty_and_no_error_of_its_own(body: bytes) -> 
     assert decode(body) == []
 
 
+def test_keep_alives_without_end_are_not_held() -> None:
+    decoder = ChatCompletionsDecoder()
+    for _ in range(10):
+        assert decoder.feed(b": waiting for the model\n\n" * 40_000) == []
+    assert len(decoder._head) < 10 * 1024 * 1024  # pyright: ignore[reportPrivateUsage] — the bound is the point
+    assert [each.get_text() for each in decoder.feed(sse({"choices": [{"delta": {"content": "a"}}]}))] == [
+        "a"
+    ]
+    assert decoder.close() == []
+
+
 # --- the openai package's objects -------------------------------------------------------------------------------
 
 
@@ -400,6 +411,11 @@ def test_a_delta_of_the_package_needs_nothing_but_itself() -> None:
     assert (wrapper.get_finish_message(), wrapper.get_usage()) == (None, None)
 
 
+def test_details_that_are_given_beside_a_delta_of_the_package_stay() -> None:
+    details = ChunkDetails(metadata={"id": "x"})
+    assert ChoiceDeltaWrapper(PackageChoiceDelta(refusal="no"), 0, details).details is details
+
+
 def test_a_message_of_the_package_is_read_like_a_delta() -> None:
     message = ChatCompletionMessage.construct(role="assistant", content="Hi", reasoning_content="hm")
     wrapper = ChoiceDeltaWrapper(message)  # pyright: ignore[reportArgumentType] — the same fields, by another name
@@ -434,6 +450,7 @@ def read_to_the_end(reads: Iterable[bytes]) -> None:
 
 
 @given(reads=st.lists(st.binary(max_size=60), max_size=6))
+@settings(deadline=None)
 def test_no_bytes_make_the_decoder_fail(reads: list[bytes]) -> None:
     read_to_the_end(reads)
     read_to_the_end([b"data: ", *reads, b"\n\n"])

@@ -6,5 +6,6 @@ from tailrace.wrappers.openai.chunks import (
     ChoiceDeltaWrapper,
     wrap_chunk,
 )
+from tailrace.wrappers.openai.history import OpenAIConverter
 
-__all__ = ("ChatCompletionsDecoder", "ChoiceDelta", "ChoiceDeltaWrapper", "wrap_chunk")
+__all__ = ("ChatCompletionsDecoder", "ChoiceDelta", "ChoiceDeltaWrapper", "OpenAIConverter", "wrap_chunk")

@@ -165,13 +165,14 @@ def as_mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 def _take_parts(delta: ChoiceDelta, value: object) -> list[Mapping[str, Any]]:
-    """Take ``content`` that is a list of parts: text is text, thinking (nested or not) is reasoning.
+    """Take ``content`` that is a list of parts: text is text, thinking (nested or not) reasoning, a refusal one.
 
     Returns:
         The parts that hold no text at all: images, references.
     """
     text: list[str] = []
     reasoning: list[str] = []
+    refusal: list[str] = []
     others: list[Mapping[str, Any]] = []
     for item in cast("list[object]", value) if isinstance(value, list) else [value]:
         part = as_mapping(item)
@@ -179,7 +180,9 @@ def _take_parts(delta: ChoiceDelta, value: object) -> list[Mapping[str, Any]]:
             text += [item] if isinstance(item, str) else []
             continue
         pieces = list(_texts(part))
-        if not pieces:
+        if part.get("type") == "refusal" and isinstance(part.get("refusal"), str):
+            refusal.append(part["refusal"])
+        elif not pieces:
             others.append(part)
         elif part.get("type") in ("thinking", "reasoning"):
             reasoning += pieces
@@ -188,6 +191,7 @@ def _take_parts(delta: ChoiceDelta, value: object) -> list[Mapping[str, Any]]:
     delta.content = "".join(text) or None
     if reasoning:
         delta.reasoning_content = "".join(reasoning)
+    delta.refusal = delta.refusal or "".join(refusal) or None
     return others
 
 
