@@ -36,9 +36,9 @@ def settings(upstream: ScriptedUpstream) -> Settings:
     return Settings.model_validate({**values, "store": "sqlite://"})
 
 
-def request(text: str, **configuration: object) -> SendMessageRequest:
+def request(text: str) -> SendMessageRequest:
     message = Message(message_id=str(uuid4()), role=Role.ROLE_USER, parts=[Part(text=text)])
-    return SendMessageRequest(message=message, configuration=SendMessageConfiguration(**configuration))
+    return SendMessageRequest(message=message, configuration=SendMessageConfiguration())
 
 
 def texts(events: list[StreamResponse]) -> str:

@@ -11,7 +11,6 @@ from tailrace.wrappers import (
     FinishReason,
     MessageAssembly,
     UpstreamError,
-    UpstreamFault,
 )
 from tailrace.wrappers.fields import plain_json
 from tailrace.wrappers.messages import join_surrogates
@@ -29,15 +28,13 @@ def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
     Returns:
         All choices in the order of their index; reasoning as ``message.reasoning_content``. A response that
         broke off or carried an error has ``finish_reason: null`` and an extra member ``"error"``:
-        ``{"type", "message", "code"}``; where it broke off before all of several choices were finished, those
-        that were keep their reason. Facts and fields that the format does not define are kept beside the
+        ``{"type", "message", "code"}``, whichever of several choices it was. Facts and fields that the format does not define are kept beside the
         defined ones, under the provider's names. The whole is JSON for every reader (see `plain_json`).
     """
     error = accumulator.error
-    broke_off = error is not None and error.fault is UpstreamFault.TRUNCATED
-    failed = error is not None and (accumulator.finished or not broke_off)
     choices = [
-        _choice(index, accumulator.choices[index], failed=failed) for index in sorted(accumulator.choices)
+        _choice(index, accumulator.choices[index], failed=error is not None)
+        for index in sorted(accumulator.choices)
     ]
     if not choices:
         choices = [_choice(0, MessageAssembly(), failed=True)]

@@ -139,10 +139,20 @@ class ResponseTranslator:
             state, message = TaskState.FAILED, agent_message(str(self.accumulator.error))
         elif reason in (FinishReason.CONTENT_FILTER, FinishReason.RECITATION):
             state, message = TaskState.FAILED, agent_message(f"the provider stopped the answer: {reason}")
+        elif reason is FinishReason.LENGTH and self._holds_a_broken_call():
+            state = TaskState.FAILED
+            message = agent_message("the answer reached its length limit in the middle of a tool call")
         elif calls:
             state = TaskState.INPUT_REQUIRED
             message = Message(message_id=str(uuid4()), role=Role.AGENT, parts=tuple(calls))
         return StatusUpdate(state, message, {EXTENSION_URI: self.facts()}, said=self.message())
+
+    def _holds_a_broken_call(self) -> bool:
+        return any(
+            call.arguments_error is not None
+            for choice in self.accumulator.choices.values()
+            for call in choice.tool_calls
+        )
 
     def facts(self) -> dict[str, Any]:
         """Usage, finish reason and the response's own facts, for the metadata of the final status.

@@ -109,3 +109,22 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_unknown_options_are_refused() -> None:
     for arguments in (["--provider", "nobody"], ["--to", "nothing"], ["--dialect", "9"]):
         assert convert(*arguments, stdin=b"").exit_code == 2
+
+
+def test_reasoning_in_the_text_is_parted_from_it_when_told() -> None:
+    stream = (Path(__file__).parents[2] / "wrappers/scenarios").glob("E05*.sse")
+    [file] = stream
+    parted = one_object(convert("--to", "openai", "--think-tags", str(file)))["choices"][0]["message"]
+    assert (parted["content"], parted["reasoning_content"]) == ("Answer", "hmm")
+    whole = one_object(convert("--to", "openai", str(file)))["choices"][0]["message"]
+    assert whole["content"] == "<think>hmm</think>Answer"
+
+
+def test_a_tool_call_that_the_length_limit_cut_is_a_failure() -> None:
+    task = one_object(convert("--to", "task", str(FIXTURES / "tool_call_length.sse")))
+    message = one_object(convert("--to", "message", str(FIXTURES / "tool_call_length.sse")))
+    calls = [call for part in message["parts"] for call in part.get("data", {}).get("tool_calls", [])]
+    broken = [call for call in calls if "arguments_error" in call]
+    assert broken
+    assert task["status"]["state"] == "TASK_STATE_FAILED"
+    assert "length limit" in task["status"]["message"]["parts"][0]["text"]

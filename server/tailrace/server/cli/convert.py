@@ -48,6 +48,10 @@ def convert(
         Target,
         typer.Option(help="A2A events as JSON lines, the final task, the message, or one chat.completion."),
     ] = Target.EVENTS,
+    think_tags: Annotated[
+        bool,
+        typer.Option(help="The model writes its reasoning into the text, in <think> tags: part the two."),
+    ] = False,
     dialect: Annotated[Dialect, typer.Option(help="The version of A2A to write.")] = Dialect.V1_0,
 ) -> None:
     """Convert a recorded provider stream (the bytes of a response body) into A2A.
@@ -56,7 +60,7 @@ def convert(
     exit status is 0. Input that cannot be read, or is no such stream at all: exit status 2, one line on stderr.
     """
     del provider, dialect  # one of each so far; the option parser has refused every other
-    conversion = StreamConversion(ChatCompletionsDecoder())
+    conversion = StreamConversion(ChatCompletionsDecoder(), think_tags=think_tags)
     try:
         if str(file) == "-":
             _write_all(conversion, sys.stdin.buffer, to)
