@@ -98,7 +98,7 @@ class Engine:
             StoreError: Nothing can be kept at present.
         """
         message = request.message
-        if request.configuration is not None and request.configuration.task_push_notification_config:
+        if request.configuration.task_push_notification_config is not None:
             raise PushNotificationNotSupportedError
         _check_message(message)
         if message.task_id:
@@ -259,14 +259,13 @@ class Engine:
         if request.message.context_id or request.message.task_id:
             said = await self._store.load_conversation(record.context_id, live.owner, self._max_history - 1)
         message = record.history[-1]
-        configuration = request.configuration
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
             message=message,
             history=History(conversation=tuple(map(to_common_message, (*said, message)))),
             number=sum(item.role is Role.USER for item in record.history),
-            accepted_output_modes=tuple(configuration.accepted_output_modes) if configuration else (),
+            accepted_output_modes=request.configuration.accepted_output_modes,
             metadata=request.metadata,
         )
 

@@ -114,13 +114,11 @@ class JsonRpcBinding:
         started = await self._engine.start(send)
         if isinstance(started, Message):
             return _result(request, request_id, SendMessageResponse(message=started))
-        configuration = send.configuration
         async with aclosing(started.batches(until_interrupted=True)) as batches:
             async for _ in batches:
-                if configuration and configuration.return_immediately:
+                if send.configuration.return_immediately:
                     break
-        history_length = configuration.history_length if configuration else None
-        task = await self._engine.get_task(started.task_id, history_length=history_length)
+        task = await self._engine.get_task(started.task_id, history_length=send.configuration.history_length)
         return _result(request, request_id, SendMessageResponse(task=task))
 
     async def _send_streaming_message(
@@ -131,7 +129,7 @@ class JsonRpcBinding:
         if isinstance(started, Message):
             body = StreamResponse(message=started).to_json()
             return self._stream(request, _once(frame_data(_head(request_id) + body + b"}")))
-        length = send.configuration.history_length if send.configuration else None
+        length = send.configuration.history_length
         return self._stream(
             request, self._frames(started, request_id, history_length=length, until_interrupted=True)
         )
