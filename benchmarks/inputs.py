@@ -1,8 +1,8 @@
 """What every contestant is fed: Chat Completions streams of about 300 bytes a chunk, the same ones in every run.
 
-The shapes are the one that OpenAI documents and those that OpenRouter and Azure send. A stream has three parts, because most behaviours
-measure what one more chunk costs, not what it costs to begin and to end: `opening` (the role, the first words),
-`body` (as many deltas as were asked for) and `closing` (finish reason, usage, ``[DONE]``).
+The shapes are the one that OpenAI documents and those that OpenRouter and Azure send. A stream has three parts,
+because most behaviours measure what one more chunk costs, not what it costs to begin and to end: `opening` (the role,
+the first words), `body` (as many deltas as were asked for) and `closing` (finish reason, usage, ``[DONE]``).
 """
 
 import json

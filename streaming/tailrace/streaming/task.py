@@ -43,16 +43,20 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     state: TaskState | None = None
 
 
+_APPENDED = b'}]},"append":true}}'
+_APPENDED_LAST = b'}]},"append":true,"lastChunk":true}}'
+
+
 class _ArtifactRecord:
     """An artifact while it grows: whole parts, and the pieces of the text that is still being added to."""
 
-    __slots__ = ("_head", "_pieces", "open", "prefix")
+    __slots__ = ("_head", "_pieces", "ends_in_text", "open", "prefix")
 
     def __init__(self, artifact: Artifact, prefix: bytes, *, open_: bool) -> None:
         self.prefix = prefix
         self.open = open_
-        self._head = artifact
         self._pieces: list[str] = []
+        self._set_head(artifact)
 
     def add_text(self, text: str) -> None:
         if text:
@@ -61,10 +65,11 @@ class _ArtifactRecord:
     def add_parts(self, parts: tuple[Part, ...]) -> None:
         head = self.whole()
         self._pieces.clear()
-        self._head = head.model_copy(update={"parts": (*head.parts, *parts)})
+        self._set_head(head.model_copy(update={"parts": (*head.parts, *parts)}))
 
-    def ends_in_text(self) -> bool:
-        return self._head.parts[-1].text is not None
+    def _set_head(self, head: Artifact) -> None:
+        self._head = head
+        self.ends_in_text = head.parts[-1].text is not None
 
     def whole(self) -> Artifact:
         """The artifact as one part a run of text."""
@@ -153,10 +158,9 @@ class TaskRecord:
             InvalidAgentResponseError: The update names an artifact that does not exist or is complete, or
                 comes after the task's end.
         """
-        if self.state.terminal:
-            raise InvalidAgentResponseError(f"the task is over ({self.state}), nothing can be added to it")
         if isinstance(update, TextDelta):
             return self._apply_text(update)
+        self._check_not_over()
         if isinstance(update, ArtifactUpdate):
             return self._apply_artifact(update)
         return self._apply_status(update)
@@ -167,7 +171,7 @@ class TaskRecord:
         for artifact_id, record in self._artifacts.items():
             if not record.open:
                 continue
-            if record.ends_in_text():
+            if record.ends_in_text:
                 updates.append(TextDelta(artifact_id, "", last=True))
             else:
                 # An artifact of files has no text to end with: a full copy replaces it and says "last".
@@ -206,21 +210,23 @@ class TaskRecord:
             self.status = response.task.status
             self.history = list(response.task.history)
         elif response.status_update is not None:
-            self._keep_status_message()
-            self.status = response.status_update.status
-            self._take_metadata(response.status_update.metadata)
+            self._take_status(response.status_update.status, response.status_update.metadata)
         elif response.artifact_update is not None:
             update = response.artifact_update
             self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
 
     def _apply_text(self, update: TextDelta) -> Event:
-        record = self._open_artifact(update.artifact_id)
-        if not record.ends_in_text():
+        record = self._artifacts.get(update.artifact_id)
+        if record is None or not record.open:
+            record = self._open_artifact(update.artifact_id)
+        if not record.ends_in_text:
             raise InvalidAgentResponseError(f"artifact {update.artifact_id!r} does not end in text")
         record.add_text(update.text)
-        record.open = not update.last
         self.number += 1
-        tail = b'}]},"append":true,"lastChunk":true}}' if update.last else b'}]},"append":true}}'
+        tail = _APPENDED
+        if update.last:
+            record.open = False
+            tail = _APPENDED_LAST
         return Event(self.number, record.prefix + encode_text(update.text) + tail)
 
     def _apply_artifact(self, update: ArtifactUpdate) -> Event:
@@ -249,11 +255,17 @@ class TaskRecord:
             task_id=self.id, context_id=self.context_id, status=status, metadata=update.metadata or {}
         )
         body = StreamResponse(status_update=event).to_json()
-        self._keep_status_message()
-        self.status = status
-        self._take_metadata(event.metadata)
+        self._take_status(status, event.metadata)
         self.number += 1
         return Event(self.number, body, state)
+
+    def _take_status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> None:
+        self._keep_status_message()
+        self.status = status
+        self._take_metadata(metadata)
+        if status.state.terminal:
+            for record in self._artifacts.values():
+                record.open = False
 
     def _take_metadata(self, metadata: Mapping[str, Any]) -> None:
         """The facts of a status (usage, finish reason, …) are facts about the task from then on."""
@@ -271,7 +283,7 @@ class TaskRecord:
     def _take_artifact(self, artifact: Artifact, *, append: bool, last: bool) -> None:
         known = self._artifacts.get(artifact.artifact_id)
         if append and known is not None:
-            if known.ends_in_text() and all(map(_is_bare_text, artifact.parts)):
+            if known.ends_in_text and all(map(_is_bare_text, artifact.parts)):
                 known.add_text("".join(part.text or "" for part in artifact.parts))
             else:
                 known.add_parts(artifact.parts)
@@ -293,6 +305,10 @@ class TaskRecord:
         )
         self._artifacts[artifact.artifact_id] = _ArtifactRecord(artifact, prefix, open_=open_)
 
+    def _check_not_over(self) -> None:
+        if self.state.terminal:
+            raise InvalidAgentResponseError(f"the task is over ({self.state}), nothing can be added to it")
+
     def _open_artifact(self, artifact_id: str) -> _ArtifactRecord:
         record = self._artifacts.get(artifact_id)
         if record is None:
@@ -300,6 +316,7 @@ class TaskRecord:
                 f"artifact {artifact_id!r} was never begun: nothing can be appended"
             )
         if not record.open:
+            self._check_not_over()
             raise InvalidAgentResponseError(f"artifact {artifact_id!r} is complete: nothing can be appended")
         return record
 

@@ -29,6 +29,8 @@ _NAMES = {
     Channel.TOOL_CALL: "Tool calls",
 }
 
+_TOOL_CALL = Channel.TOOL_CALL
+
 
 class ResponseTranslator:
     """Translates one model response into updates of a task. Sans-IO.
@@ -52,7 +54,10 @@ class ResponseTranslator:
         Consecutive text of one artifact becomes one update: merging happens here, before anything is numbered.
         """
         add = self.accumulator.add
-        return self._updates([change for chunk in chunks for change in add(chunk)])
+        changes: list[Change] = []
+        for chunk in chunks:
+            changes += add(chunk)
+        return self._updates(changes) if changes else []
 
     def close(self, error: UpstreamError | None = None) -> list[Update]:
         """The response is over: complete what is open and say how it ended.
@@ -88,19 +93,23 @@ class ResponseTranslator:
 
     def _updates(self, changes: list[Change]) -> list[Update]:
         updates: list[Update] = []
-        at, count = 0, len(changes)
-        while at < count:
-            change = changes[at]
-            channel, choice = change.channel, change.choice
-            pieces: list[str] = []
-            while at < count and changes[at].channel is channel and changes[at].choice == choice:
-                pieces.append(changes[at].text)
-                at += 1
-            if channel is not Channel.TOOL_CALL:  # calls are shown whole, when their arguments are
-                updates.append(self._text_update(channel, choice, "".join(pieces)))
+        channel: Channel | None = None
+        choice = 0
+        pieces: list[str] = []
+        for change in changes:
+            if change.channel is _TOOL_CALL:
+                continue  # calls are shown whole, when their arguments are
+            if change.channel is not channel or change.choice != choice:
+                if channel is not None:
+                    updates.append(self._text_update(channel, choice, pieces))
+                channel, choice, pieces = change.channel, change.choice, []
+            pieces.append(change.text)
+        if channel is not None:
+            updates.append(self._text_update(channel, choice, pieces))
         return updates
 
-    def _text_update(self, channel: Channel, choice: int, text: str) -> Update:
+    def _text_update(self, channel: Channel, choice: int, pieces: list[str]) -> Update:
+        text = "".join(pieces)
         artifact_id = self._artifact_ids.get((channel, choice))
         if artifact_id is not None:
             return TextDelta(artifact_id, text)

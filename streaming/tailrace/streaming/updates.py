@@ -11,7 +11,7 @@ from tailrace.streaming.a2a.models import Artifact, Message
 from tailrace.streaming.lifecycle import TaskState
 
 
-class TextDelta(msgspec.Struct, frozen=True):
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """More text at the end of an artifact's last text part. The artifact must exist and be open.
 
     Attributes:

@@ -185,37 +185,39 @@ class SSEDecoder:
 
     def _take(self, lines: list[bytes]) -> list[ServerSentEvent]:
         events: list[ServerSentEvent] = []
-        pending = self._data
+        pending, size, bound = self._data, self._size, self._bound
         for line in lines:
             if line[:6] == b"data: ":  # what nearly every line is
-                self._size += len(line)
-                if self._size > self._bound:
+                size += len(line)
+                if size > bound:
                     break
                 pending.append(line[6:])
             elif line:
-                self._field(line, events)
-                if self._size > self._bound:
+                size += self._field(line, events)
+                if size > bound:
                     break
             else:
                 self.last_event_id = self._id
                 if pending:
-                    data = pending[0] if len(pending) == 1 else b"\n".join(pending)
+                    data = pending.pop() if len(pending) == 1 else b"\n".join(pending)
                     events.append(ServerSentEvent(data, self._event, self._id))
                     pending.clear()
-                    self._size = 0
+                    size = 0
                 self._event = ""
-        if self._size > self._bound:
+        self._size = size
+        if size > bound:
             pending.clear()
             self._lines.fail("event", now=not events)
         return events
 
-    def _field(self, line: bytes, events: list[ServerSentEvent]) -> None:
+    def _field(self, line: bytes, events: list[ServerSentEvent]) -> int:
+        """Take a line that is not the usual one; give the bytes that it adds to the event's data."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._size += len(line)
             self._data.append(value)
-        elif name == b"event":
+            return len(line)
+        if name == b"event":
             self._event = value.decode("utf-8", "replace")
         elif name == b"id":
             if b"\0" not in value:
@@ -225,6 +227,7 @@ class SSEDecoder:
                 self.retry = int(value)
         elif name == b"error" and self._error_field:
             events.append(ServerSentEvent(value, "error", self._id))
+        return 0
 
 
 class NDJSONDecoder:

@@ -98,11 +98,12 @@ class ChoiceDeltaWrapper(ChunkWrapper["ChoiceDelta | PackageChoiceDelta"], gc=Fa
 
     def get_text(self) -> str:
         """``delta.content``; the text parts of it where a server sends a list."""
-        return (self._delta or cast("ChoiceDelta", self.raw)).content or ""
+        delta: Any = self._delta or self.raw
+        return delta.content or ""
 
     def get_reasoning(self) -> str:
         """``delta.reasoning_content`` or ``delta.reasoning``: servers that send both repeat the same text."""
-        delta = self._delta or cast("ChoiceDelta", self.raw)
+        delta: Any = self._delta or self.raw
         return delta.reasoning_content or delta.reasoning or ""
 
     def get_tool_calls(self) -> list[ToolCallDelta]:
