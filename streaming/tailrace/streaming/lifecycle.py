@@ -24,8 +24,6 @@ class TaskState(StrEnum):
     CANCELED = "TASK_STATE_CANCELED"
     REJECTED = "TASK_STATE_REJECTED"
 
-    __hash__ = str.__hash__  # Enum's own is a function in Python, and this one is called once a token
-
     @property
     def terminal(self) -> bool:
         """The task is over and never changes again."""

@@ -7,6 +7,8 @@ sees further artifacts and metadata, and loses nothing of the answer.
 """
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 from uuid import uuid4
 
@@ -29,7 +31,7 @@ _NAMES = {
     Channel.TOOL_CALL: "Tool calls",
 }
 
-_TOOL_CALL = Channel.TOOL_CALL
+_TOOL_CALL = Channel.TOOL_CALL  # kept: in Python 3.11 looking up a member costs more than making a struct
 
 
 class ResponseTranslator:
@@ -57,7 +59,7 @@ class ResponseTranslator:
         changes: list[Change] = []
         for chunk in chunks:
             changes += add(chunk)
-        return self._updates(changes) if changes else []
+        return self._updates(changes)
 
     def close(self, error: UpstreamError | None = None) -> list[Update]:
         """The response is over: complete what is open and say how it ended.
@@ -93,27 +95,16 @@ class ResponseTranslator:
 
     def _updates(self, changes: list[Change]) -> list[Update]:
         updates: list[Update] = []
-        channel: Channel | None = None
-        choice = 0
-        pieces: list[str] = []
-        for change in changes:
+        for change in changes if len(changes) == 1 else _merged(changes):
             if change.channel is _TOOL_CALL:
                 continue  # calls are shown whole, when their arguments are
-            if change.channel is not channel or change.choice != choice:
-                if channel is not None:
-                    updates.append(self._text_update(channel, choice, pieces))
-                channel, choice, pieces = change.channel, change.choice, []
-            pieces.append(change.text)
-        if channel is not None:
-            updates.append(self._text_update(channel, choice, pieces))
+            artifact_id = self._artifact_ids.get((change.channel, change.choice))
+            if artifact_id is not None:
+                updates.append(TextDelta(artifact_id, change.text))
+            else:
+                artifact = self._artifact(change.channel, change.choice, (Part(text=change.text),))
+                updates.append(ArtifactUpdate(artifact, last=False))
         return updates
-
-    def _text_update(self, channel: Channel, choice: int, pieces: list[str]) -> Update:
-        text = "".join(pieces)
-        artifact_id = self._artifact_ids.get((channel, choice))
-        if artifact_id is not None:
-            return TextDelta(artifact_id, text)
-        return ArtifactUpdate(self._artifact(channel, choice, (Part(text=text),)), last=False)
 
     def _artifact(self, channel: Channel, choice: int, parts: tuple[Part, ...]) -> Artifact:
         artifact_id = str(channel).replace("_", "-")
@@ -202,3 +193,11 @@ class ResponseTranslator:
                 if value is not None
             }
         return plain_json(facts)
+
+
+def _merged(changes: list[Change]) -> list[Change]:
+    """Each run of changes to one channel of one choice as one change."""
+    return [
+        Change(channel, choice, "".join([change.text for change in run]))
+        for (channel, choice), run in groupby(changes, attrgetter("channel", "choice"))
+    ]

@@ -36,8 +36,6 @@ class Channel(StrEnum):
     REFUSAL = "refusal"
     TOOL_CALL = "tool_call"
 
-    __hash__ = str.__hash__  # Enum's own is a function in Python, and this one is called once a token
-
 
 class Change(msgspec.Struct, frozen=True, gc=False):
     """What one fold added.

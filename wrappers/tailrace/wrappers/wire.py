@@ -16,6 +16,7 @@ from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 """Default bound on one event (or line): image deltas of 2 MB are real, a body without line ends is not."""
 
+_LF, _CR = b"\n\r"  # as numbers: bytes are searched for a number ten times as fast as for bytes
 _BOM = b"\xef\xbb\xbf"
 _MAX_RETRY_DIGITS = 15  # thirty thousand years; int() raises for very long texts
 
@@ -40,7 +41,7 @@ class _Lines:
     Drops one leading BOM. Once `fail` was called, nothing more is held and every call raises.
     """
 
-    __slots__ = ("_bound", "_failed", "_head", "_held", "_pieces", "_skip_lf")
+    __slots__ = ("_bound", "_head", "_held", "_pieces", "_skip_lf", "failed")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
@@ -48,10 +49,10 @@ class _Lines:
         self._held = 0
         self._skip_lf = False
         self._head: bytes | None = b""  # the first bytes, until it is known whether they are a BOM
-        self._failed = ""
+        self.failed = ""
 
     def feed(self, data: bytes) -> list[bytes]:
-        if self._failed:
+        if self.failed:
             self._raise()
         if self._head is not None:
             self._head += data
@@ -62,14 +63,14 @@ class _Lines:
         if self._skip_lf and data:
             # The last line ended in CR at the end of a read: an LF that follows belongs to it.
             self._skip_lf = False
-            if data[0] == 0x0A:
+            if data[0] == _LF:
                 data = data[1:]
         if not data:
             return []
         lines = data.splitlines()
         last = data[-1]
-        if last == 0x0A or last == 0x0D:
-            self._skip_lf = last == 0x0D
+        if last == _LF or last == _CR:
+            self._skip_lf = last == _CR
             rest = b""
         else:
             rest = lines.pop()
@@ -88,7 +89,7 @@ class _Lines:
         return lines
 
     def close(self) -> bytes:
-        if self._failed:
+        if self.failed:
             self._raise()
         rest, self._head = b"".join(self._pieces) or self._head or b"", None
         self._pieces.clear()
@@ -97,7 +98,7 @@ class _Lines:
 
     def fail(self, what: str, *, now: bool) -> None:
         """Stop reading: raise at once, or at the next call when something whole must be handed over first."""
-        self._failed = what
+        self.failed = what
         self._pieces.clear()
         if now:
             self._raise()
@@ -111,7 +112,7 @@ class _Lines:
 
     def _raise(self) -> NoReturn:
         raise UpstreamError(
-            f"one {self._failed} of the stream is larger than the allowed {self._bound} bytes",
+            f"one {self.failed} of the stream is larger than the allowed {self._bound} bytes",
             fault=UpstreamFault.TOO_LARGE,
         )
 
@@ -140,6 +141,7 @@ class SSEDecoder:
         "_error_field",
         "_event",
         "_id",
+        "_idle",
         "_lines",
         "_size",
         "last_event_id",
@@ -156,6 +158,7 @@ class SSEDecoder:
         self._size = 0
         self._event = ""
         self._id = ""
+        self._idle = False  # the last read ended with a blank line: nothing is begun, nothing is held
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
         """Take the next bytes of the body; return the events that they complete, in order.
@@ -164,7 +167,14 @@ class SSEDecoder:
             UpstreamError: An event is larger than the bound (fault ``event_too_large``). Events before it in
                 the same read are returned first; the error is then raised by the next call.
         """
-        return self._take(self._lines.feed(data))
+        if self._idle and data[:6] == b"data: " and data[-2:] == b"\n\n" and len(data) <= self._bound:
+            # Models stream one event a read: nearly every read is one data line and nothing else.
+            payload = data[6:-2]
+            if _LF not in payload and _CR not in payload:
+                return [ServerSentEvent(payload, "", self._id)]
+        events = self._take(self._lines.feed(data))
+        self._idle = data[-2:] == b"\n\n" and not self._lines.failed
+        return events
 
     def close(self) -> list[ServerSentEvent]:
         """The body is over. Returns the event that was never closed by a blank line, if there is one.

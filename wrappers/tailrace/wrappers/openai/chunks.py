@@ -169,10 +169,13 @@ class ChatCompletionsDecoder:
         if self.done:
             return []
         if self._seen:
-            self._head.clear()
-        elif len(self._head) < self._HEAD_BYTES:
+            return self._wrap_events(self._sse.feed(data))
+        if len(self._head) < self._HEAD_BYTES:
             self._head += data
-        return self._wrap_events(self._sse.feed(data))
+        wrappers = self._wrap_events(self._sse.feed(data))
+        if self._seen:
+            self._head.clear()
+        return wrappers
 
     def close(self) -> list[ChoiceDeltaWrapper]:
         """The body is over. Returns what an unfinished last event held, and an error if that was cut.
@@ -218,9 +221,10 @@ class ChatCompletionsDecoder:
                     choice.finish_reason
                     or delta.tool_calls
                     or delta.refusal
-                    or delta.role
+                    or (delta.role and delta.role != "assistant")  # many servers repeat it in every chunk
                     or delta.reasoning_details
                     or choice.logprobs
+                    or choice.content_filter_results is not None
                     or usage
                     or metadata
                 ):
@@ -246,6 +250,8 @@ class ChatCompletionsDecoder:
             extra["logprobs"] = choice.logprobs
         if choice.native_finish_reason:
             extra["native_finish_reason"] = choice.native_finish_reason
+        if choice.content_filter_results is not None:
+            extra["content_filter_results"] = choice.content_filter_results
         details = _delta_details(delta, extra, choice.finish_reason, self._provider)
         if metadata:
             details = details or ChunkDetails()

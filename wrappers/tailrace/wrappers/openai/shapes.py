@@ -59,13 +59,21 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class ChunkChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One entry of ``choices``."""
+    """One entry of ``choices``.
+
+    The fields of type None stand in every chunk of some servers (vLLM, SGLang), as null. With a value, the payload
+    does not decode, and is read the other way.
+    """
 
     index: int = 0
     delta: ChoiceDelta | None = None
+    logprobs: dict[str, Any] | None = None
     finish_reason: str | None = None
     native_finish_reason: str | None = None
-    logprobs: dict[str, Any] | None = None
+    content_filter_results: dict[str, Any] | None = None
+    matched_stop: None = None
+    stop_reason: None = None
+    token_ids: None = None
 
 
 class Chunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
