@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
-from tailrace.streaming.a2a.encoding import encode_text, replace_surrogates
+from tailrace.streaming.a2a.encoding import encode_text
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.models import (
     Artifact,
@@ -27,6 +27,7 @@ from tailrace.streaming.a2a.models import (
 from tailrace.streaming.extension import extension_facts, with_extension_facts
 from tailrace.streaming.lifecycle import TaskState, advance
 from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+from tailrace.wrappers.messages import join_surrogates
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -77,7 +78,7 @@ class _ArtifactRecord:
             return self._head
         last = self._head.parts[-1]
         # Piece by piece, as the events had it: two halves of a character in two events are no character.
-        added = "".join(map(replace_surrogates, self._pieces))
+        added = "".join(map(join_surrogates, self._pieces))
         joined = last.model_copy(update={"text": (last.text or "") + added})
         self._pieces.clear()
         self._head = self._head.model_copy(update={"parts": (*self._head.parts[:-1], joined)})

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.streaming.a2a.encoding import encode_text, escape_separators, replace_surrogates
+from tailrace.streaming.a2a.encoding import encode_text, escape_separators
+from tailrace.wrappers.messages import join_surrogates
 
 SEPARATORS = "\u2028\u2029\x85"
 # Any code point at all, with those that matter more often than chance would have them.
@@ -23,7 +24,7 @@ any_text = st.text(
 @given(any_text)
 def test_encoded_text_is_one_line_of_json_with_the_same_value(text: str):
     encoded = encode_text(text)
-    assert json.loads(encoded) == replace_surrogates(text)
+    assert json.loads(encoded) == join_surrogates(text)
     # The widest idea of a line there is in Python.
     assert len(encoded.decode().splitlines()) == 1
 
@@ -33,7 +34,7 @@ def test_encoded_text_is_one_line_of_json_with_the_same_value(text: str):
 def test_replacing_surrogates_touches_nothing_else(text: str):
     pair = re.compile("[\ud800-\udbff][\udc00-\udfff]")
     joined = pair.sub(lambda two: two[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
-    assert replace_surrogates(text) == re.sub("[\ud800-\udfff]", "\ufffd", joined)
+    assert join_surrogates(text) == re.sub("[\ud800-\udfff]", "\ufffd", joined)
 
 
 @pytest.mark.parametrize(
@@ -49,12 +50,12 @@ def test_replacing_surrogates_touches_nothing_else(text: str):
     ],
 )
 def test_a_surrogate_pair_becomes_its_character_and_half_of_one_becomes_u_fffd(text: str, replaced: str):
-    assert replace_surrogates(text) == replaced
+    assert join_surrogates(text) == replaced
 
 
 def test_a_text_without_surrogates_is_returned_as_it_is():
     text = "grün “quoted”"
-    assert replace_surrogates(text) is text
+    assert join_surrogates(text) is text
 
 
 @pytest.mark.parametrize(

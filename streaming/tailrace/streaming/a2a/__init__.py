@@ -1,6 +1,6 @@
 """A2A 1.0: its objects, its errors, and their JSON."""
 
-from tailrace.streaming.a2a.encoding import encode_text, escape_separators, replace_surrogates
+from tailrace.streaming.a2a.encoding import encode_text, escape_separators
 from tailrace.streaming.a2a.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -95,5 +95,4 @@ __all__ = (
     "VersionNotSupportedError",
     "encode_text",
     "escape_separators",
-    "replace_surrogates",
 )

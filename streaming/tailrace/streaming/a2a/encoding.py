@@ -7,6 +7,8 @@ The official Python client splits at those three as well and then fails on half 
 
 import msgspec
 
+from tailrace.wrappers.messages import join_surrogates
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -31,25 +33,6 @@ def escape_separators(json_bytes: bytes) -> bytes:
     return json_bytes
 
 
-def replace_surrogates(text: str) -> str:
-    """Make a text that UTF-8 can carry: each lone surrogate becomes U+FFFD, a pair becomes its character.
-
-    Args:
-        text: Any str; a provider's escapes can leave halves of a pair in it.
-
-    Returns:
-        The text; the same object when there was nothing to replace.
-    """
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # UTF-16 is where surrogates mean something: encoding joins the pairs, decoding replaces what is left over.
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 def encode_text(text: str) -> bytes:
     """Encode a text as a JSON string. Never raises: lone surrogates become U+FFFD.
 
@@ -64,7 +47,7 @@ def encode_text(text: str) -> bytes:
     try:
         encoded = _encode(text)
     except UnicodeEncodeError:
-        encoded = _encode(replace_surrogates(text))
+        encoded = _encode(join_surrogates(text))
     # Asked of the text, not of the bytes: a search for one character costs a tenth of one for two or three bytes.
     if text.isascii() or not ("\u2028" in text or "\u2029" in text or "\x85" in text):
         return encoded

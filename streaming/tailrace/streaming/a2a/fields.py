@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
-from tailrace.streaming.a2a.encoding import replace_surrogates
 from tailrace.streaming.lifecycle import TaskState
+from tailrace.wrappers.messages import join_surrogates
 
 MAX_JSON_DEPTH = 40
 """Levels of lists and objects allowed in ``data`` and metadata. The official client's parser gives up at 46 or so."""
@@ -59,7 +59,7 @@ RoleField = Annotated[Role, BeforeValidator(_by_number({1: Role.USER, 2: Role.AG
 
 
 def _whole_text(value: object) -> object:
-    return replace_surrogates(value) if isinstance(value, str) else value
+    return join_surrogates(value) if isinstance(value, str) else value
 
 
 Text = Annotated[str, BeforeValidator(_whole_text)]
@@ -78,7 +78,7 @@ def _plain_json(value: object, room: int = MAX_JSON_DEPTH) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
-        return replace_surrogates(value)
+        return join_surrogates(value)
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -97,7 +97,7 @@ def _plain_json(value: object, room: int = MAX_JSON_DEPTH) -> Any:
 def _json_key(key: object) -> str:
     if not isinstance(key, str):
         raise PydanticCustomError("not_json", "The names of a JSON object must be text")
-    return replace_surrogates(key)
+    return join_surrogates(key)
 
 
 JsonValue = Annotated[Any, AfterValidator(_plain_json)]
