@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion
 from support.deltas import Delta, call, count, end, refuse, say, think
 from support.scenarios import Scenario, completion, load_scenarios
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.chat_completion import arguments_text, error_object, to_chat_completion
+from tailrace.streaming.chat_completion import error_object, to_chat_completion
 from tailrace.wrappers import (
     ChunkDetails,
     ContentPartToolCall,
@@ -19,6 +19,7 @@ from tailrace.wrappers import (
     UpstreamFault,
     Usage,
 )
+from tailrace.wrappers.openai.history import arguments_text
 
 
 def complete(*deltas: Delta, error: UpstreamError | None = None) -> dict[str, Any]:

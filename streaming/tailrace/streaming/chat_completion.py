@@ -1,6 +1,5 @@
 """An accumulated response as one OpenAI ``chat.completion`` object."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from tailrace.wrappers import (
 )
 from tailrace.wrappers.fields import plain_json
 from tailrace.wrappers.messages import join_surrogates
+from tailrace.wrappers.openai.history import tool_call_param
 
 # Message fields of the Chat Completions format that come in the deltas' extra fields under the same name.
 _MESSAGE_FIELDS = ("annotations", "audio", "images", "reasoning_details")
@@ -69,13 +69,6 @@ def error_object(error: UpstreamError) -> dict[str, Any]:
     return plain_json(fields)
 
 
-def arguments_text(call: ContentPartToolCall) -> str:
-    """A call's arguments as the text that Chat Completions carries: the model's own where it was kept."""
-    if call.arguments_text is not None:
-        return call.arguments_text
-    return json.dumps(call.arguments, ensure_ascii=False)
-
-
 def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str, Any]:
     extra = assembly.extra
     message: dict[str, Any] = {"role": "assistant", "content": assembly.text or None}
@@ -108,18 +101,7 @@ def _finish_reason(finish: FinishMessage | None, *, has_calls: bool) -> str | No
 
 
 def _tool_call(call: ContentPartToolCall) -> dict[str, Any]:
-    text = arguments_text(call)
-    if call.kind == "custom":
-        return {
-            **call.metadata,
-            "id": call.id,
-            "type": "custom",
-            "custom": {"name": call.name, "input": text},
-        }
-    function: dict[str, Any] = {"name": call.name, "arguments": text}
-    if isinstance(call.metadata.get("function"), dict):
-        function = {**call.metadata["function"], **function}
-    entry = {**call.metadata, "id": call.id, "type": call.kind, "function": function}
+    entry = tool_call_param(call)
     if call.arguments_error is not None:
         entry["arguments_error"] = call.arguments_error
     return entry
