@@ -6,15 +6,18 @@ to the `TaskLog` that the readers follow.
 """
 
 import logging
+import math
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from tailrace.server.handlers import Handler, Turn
-from tailrace.server.live import LiveTask, Subscription, ends_turn
+from tailrace.server.live import LiveTask, Reply, Subscription, ends_turn
 from tailrace.server.store import Store, StoredTask, TaskWrite
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import (
@@ -26,8 +29,9 @@ from tailrace.streaming.a2a.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from tailrace.streaming.a2a.models import Message, Role, SendMessageRequest, StreamResponse, Task
+from tailrace.streaming.a2a.models import Message, Part, Role, SendMessageRequest, StreamResponse, Task
 from tailrace.streaming.conversation import to_common_message
+from tailrace.streaming.extension import extension_facts, with_extension_facts
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.log import Behind, TaskLog
 from tailrace.streaming.task import Event, TaskRecord, agent_message
@@ -35,6 +39,12 @@ from tailrace.streaming.updates import StatusUpdate, Update
 from tailrace.wrappers import History, StoreError, TailraceError
 
 logger = logging.getLogger("tailrace.server")
+
+MAX_CONTEXT_ID_LENGTH = 256
+"""Characters of a context id that a caller makes; every event of its tasks repeats it."""
+
+MAX_BATCH_BYTES = 256 * 1024
+"""Bytes of events from the store that a reader gets at once: what one that takes nothing keeps in memory."""
 
 
 class Engine:
@@ -47,15 +57,24 @@ class Engine:
         store: Opened and closed by `running`.
         handler: Does the work; closed by `running`.
         max_history_messages: How many messages of a conversation a turn is given at most.
+
+    Attributes:
+        stop_requested: Set by whoever first learns that the process is to end: the engine then stops, while there
+            are still connections to say so on.
     """
 
     def __init__(self, store: Store, handler: Handler, *, max_history_messages: int = 1000) -> None:
+        self.stop_requested = anyio.Event()
         self._store = store
         self._handler = handler
         self._max_history = max_history_messages
-        self._live: dict[str, LiveTask] = {}
+        # Every task that somebody holds: its turn, a reader, a write that is not done. A second object for the same
+        # task would give the same numbers again, so there is one for as long as anybody has it, and none after.
+        self._live: WeakValueDictionary[str, LiveTask] = WeakValueDictionary()
+        self._given_up: set[str] = set()  # tasks that the store believes to be worked on
         self._writer = GroupWriter(store)
         self._group: TaskGroup | None = None
+        self._stopping = False
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Engine"]:
@@ -67,15 +86,19 @@ class Engine:
             StoreError: The store cannot be opened.
         """
         await self._store.open()
+        self._stopping = False
+        self.stop_requested = anyio.Event()
         try:
             async with anyio.create_task_group() as writing:
                 writing.start_soon(self._writer.run)
+                writing.start_soon(self._stop_on_request)
                 async with anyio.create_task_group() as self._group:
                     await self._end_interrupted_tasks()
                     try:
                         yield self
                     finally:
-                        self._stop_turns()
+                        self.stop()
+                self.stop_requested.set()
                 self._writer.close()
         finally:
             self._group = None
@@ -95,6 +118,7 @@ class Engine:
             UnsupportedOperationError: That task is over, or busy with an earlier message.
             PushNotificationNotSupportedError: The request brings a webhook.
             InvalidParamsError: The message names a task and a conversation that it does not belong to.
+            InternalError: The server is stopping.
             StoreError: Nothing can be kept at present.
         """
         message = request.message
@@ -103,25 +127,23 @@ class Engine:
         _check_message(message)
         if message.task_id:
             live = await self._find(message.task_id, owner)
-            try:
-                self._check_follow_up(live, message)
-                return await self._continue(live, request)
-            finally:
-                self._release(live)
+            self._check_follow_up(live, message)
+            return await self._continue(live, request)
         context_id = message.context_id or str(uuid4())
         live = LiveTask(TaskRecord.create(message, context_id=context_id), owner, TaskLog())
-        turn = await self._turn(live, request)
-        updates = self._handler.run(turn)
-        first: Update | Message | None = None
-        if self._handler.replies_directly:
-            first = await anext(updates, None)
-            if isinstance(first, Message):
-                async with aclosing(updates):  # pyright: ignore[reportArgumentType]
-                    return first.model_copy(update={"context_id": context_id, "task_id": ""})
-        live.said = list(live.record.history)
+        [first_message] = live.record.history
+        turn = await self._turn(live, request, first_message, number=1)
+        self._check_running()
         self._live[live.record.id] = live
-        self._keep(live, live.record.submitted(), snapshot=True)
-        self._run_soon(live, updates, first)
+        if not self._handler.replies_directly:
+            self._begin(live)
+            self._run_soon(live, turn)
+            return self._reader(live, 0)
+        reply = Reply()
+        self._run_soon(live, turn, reply)
+        await reply.ready.wait()
+        if reply.message is not None:
+            return reply.message.model_copy(update={"context_id": context_id, "task_id": ""})
         return self._reader(live, 0)
 
     async def get_task(self, task_id: str, owner: str = "", history_length: int | None = None) -> Task:
@@ -133,7 +155,6 @@ class Engine:
         live = await self._find(task_id, owner)
         task = live.record.snapshot(history_length)
         await self._until_kept(live, live.record.number)
-        self._release(live)
         return task
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
@@ -152,7 +173,6 @@ class Engine:
             live.scope.cancel()
             await self._until_over(live)
         else:
-            self._live[task_id] = live
             self._end(live, canceled)
         await self._until_kept(live, live.record.number)
         if live.record.state is not TaskState.CANCELED:
@@ -188,7 +208,7 @@ class Engine:
         return self._reader(live, number, first)
 
     def _reader(self, live: LiveTask, after: int, first: Event | None = None) -> Subscription:
-        return Subscription(live, after, first, read=self._read, release=self._release)
+        return Subscription(live, after, first, read=self._read)
 
     async def _read(self, live: LiveTask, after: int) -> list[Event]:
         """The next events of a task after a number: from memory, or from the store for whoever is far behind.
@@ -201,15 +221,10 @@ class Engine:
         try:
             events = await live.log.read(after)
         except Behind:
-            events = await self._store.load_events(live.record.id, after)
+            events = await self._store.load_events(live.record.id, after, max_bytes=MAX_BATCH_BYTES)
         if not events and live.error is not None:
             raise live.error
         return events
-
-    def _release(self, live: LiveTask) -> None:
-        """Forget a task that nobody works on and nobody follows; it is in the store."""
-        if live.idle and live.log.number == live.record.number:
-            self._live.pop(live.record.id, None)
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -233,10 +248,13 @@ class Engine:
         if live is not None:
             return live
         live = LiveTask(record, owner, TaskLog(record.number))
+        self._live[record.id] = live
         if record.state.terminal:
             live.log.end()
-        else:
-            self._live[record.id] = live
+        if record.id in self._given_up:
+            self._given_up.discard(record.id)
+            if not ends_turn(record.state):
+                self._end(live, _failed("the task store did not work; what followed is lost"))
         return live
 
     def _check_follow_up(self, live: LiveTask, message: Message) -> None:
@@ -252,19 +270,20 @@ class Engine:
         if live.running:
             raise UnsupportedOperationError("the task is still working on an earlier message")
 
-    async def _turn(self, live: LiveTask, request: SendMessageRequest) -> Turn:
+    async def _turn(
+        self, live: LiveTask, request: SendMessageRequest, message: Message, *, number: int
+    ) -> Turn:
         """What the handler is told; the new message is not in the store yet."""
         record = live.record
         said: list[Message] = []
         if request.message.context_id or request.message.task_id:
             said = await self._store.load_conversation(record.context_id, live.owner, self._max_history - 1)
-        message = record.history[-1]
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
             message=message,
             history=History(conversation=tuple(map(to_common_message, (*said, message)))),
-            number=sum(item.role is Role.USER for item in record.history),
+            number=number,
             accepted_output_modes=request.configuration.accepted_output_modes,
             metadata=request.metadata,
         )
@@ -272,59 +291,95 @@ class Engine:
     # --- running turns ------------------------------------------------------------------------------------------
 
     async def _continue(self, live: LiveTask, request: SendMessageRequest) -> Subscription:
-        # Marked as running before anything is awaited: of two messages at once, one is refused.
-        live.running = True
+        # Marked as running before anything is awaited: of two messages at once, one is refused; and who cancels or
+        # stops in the meantime finds the scope that the turn will run in.
+        live.begin_turn()
+        record = live.record
+        message = request.message.model_copy(update={"task_id": record.id, "context_id": record.context_id})
+        number = 1 + sum(item.role is Role.USER for item in record.history)
         try:
-            live.said = [live.record.receive(request.message)]
-            turn = await self._turn(live, request)
-            self._keep(live, live.record.apply(StatusUpdate(TaskState.WORKING)), snapshot=True)
-            number = live.record.number
-            first = Event(number, StreamResponse(task=live.record.snapshot()).to_json())
-            self._run_soon(live, self._handler.run(turn), None)
+            turn = await self._turn(live, request, message, number=number)
+            self._check_running()
         except BaseException:
             live.running = False
+            if live.ending is not None:
+                self._end(live, live.ending)
             raise
-        await self._until_kept(live, number)
-        return self._reader(live, number, first)
+        live.said = [record.receive(message)]
+        self._keep(live, record.apply(StatusUpdate(TaskState.WORKING)), snapshot=True)
+        first = Event(record.number, StreamResponse(task=record.snapshot()).to_json())
+        self._run_soon(live, turn)
+        await self._until_kept(live, first.number)
+        return self._reader(live, first.number, first)
 
-    def _run_soon(
-        self, live: LiveTask, updates: AsyncIterator[Update | Message], first: Update | Message | None
-    ) -> None:
+    def _check_running(self) -> None:
+        if self._group is None or self._stopping:
+            raise InternalError("the server is stopping")
+
+    def _begin(self, live: LiveTask) -> None:
+        """Make the task known: its first event, with the message that it is for."""
+        live.said = list(live.record.history)
+        self._keep(live, live.record.submitted(), snapshot=True)
+
+    def _run_soon(self, live: LiveTask, turn: Turn, reply: Reply | None = None) -> None:
         if self._group is None:
-            raise InternalError("the server is shutting down")
-        live.running = True
-        live.scope = anyio.CancelScope()
-        live.ending = None
-        self._group.start_soon(self._run_turn, live, updates, first, name=f"turn of {live.record.id}")
+            raise InternalError("the server is stopping")
+        if not live.running:
+            live.begin_turn()
+        self._group.start_soon(self._run_turn, live, turn, reply, name=f"turn of {live.record.id}")
 
-    async def _run_turn(
-        self, live: LiveTask, updates: AsyncIterator[Update | Message], first: Update | Message | None
-    ) -> None:
+    async def _run_turn(self, live: LiveTask, turn: Turn, reply: Reply | None) -> None:
+        """One turn from its first update to its last, all in one task: a handler may hold cancel scopes open."""
         ending = StatusUpdate(TaskState.COMPLETED)
         try:
             with live.scope:
-                async with aclosing(updates):  # pyright: ignore[reportArgumentType]
-                    ending = await self._drive(live, updates, first) or ending
+                async with _closing(self._handler.run(turn)) as updates:
+                    ending = await self._drive(live, updates, reply) or ending
         except TailraceError as error:
             ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)))
+        except anyio.get_cancelled_exc_class():
+            if anyio.current_effective_deadline() == -math.inf:
+                raise  # the whole engine is cancelled
+            # Something that the handler awaited was cancelled. Let out, it would cancel all turns of the engine.
+            logger.exception("the handler of task %s let a cancellation out", live.record.id)
+            ending = _failed(_HANDLER_FAILED)
         except Exception:
             logger.exception("the handler of task %s failed", live.record.id)
-            ending = StatusUpdate(TaskState.FAILED, agent_message("the agent failed; its log says why"))
+            ending = _failed(_HANDLER_FAILED)
         finally:
             live.running = False
-        if live.error is None and not ends_turn(live.record.state):
-            self._end(live, live.ending or ending)
-        self._release(live)
+        if reply is None or reply.message is None:
+            self._end_turn(live, live.ending or ending)
+        if reply is not None:
+            reply.ready.set()
+
+    def _end_turn(self, live: LiveTask, ending: StatusUpdate) -> None:
+        """End a turn, whatever its last update holds: that is a handler's, and may be no update at all."""
+        if live.error is not None:
+            return
+        if not live.record.number:
+            self._begin(live)
+        try:
+            self._end(live, ending)
+        except Exception:
+            logger.exception("the last update of task %s cannot be carried out", live.record.id)
+            if not live.record.state.terminal:
+                self._end(live, live.ending or _failed(_HANDLER_FAILED))
 
     async def _drive(
-        self, live: LiveTask, updates: AsyncIterator[Update | Message], first: Update | Message | None
+        self, live: LiveTask, updates: AsyncIterator[Update | Message], reply: Reply | None
     ) -> StatusUpdate | None:
         """Keep every update until the one that ends the turn; return that one, None when none came."""
-        if first is not None:
-            ending = self._take(live, first)
-            if ending is not None:
-                return ending
+        await anyio.lowlevel.checkpoint_if_cancelled()
         async for item in updates:
+            if live.scope.cancel_called:
+                return None  # a handler that does not let itself be cancelled is not listened to any more
+            if reply is not None and not live.record.number:
+                if isinstance(item, Message):
+                    reply.message = item
+                    return None
+                self._begin(live)
+                reply.ready.set()
             ending = self._take(live, item)
             if ending is not None:
                 return ending
@@ -358,8 +413,12 @@ class Engine:
             self._keep(live, record.apply(update))
         said = ending.said or _said_in_artifacts(record)
         if said is not None:
-            live.said.append(said.model_copy(update={"context_id": record.context_id, "task_id": record.id}))
-        self._keep(live, record.apply(ending), snapshot=True)
+            said = said.model_copy(update={"context_id": record.context_id, "task_id": record.id})
+        last = record.apply(ending)
+        record.changed.clear()
+        if said is not None:
+            live.said.append(said)
+        self._keep(live, last, snapshot=True)
 
     def _keep(self, live: LiveTask, event: Event, *, snapshot: bool = False) -> None:
         if live.error is not None:
@@ -389,13 +448,22 @@ class Engine:
             live.error = error
             live.log.end()
             live.scope.cancel()
-            self._live.pop(live.record.id, None)
+            if self._live.get(live.record.id) is live:
+                del self._live[live.record.id]
+                self._given_up.add(live.record.id)
             return
         live.log.publish((event,))
-        if event.state is not None and event.state.terminal:
+        self._end_log(live)
+
+    def _end_log(self, live: LiveTask) -> None:
+        """Send the readers home when they have everything and nothing follows.
+
+        That is also so when the server stops and the task only waits: who follows may resume when we are back.
+        """
+        if live.log.number == live.record.number and (
+            live.record.state.terminal or (self._stopping and not live.running)
+        ):
             live.log.end()
-        if not live.running:
-            self._release(live)
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
@@ -419,10 +487,18 @@ class Engine:
 
     # --- start and stop -----------------------------------------------------------------------------------------
 
-    def _stop_turns(self) -> None:
+    async def _stop_on_request(self) -> None:
+        await self.stop_requested.wait()
+        self.stop()
+
+    def stop(self) -> None:
+        """End all turns, FAILED with what they have, and take no more messages: every stream then ends by itself."""
+        if self._stopping:
+            return
+        self._stopping = True
         for live in list(self._live.values()):
             if not live.running:
-                live.log.end()  # nothing more comes from here; who follows may resume when we are back
+                self._end_log(live)
             else:
                 live.ending = live.ending or _failed("the server was stopped before the answer was complete")
                 live.scope.cancel()
@@ -430,9 +506,16 @@ class Engine:
     async def _end_interrupted_tasks(self) -> None:
         """Tasks that were being worked on when the process ended: FAILED, with everything that was shown."""
         for task_id, owner in await self._store.load_unfinished():
-            live = await self._find(task_id, owner)
+            try:
+                live = await self._find(task_id, owner)
+            except ValueError:
+                logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
+                continue
             logger.warning("task %s was interrupted by a crash", task_id)
             self._end(live, _failed("the server stopped unexpectedly before the answer was complete"))
+
+
+_HANDLER_FAILED = "the agent failed; its log says why"
 
 
 def _check_message(message: Message) -> None:
@@ -445,6 +528,8 @@ def _check_message(message: Message) -> None:
         raise InvalidParamsError(
             "message.role must be ROLE_USER: the agent's messages are the agent's to make"
         )
+    if len(message.context_id) > MAX_CONTEXT_ID_LENGTH:
+        raise InvalidParamsError(f"message.contextId is longer than {MAX_CONTEXT_ID_LENGTH} characters")
     try:
         common = to_common_message(message)
     except ValueError as error:
@@ -458,8 +543,32 @@ def _failed(reason: str) -> StatusUpdate:
 
 
 def _said_in_artifacts(record: TaskRecord) -> Message | None:
-    """What a handler that does not say it itself has said: the parts of the task's artifacts."""
-    parts = tuple(part for artifact in record.snapshot().artifacts for part in artifact.parts)
+    """What a handler that does not say it itself has said: the parts of the artifacts that this turn made."""
+    parts: list[Part] = []
+    for artifact in record.snapshot().artifacts if record.changed else ():
+        facts = extension_facts(artifact.metadata)
+        if artifact.artifact_id not in record.changed or facts.get("choice"):
+            continue  # of several choices, the conversation goes on from the first
+        for part in artifact.parts:
+            if facts.get("channel") == "reasoning":
+                part = part.model_copy(
+                    update={"metadata": with_extension_facts(part.metadata, channel="reasoning")}
+                )
+            if part.text != "":
+                parts.append(part)
     if not parts:
         return None
-    return Message(message_id=str(uuid4()), role=Role.AGENT, parts=parts)
+    return Message(message_id=str(uuid4()), role=Role.AGENT, parts=tuple(parts))
+
+
+@asynccontextmanager
+async def _closing(
+    updates: AsyncIterator[Update | Message],
+) -> AsyncGenerator[AsyncIterator[Update | Message]]:
+    """Close an async generator at the end of the block; an iterator of another kind has nothing to close."""
+    try:
+        yield updates
+    finally:
+        aclose = getattr(updates, "aclose", None)
+        if aclose is not None:
+            await aclose()

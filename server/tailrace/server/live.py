@@ -1,4 +1,4 @@
-"""A task that is alive in this process: being worked on, or followed by somebody."""
+"""A task that is alive in this process: being worked on, followed by somebody, or not all written yet."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from tailrace.streaming.updates import StatusUpdate
 from tailrace.wrappers import StoreError
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class LiveTask:
     """A task with its log, and what is going on with it.
 
@@ -21,7 +21,6 @@ class LiveTask:
         record: The task as of its last event, which may not be kept yet.
         owner: Whose it is.
         log: What is kept, and shown to readers.
-        readers: How many follow it.
         running: A turn is under way.
         scope: Cancelled to end the turn.
         ending: How the turn is to end when its scope is cancelled.
@@ -32,17 +31,30 @@ class LiveTask:
     record: TaskRecord
     owner: str
     log: TaskLog
-    readers: int = 0
     running: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ending: StatusUpdate | None = None
     said: list[Message] = field(default_factory=list[Message])
     error: StoreError | None = None
 
-    @property
-    def idle(self) -> bool:
-        """Nobody works on it and nobody follows it."""
-        return not self.running and not self.readers
+    def begin_turn(self) -> None:
+        """A turn is under way from now on, and can be cancelled."""
+        self.running = True
+        self.scope = anyio.CancelScope()
+        self.ending = None
+
+
+@dataclass(eq=False, slots=True)
+class Reply:
+    """What a turn that may answer directly has come to.
+
+    Attributes:
+        message: The direct answer, once it is there; a turn without one is a task.
+        ready: It is known which of the two it is.
+    """
+
+    message: Message | None = None
+    ready: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Subscription:
@@ -59,11 +71,9 @@ class Subscription:
         first: Event | None,
         *,
         read: Callable[[LiveTask, int], Awaitable[list[Event]]],
-        release: Callable[[LiveTask], None],
     ) -> None:
         self.task_id = live.record.id
         self._read = read
-        self._release = release
         self._live = live
         self._after = after
         self._first = first
@@ -77,21 +87,15 @@ class Subscription:
         Raises:
             StoreError: Events could not be kept or read; what was yielded before is kept.
         """
-        live = self._live
-        live.readers += 1
-        try:
-            if self._first is not None:
-                yield [self._first]
-            while events := await self._read(live, self._after):
-                ends = next((at for at, event in enumerate(events) if ends_turn(event.state)), None)
-                if until_interrupted and ends is not None:
-                    yield events[: ends + 1]
-                    return
-                self._after = events[-1].number
-                yield events
-        finally:
-            live.readers -= 1
-            self._release(live)
+        if self._first is not None:
+            yield [self._first]
+        while events := await self._read(self._live, self._after):
+            ends = next((at for at, event in enumerate(events) if ends_turn(event.state)), None)
+            if until_interrupted and ends is not None:
+                yield events[: ends + 1]
+                return
+            self._after = events[-1].number
+            yield events
 
 
 def ends_turn(state: TaskState | None) -> bool:

@@ -4,6 +4,7 @@ One interface and one implementation over SQLAlchemy Core. The engine hands over
 `tailrace.server.writer`), and a batch is one transaction: either all of it is kept or none.
 """
 
+import itertools
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
@@ -22,12 +23,13 @@ from sqlalchemy import (
     Table,
     Text,
     event,
+    func,
     insert,
     select,
     update,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
@@ -194,11 +196,25 @@ class Store:
             return None
         return StoredTask(Task.model_validate_json(rows[0].snapshot), rows[0].number)
 
-    async def load_events(self, task_id: str, after: int, limit: int = 1000) -> list[Event]:
-        """The events after number ``after``, oldest first, at most ``limit``. The caller checks the owner."""
+    async def load_events(
+        self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[Event]:
+        """The events after number ``after``, oldest first. The caller checks the owner.
+
+        Args:
+            task_id: The task.
+            after: The number of the last event that is known.
+            limit: How many events at most.
+            max_bytes: How many bytes of bodies at most, though always one event; None for no bound.
+        """
+        wanted = (events.c.task_id == task_id, events.c.number > after)
+        if max_bytes is not None:
+            sizes = select(func.length(events.c.body)).where(*wanted).order_by(events.c.number).limit(limit)
+            totals = itertools.accumulate(row[0] for row in await self._read(sizes))
+            limit = max(1, sum(total <= max_bytes for total in totals))
         query = (
             select(events.c.number, events.c.body, events.c.state)
-            .where(events.c.task_id == task_id, events.c.number > after)
+            .where(*wanted)
             .order_by(events.c.number)
             .limit(limit)
         )
@@ -275,4 +291,5 @@ async def _translate_errors(what: str) -> AsyncGenerator[None]:
         yield
     except (SQLAlchemyError, OSError) as error:
         cause = getattr(error, "orig", None) or error
-        raise StoreError(f"cannot {what}: {cause}") from error
+        temporary = isinstance(error, OperationalError | OSError)
+        raise StoreError(f"cannot {what}: {cause}", temporary=temporary) from error

@@ -1,5 +1,6 @@
 """Grouped writes: one transaction for whatever many tasks have to keep, and nothing is shown before it is kept."""
 
+import logging
 from collections.abc import Callable, Sequence
 
 import anyio
@@ -7,6 +8,8 @@ import anyio
 from tailrace.server.store import Store, TaskWrite
 from tailrace.streaming.task import Event
 from tailrace.wrappers import StoreError
+
+logger = logging.getLogger("tailrace.server")
 
 Outcome = Callable[[Sequence[Event], StoreError | None], object]
 """Called once for each write, after it was kept (with None) or given up (with the error)."""
@@ -29,7 +32,7 @@ class GroupWriter:
         self,
         store: Store,
         *,
-        max_waiting: int = 10_000,
+        max_waiting: int = 1_000,
         retry_delays: Sequence[float] = (0.05, 0.25, 1.0),
     ) -> None:
         self._store = store
@@ -40,9 +43,13 @@ class GroupWriter:
         self._more: anyio.Event | None = None
         self._less: anyio.Event | None = None
         self._closing = False
+        self._closed = False
 
     def put(self, write: TaskWrite, outcome: Outcome) -> None:
         """Hand over something to be kept; returns at once, ``outcome`` tells when it was."""
+        if self._closed:
+            outcome(write.events, StoreError("the store is closed"))
+            return
         self._waiting.append((write, outcome))
         self._count += len(write.events)
         self._wake()
@@ -61,23 +68,39 @@ class GroupWriter:
 
     async def run(self) -> None:
         """Write until closed. Nothing is lost on a failing store that recovers within the retries."""
+        self._closed = False
         while True:
-            if not self._waiting:
-                if self._closing:
-                    return
+            if self._waiting:
+                await self._write_waiting()
+            elif self._closing:
+                break
+            else:
                 self._more = anyio.Event()
                 await self._more.wait()
-                continue
-            batch, self._waiting = self._waiting, []
-            self._count = 0
-            if self._less is not None:
-                self._less.set()
-                self._less = None
-            error = await self._commit([write for write, _ in batch])
-            if error is not None:
-                batch += self._withdraw({write.task_id for write, _ in batch})
-            for write, outcome in batch:
-                outcome(write.events, error)
+        self._closed, self._closing = True, False
+
+    async def _write_waiting(self) -> None:
+        batch, self._waiting = self._waiting, []
+        self._count = 0
+        if self._less is not None:
+            self._less.set()
+            self._less = None
+        error = await self._commit([write for write, _ in batch])
+        if error is None or error.temporary:
+            self._tell(batch, error)
+            return
+        # One of the tasks has something that the store does not take: the others are not to suffer for it.
+        tasks: dict[str, list[tuple[TaskWrite, Outcome]]] = {}
+        for item in batch:
+            tasks.setdefault(item[0].task_id, []).append(item)
+        for items in tasks.values():
+            self._tell(items, await self._commit([write for write, _ in items]) if len(tasks) > 1 else error)
+
+    def _tell(self, batch: list[tuple[TaskWrite, Outcome]], error: StoreError | None) -> None:
+        if error is not None:
+            batch = batch + self._withdraw({write.task_id for write, _ in batch})
+        for write, outcome in batch:
+            outcome(write.events, error)
 
     async def _commit(self, writes: list[TaskWrite]) -> StoreError | None:
         for delay in (*self._retry_delays, None):
@@ -85,8 +108,11 @@ class GroupWriter:
                 await self._store.commit(writes)
                 return None
             except StoreError as error:
-                if delay is None:
+                if delay is None or not error.temporary:
                     return error
+            except Exception as error:  # the writer is one for all tasks: it survives what one of them holds
+                logger.exception("the store failed in a way it does not know")
+                return StoreError(f"cannot write to the store: {error}", temporary=False)
             await anyio.sleep(delay)
         return None
 

@@ -98,6 +98,7 @@ class TaskRecord:
         number: The number of the last event.
         status: The present status.
         history: The messages of the task, oldest first.
+        changed: Ids of the artifacts that were set or got parts since whoever uses the record last cleared it.
     """
 
     def __init__(self, task: Task, number: int = 0) -> None:
@@ -106,6 +107,7 @@ class TaskRecord:
         self.number: int = number
         self.status = task.status
         self.history = list(task.history)
+        self.changed: set[str] = set()
         self._metadata = dict(task.metadata)
         self._artifacts: dict[str, _ArtifactRecord] = {}
         for artifact in task.artifacts:
@@ -222,13 +224,15 @@ class TaskRecord:
             record = self._open_artifact(update.artifact_id)
         if not record.ends_in_text:
             raise InvalidAgentResponseError(f"artifact {update.artifact_id!r} does not end in text")
-        record.add_text(update.text)
-        self.number += 1
-        tail = _APPENDED
+        text = update.text
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] — a handler's; nobody checked it
+            raise InvalidAgentResponseError(f"the text of a delta is of type {type(text).__name__}")
+        body = record.prefix + encode_text(text) + (_APPENDED_LAST if update.last else _APPENDED)
+        record.add_text(text)
         if update.last:
             record.open = False
-            tail = _APPENDED_LAST
-        return Event(self.number, record.prefix + encode_text(update.text) + tail)
+        self.number += 1
+        return Event(self.number, body)
 
     def _apply_artifact(self, update: ArtifactUpdate) -> Event:
         artifact = update.artifact
@@ -283,6 +287,7 @@ class TaskRecord:
 
     def _take_artifact(self, artifact: Artifact, *, append: bool, last: bool) -> None:
         known = self._artifacts.get(artifact.artifact_id)
+        self.changed.add(artifact.artifact_id)
         if append and known is not None:
             if known.ends_in_text and all(map(_is_bare_text, artifact.parts)):
                 known.add_text("".join(part.text or "" for part in artifact.parts))

@@ -85,7 +85,17 @@ class ProtocolError(TailraceError):
 
 
 class StoreError(TailraceError):
-    """Our store could not keep or find what it must."""
+    """Our store could not keep or find what it must.
+
+    Args:
+        message: What happened.
+        temporary: Whether the store is in trouble (full, locked, gone) and the same may succeed later; False when it
+            does not take this very thing.
+    """
+
+    def __init__(self, message: str, *, temporary: bool = True) -> None:
+        super().__init__(message)
+        self.temporary = temporary
 
 
 class ConfigurationError(TailraceError):

@@ -6,6 +6,7 @@ error object in an HTTP 200 response, but for a request that is not JSON-RPC at 
 
 import json
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from fastapi import Request, Response
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 
 from tailrace.server.card import PROTOCOL_VERSION
 from tailrace.server.engine import Engine
@@ -73,7 +75,10 @@ class JsonRpcBinding:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type not in ("application/json", "application/a2a+json"):
             return Response("A JSON-RPC request has Content-Type: application/json\n", 415)
-        body = await self._read_body(request)
+        try:
+            body = await self._read_body(request)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         if body is None:
             limit = self._settings.max_request_bytes
             return Response(f"The request is larger than the allowed {limit} bytes\n", 413)
@@ -174,6 +179,7 @@ class JsonRpcBinding:
             ping_interval=self._settings.ping_interval,
             send_timeout=self._settings.send_timeout,
             headers=_extension_header(request),
+            stopping=self._engine.stop_requested,
         )
 
 
@@ -186,7 +192,8 @@ def _parse(body: bytes) -> Mapping[str, Any]:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
-            value = json.loads(body)  # takes lone surrogates, which the models then mend
+            # Takes lone surrogates, which the models then mend.
+            value = json.loads(body, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise ParseError(str(error)) from None
     if isinstance(value, list):
@@ -196,10 +203,16 @@ def _parse(body: bytes) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value)
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _request_id(envelope: Mapping[str, Any]) -> JsonRpcId:
     value = envelope.get("id")
     if isinstance(value, bool) or not isinstance(value, str | int | float | None):
         raise InvalidRequestError('"id" must be a string, a number or null')
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequestError('"id" is too large a number')
     return value
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,15 @@ from pydantic import ValidationError
 from tailrace.server.app import create_app
 from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError
+
+STARTUP_FAILURE = 3
+"""The exit status of a server that could not start; uvicorn has said why."""
+
+CLOSE_TIMEOUT = 5
+"""Seconds that a client has to take the rest of what was written to a connection that is being closed."""
+
+STOP_TIMEOUT = 5
+"""Seconds that connections have to end once the server was told to stop."""
 
 
 def serve(
@@ -58,7 +68,41 @@ def run_app(app: Any, settings: Settings) -> None:
     """Serve an application until SIGINT or SIGTERM; both end it in good order, with exit status 0."""
     # uvicorn repeats the signal once it has shut down: by then there is nothing left to end but the process.
     signal.signal(signal.SIGTERM, _exit)
-    uvicorn.run(app, host=settings.host, port=settings.port, log_level="info", access_log=False)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="info",
+        access_log=False,
+        timeout_graceful_shutdown=STOP_TIMEOUT,
+    )
+    server = _Server(config)
+    with suppress(KeyboardInterrupt):  # uvicorn repeats that signal too
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
+
+
+class _Server(uvicorn.Server):
+    """Gives up connections that are closed for us but not for a client that takes nothing any more.
+
+    uvicorn closes a connection once everything written to it was taken; from such a client that is never, and its
+    socket and buffers would be held for as long as it likes.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._closing: dict[Any, int] = {}
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        transports = [connection.transport for connection in list(self.server_state.connections)]
+        closing = {transport for transport in transports if transport.is_closing()}
+        self._closing = {transport: 1 + self._closing.get(transport, 0) for transport in closing}
+        for transport, ticks in self._closing.items():
+            if ticks > 10 * CLOSE_TIMEOUT:
+                transport.abort()
+        return await super().on_tick(counter)
 
 
 def _exit(_signal: int, _frame: object) -> None:
