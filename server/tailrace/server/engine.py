@@ -6,37 +6,34 @@ to the `TaskLog` that the readers follow.
 """
 
 import logging
-import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import anyio
-import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from tailrace.server.handlers import Handler, Turn
 from tailrace.server.live import LiveTask, Reply, Subscription, ends_turn
-from tailrace.server.store import Store, StoredTask, TaskWrite
+from tailrace.server.store import Store, StoredTask
+from tailrace.server.turns import TurnRunner, failed_because
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import (
     InternalError,
-    InvalidAgentResponseError,
     InvalidParamsError,
     PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from tailrace.streaming.a2a.models import Message, Part, Role, SendMessageRequest, StreamResponse, Task
+from tailrace.streaming.a2a.models import Message, Role, SendMessageRequest, StreamResponse, Task
 from tailrace.streaming.conversation import to_common_message
-from tailrace.streaming.extension import extension_facts, with_extension_facts
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.log import Behind, TaskLog
-from tailrace.streaming.task import Event, TaskRecord, agent_message
-from tailrace.streaming.updates import StatusUpdate, Update
-from tailrace.wrappers import History, StoreError, TailraceError
+from tailrace.streaming.task import Event, TaskRecord
+from tailrace.streaming.updates import StatusUpdate
+from tailrace.wrappers import History
 
 logger = logging.getLogger("tailrace.server")
 
@@ -73,8 +70,8 @@ class Engine:
         self._live: WeakValueDictionary[str, LiveTask] = WeakValueDictionary()
         self._given_up: set[str] = set()  # tasks that the store believes to be worked on
         self._writer = GroupWriter(store)
+        self._turns = TurnRunner(handler, self._writer, self._give_up)
         self._group: TaskGroup | None = None
-        self._stopping = False
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Engine"]:
@@ -86,7 +83,7 @@ class Engine:
             StoreError: The store cannot be opened.
         """
         await self._store.open()
-        self._stopping = False
+        self._turns.stopping = False
         self.stop_requested = anyio.Event()
         try:
             async with anyio.create_task_group() as writing:
@@ -136,7 +133,7 @@ class Engine:
         self._check_running()
         self._live[live.record.id] = live
         if not self._handler.replies_directly:
-            self._begin(live)
+            self._turns.begin(live)
             self._run_soon(live, turn)
             return self._reader(live, 0)
         reply = Reply()
@@ -173,7 +170,7 @@ class Engine:
             live.scope.cancel()
             await self._until_over(live)
         else:
-            self._end(live, canceled)
+            self._turns.end(live, canceled)
         await self._until_kept(live, live.record.number)
         if live.record.state is not TaskState.CANCELED:
             raise TaskNotCancelableError(metadata={"taskId": task_id})
@@ -239,6 +236,11 @@ class Engine:
             raise TaskNotFoundError(metadata={"taskId": task_id})
         return live
 
+    def _give_up(self, live: LiveTask) -> None:
+        if self._live.get(live.record.id) is live:
+            del self._live[live.record.id]
+            self._given_up.add(live.record.id)
+
     async def _revive(self, stored: StoredTask, owner: str) -> LiveTask:
         record = TaskRecord(stored.task, stored.number)
         while events := await self._store.load_events(record.id, record.number):
@@ -254,7 +256,7 @@ class Engine:
         if record.id in self._given_up:
             self._given_up.discard(record.id)
             if not ends_turn(record.state):
-                self._end(live, _failed("the task store did not work; what followed is lost"))
+                self._turns.end(live, failed_because("the task store did not work; what followed is lost"))
         return live
 
     def _check_follow_up(self, live: LiveTask, message: Message) -> None:
@@ -303,167 +305,25 @@ class Engine:
         except BaseException:
             live.running = False
             if live.ending is not None:
-                self._end(live, live.ending)
+                self._turns.end(live, live.ending)
             raise
         live.said = [record.receive(message)]
-        self._keep(live, record.apply(StatusUpdate(TaskState.WORKING)), snapshot=True)
+        self._turns.keep(live, record.apply(StatusUpdate(TaskState.WORKING)), snapshot=True)
         first = Event(record.number, StreamResponse(task=record.snapshot()).to_json())
         self._run_soon(live, turn)
         await self._until_kept(live, first.number)
         return self._reader(live, first.number, first)
 
     def _check_running(self) -> None:
-        if self._group is None or self._stopping:
+        if self._group is None or self._turns.stopping:
             raise InternalError("the server is stopping")
-
-    def _begin(self, live: LiveTask) -> None:
-        """Make the task known: its first event, with the message that it is for."""
-        live.said = list(live.record.history)
-        self._keep(live, live.record.submitted(), snapshot=True)
 
     def _run_soon(self, live: LiveTask, turn: Turn, reply: Reply | None = None) -> None:
         if self._group is None:
             raise InternalError("the server is stopping")
         if not live.running:
             live.begin_turn()
-        self._group.start_soon(self._run_turn, live, turn, reply, name=f"turn of {live.record.id}")
-
-    async def _run_turn(self, live: LiveTask, turn: Turn, reply: Reply | None) -> None:
-        """One turn from its first update to its last, all in one task: a handler may hold cancel scopes open."""
-        ending = StatusUpdate(TaskState.COMPLETED)
-        try:
-            with live.scope:
-                async with _closing(self._handler.run(turn)) as updates:
-                    ending = await self._drive(live, updates, reply) or ending
-        except TailraceError as error:
-            ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)))
-        except anyio.get_cancelled_exc_class():
-            if anyio.current_effective_deadline() == -math.inf:
-                raise  # the whole engine is cancelled
-            # Something that the handler awaited was cancelled. Let out, it would cancel all turns of the engine.
-            logger.exception("the handler of task %s let a cancellation out", live.record.id)
-            ending = _failed(_HANDLER_FAILED)
-        except Exception:
-            logger.exception("the handler of task %s failed", live.record.id)
-            ending = _failed(_HANDLER_FAILED)
-        finally:
-            live.running = False
-        if reply is None or reply.message is None:
-            self._end_turn(live, live.ending or ending)
-        if reply is not None:
-            reply.ready.set()
-
-    def _end_turn(self, live: LiveTask, ending: StatusUpdate) -> None:
-        """End a turn, whatever its last update holds: that is a handler's, and may be no update at all."""
-        if live.error is not None:
-            return
-        if not live.record.number:
-            self._begin(live)
-        try:
-            self._end(live, ending)
-        except Exception:
-            logger.exception("the last update of task %s cannot be carried out", live.record.id)
-            if not live.record.state.terminal:
-                self._end(live, live.ending or _failed(_HANDLER_FAILED))
-
-    async def _drive(
-        self, live: LiveTask, updates: AsyncIterator[Update | Message], reply: Reply | None
-    ) -> StatusUpdate | None:
-        """Keep every update until the one that ends the turn; return that one, None when none came."""
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        async for item in updates:
-            if live.scope.cancel_called:
-                return None  # a handler that does not let itself be cancelled is not listened to any more
-            if reply is not None and not live.record.number:
-                if isinstance(item, Message):
-                    reply.message = item
-                    return None
-                self._begin(live)
-                reply.ready.set()
-            ending = self._take(live, item)
-            if ending is not None:
-                return ending
-            await self._writer.room()
-        return None
-
-    def _take(self, live: LiveTask, item: Update | Message) -> StatusUpdate | None:
-        if isinstance(item, Message):
-            raise InvalidAgentResponseError(
-                "a direct message is possible only as the first thing a handler yields"
-            )
-        if isinstance(item, StatusUpdate) and ends_turn(item.state):
-            return item
-        if not self._changes_nothing(live, item):
-            self._keep(live, live.record.apply(item))
-        return None
-
-    def _changes_nothing(self, live: LiveTask, item: Update) -> bool:
-        """A handler says WORKING first, which a task that goes on after a question is already."""
-        return (
-            isinstance(item, StatusUpdate)
-            and item.state is live.record.state
-            and item.message is None
-            and not item.metadata
-        )
-
-    def _end(self, live: LiveTask, ending: StatusUpdate) -> None:
-        """End a turn: complete what is open, then the last status, with all that joins the conversation."""
-        record = live.record
-        for update in record.closing_updates():
-            self._keep(live, record.apply(update))
-        said = ending.said or _said_in_artifacts(record)
-        if said is not None:
-            said = said.model_copy(update={"context_id": record.context_id, "task_id": record.id})
-        last = record.apply(ending)
-        record.changed.clear()
-        if said is not None:
-            live.said.append(said)
-        self._keep(live, last, snapshot=True)
-
-    def _keep(self, live: LiveTask, event: Event, *, snapshot: bool = False) -> None:
-        if live.error is not None:
-            return  # given up: what cannot be kept is not shown, and a log has no gaps
-        record = live.record
-        said, live.said = live.said, []
-        write = TaskWrite(
-            record.id,
-            live.owner,
-            record.context_id,
-            (event,),
-            record.snapshot() if snapshot else None,
-            said,
-        )
-
-        def kept(events: object, error: StoreError | None) -> None:
-            self._kept(live, event, error)
-
-        self._writer.put(write, kept)
-
-    def _kept(self, live: LiveTask, event: Event, error: StoreError | None) -> None:
-        """Show an event that is durable now; or give the task up when its events cannot be kept."""
-        if live.error is not None:
-            return
-        if error is not None:
-            logger.error("task %s is given up: %s", live.record.id, error)
-            live.error = error
-            live.log.end()
-            live.scope.cancel()
-            if self._live.get(live.record.id) is live:
-                del self._live[live.record.id]
-                self._given_up.add(live.record.id)
-            return
-        live.log.publish((event,))
-        self._end_log(live)
-
-    def _end_log(self, live: LiveTask) -> None:
-        """Send the readers home when they have everything and nothing follows.
-
-        That is also so when the server stops and the task only waits: who follows may resume when we are back.
-        """
-        if live.log.number == live.record.number and (
-            live.record.state.terminal or (self._stopping and not live.running)
-        ):
-            live.log.end()
+        self._group.start_soon(self._turns.run, live, turn, reply, name=f"turn of {live.record.id}")
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
@@ -493,14 +353,16 @@ class Engine:
 
     def stop(self) -> None:
         """End all turns, FAILED with what they have, and take no more messages: every stream then ends by itself."""
-        if self._stopping:
+        if self._turns.stopping:
             return
-        self._stopping = True
+        self._turns.stopping = True
         for live in list(self._live.values()):
             if not live.running:
-                self._end_log(live)
+                self._turns.end_log(live)
             else:
-                live.ending = live.ending or _failed("the server was stopped before the answer was complete")
+                live.ending = live.ending or failed_because(
+                    "the server was stopped before the answer was complete"
+                )
                 live.scope.cancel()
 
     async def _end_interrupted_tasks(self) -> None:
@@ -512,10 +374,9 @@ class Engine:
                 logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
                 continue
             logger.warning("task %s was interrupted by a crash", task_id)
-            self._end(live, _failed("the server stopped unexpectedly before the answer was complete"))
-
-
-_HANDLER_FAILED = "the agent failed; its log says why"
+            self._turns.end(
+                live, failed_because("the server stopped unexpectedly before the answer was complete")
+            )
 
 
 def _check_message(message: Message) -> None:
@@ -536,39 +397,3 @@ def _check_message(message: Message) -> None:
         raise InvalidParamsError(f"message: {error}") from None
     if common.tool_calls:
         raise InvalidParamsError("message: tool_calls are the agent's; a user answers with tool_results")
-
-
-def _failed(reason: str) -> StatusUpdate:
-    return StatusUpdate(TaskState.FAILED, agent_message(reason))
-
-
-def _said_in_artifacts(record: TaskRecord) -> Message | None:
-    """What a handler that does not say it itself has said: the parts of the artifacts that this turn made."""
-    parts: list[Part] = []
-    for artifact in record.snapshot().artifacts if record.changed else ():
-        facts = extension_facts(artifact.metadata)
-        if artifact.artifact_id not in record.changed or facts.get("choice"):
-            continue  # of several choices, the conversation goes on from the first
-        for part in artifact.parts:
-            if facts.get("channel") == "reasoning":
-                part = part.model_copy(
-                    update={"metadata": with_extension_facts(part.metadata, channel="reasoning")}
-                )
-            if part.text != "":
-                parts.append(part)
-    if not parts:
-        return None
-    return Message(message_id=str(uuid4()), role=Role.AGENT, parts=tuple(parts))
-
-
-@asynccontextmanager
-async def _closing(
-    updates: AsyncIterator[Update | Message],
-) -> AsyncGenerator[AsyncIterator[Update | Message]]:
-    """Close an async generator at the end of the block; an iterator of another kind has nothing to close."""
-    try:
-        yield updates
-    finally:
-        aclose = getattr(updates, "aclose", None)
-        if aclose is not None:
-            await aclose()
