@@ -120,6 +120,19 @@ async def test_a_file_that_is_no_database_is_an_error_of_the_store(tmp_path: Pat
     await store.close()
 
 
+async def test_a_store_that_another_server_has_open_is_refused(url: str) -> None:
+    first, second = Store(url), Store(url)
+    await first.open()
+    with pytest.raises(StoreError, match="in use by another process"):
+        await second.open()
+    await second.close()
+    await first.commit([write("t", 1, state=TaskState.SUBMITTED)])
+    await first.close()
+    await second.open()
+    assert await second.load_task("t", "me") is not None
+    await second.close()
+
+
 async def test_a_closed_store_says_so(url: str) -> None:
     store = Store(url)
     with pytest.raises(StoreError, match="closed"):

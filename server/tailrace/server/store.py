@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import anyio
 import msgspec
@@ -37,6 +37,11 @@ from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import Event
 from tailrace.wrappers import ConfigurationError, StoreError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
 
 _metadata = MetaData()
 
@@ -124,6 +129,7 @@ class Store:
         self._url = _async_url(url)
         self._engine: AsyncEngine | None = None
         self._writer: AsyncConnection | None = None
+        self._lock: IO[bytes] | None = None
         # A database in memory has one connection, which one transaction at a time may use.
         self._alone = None if self._url.database else anyio.Lock()
 
@@ -131,7 +137,7 @@ class Store:
         """Open the database and make the tables that are missing.
 
         Raises:
-            StoreError: It cannot be opened.
+            StoreError: It cannot be opened, or another process has it open.
         """
         options: dict[str, Any] = {"poolclass": StaticPool} if self._alone else {}
         self._engine = create_async_engine(self._url, **options)
@@ -139,6 +145,7 @@ class Store:
         async with _translate_errors("open the store"):
             if self._url.database:
                 Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+                self._lock = _lock(f"{self._url.database}.lock")
             async with self._engine.begin() as connection:
                 await connection.run_sync(_metadata.create_all)
             self._writer = await self._engine.connect()
@@ -151,6 +158,9 @@ class Store:
         if self._engine is not None:
             await self._engine.dispose()
             self._engine = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     async def commit(self, writes: Sequence[TaskWrite]) -> None:
         """Keep a batch of writes in one transaction; when this returns they are durable.
@@ -283,6 +293,25 @@ def _set_pragmas(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute("PRAGMA busy_timeout=5000")
     cursor.close()
+
+
+def _lock(path: str) -> IO[bytes] | None:
+    """Hold a file so that no other process can; it is let go when this one ends, however it ends.
+
+    Two servers on one file would each take the other's running tasks for interrupted ones, and give the same
+    numbers to different events.
+    """
+    if fcntl is None:
+        return None
+    file = Path(path).open("wb")  # held until the store is closed
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise StoreError(
+            f"the store is in use by another process, which holds {path}: one server a database"
+        ) from None
+    return file
 
 
 @asynccontextmanager
