@@ -104,9 +104,11 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path: Path) 
         (["serve", "--model", "openai:x", "--store", "mysql://x"], "TAILRACE_STORE"),
         (["serve", "--model", "openai:x", "--port", "70000"], "TAILRACE_PORT"),
         (["serve", "--model", "openai:x"], "no key for the model"),
+        (["serve", "--model", "openai:x", "--store", "sqlite:////dev/null/t.db"], "cannot open the store"),
     ):
+        environment = {"PATH": ""} | ({"TAILRACE_API_KEY": "none"} if "dev/null" in str(arguments) else {})
         done = subprocess.run(
-            tailrace(*arguments), capture_output=True, text=True, cwd=tmp_path, env={"PATH": ""}, check=False
+            tailrace(*arguments), capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
         )
         assert done.returncode == 2, done
         assert words in done.stderr

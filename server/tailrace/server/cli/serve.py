@@ -5,12 +5,14 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Any
 
+import anyio
 import typer
 import uvicorn
 from pydantic import ValidationError
 
 from tailrace.server.app import create_app
 from tailrace.server.settings import Settings
+from tailrace.server.store import Store
 from tailrace.wrappers import ConfigurationError
 
 STARTUP_FAILURE = 3
@@ -46,7 +48,18 @@ def serve(
     settings = read_settings(
         model=model, base_url=base_url, host=host, port=port, store=store, instructions=instructions
     )
-    run_app(create_app(settings), settings)
+    app = create_app(settings)
+    # Tried once before: what is wrong with a store is then one line, and not the traceback of a server's start.
+    anyio.run(_try_store, settings.store)
+    run_app(app, settings)
+
+
+async def _try_store(url: str) -> None:
+    store = Store(url)
+    try:
+        await store.open()
+    finally:
+        await store.close()
 
 
 def read_settings(**given: Any) -> Settings:
