@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from tailrace.server.handlers import Handler, Turn
 from tailrace.server.live import LiveTask, Reply, Subscription, ends_turn
+from tailrace.server.messages import check_message, whole_rounds
 from tailrace.server.store import Store, StoredTask
 from tailrace.server.turns import TurnRunner, failed_because
 from tailrace.server.writer import GroupWriter
@@ -36,9 +37,6 @@ from tailrace.streaming.updates import StatusUpdate
 from tailrace.wrappers import History
 
 logger = logging.getLogger("tailrace.server")
-
-MAX_CONTEXT_ID_LENGTH = 256
-"""Characters of a context id that a caller makes; every event of its tasks repeats it."""
 
 MAX_BATCH_BYTES = 256 * 1024
 """Bytes of events from the store that a reader gets at once: what one that takes nothing keeps in memory."""
@@ -121,7 +119,7 @@ class Engine:
         message = request.message
         if request.configuration.task_push_notification_config is not None:
             raise PushNotificationNotSupportedError
-        _check_message(message)
+        check_message(message)
         if message.task_id:
             live = await self._find(message.task_id, owner)
             self._check_follow_up(live, message)
@@ -284,7 +282,7 @@ class Engine:
             task_id=record.id,
             context_id=record.context_id,
             message=message,
-            history=History(conversation=tuple(map(to_common_message, (*said, message)))),
+            history=History(conversation=whole_rounds(map(to_common_message, (*said, message)))),
             number=number,
             accepted_output_modes=request.configuration.accepted_output_modes,
             metadata=request.metadata,
@@ -304,8 +302,10 @@ class Engine:
             self._check_running()
         except BaseException:
             live.running = False
-            if live.ending is not None:
+            if live.ending is not None and live.ending.state is TaskState.CANCELED:
                 self._turns.end(live, live.ending)
+            else:
+                self._turns.end_log(live)
             raise
         live.said = [record.receive(message)]
         self._turns.keep(live, record.apply(StatusUpdate(TaskState.WORKING)), snapshot=True)
@@ -377,23 +377,3 @@ class Engine:
             self._turns.end(
                 live, failed_because("the server stopped unexpectedly before the answer was complete")
             )
-
-
-def _check_message(message: Message) -> None:
-    """Refuse now what could not be handed to a model later, and would spoil its conversation for good.
-
-    Raises:
-        InvalidParamsError: The message is no message of a user, or holds tool calls or results of a wrong form.
-    """
-    if message.role is not Role.USER:
-        raise InvalidParamsError(
-            "message.role must be ROLE_USER: the agent's messages are the agent's to make"
-        )
-    if len(message.context_id) > MAX_CONTEXT_ID_LENGTH:
-        raise InvalidParamsError(f"message.contextId is longer than {MAX_CONTEXT_ID_LENGTH} characters")
-    try:
-        common = to_common_message(message)
-    except ValueError as error:
-        raise InvalidParamsError(f"message: {error}") from None
-    if common.tool_calls:
-        raise InvalidParamsError("message: tool_calls are the agent's; a user answers with tool_results")

@@ -13,7 +13,8 @@ message::
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -129,3 +130,16 @@ class ModelHandler(Handler):
     async def aclose(self) -> None:
         """Close the model's connections."""
         await self._model.aclose()
+
+
+@asynccontextmanager
+async def closing(
+    updates: AsyncIterator[Update | Message],
+) -> AsyncGenerator[AsyncIterator[Update | Message]]:
+    """Close an async generator at the end of the block; an iterator of another kind has nothing to close."""
+    try:
+        yield updates
+    finally:
+        aclose = getattr(updates, "aclose", None)
+        if aclose is not None:
+            await aclose()

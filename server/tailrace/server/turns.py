@@ -2,22 +2,20 @@
 
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from uuid import uuid4
+from collections.abc import AsyncIterator, Callable
 
 import anyio
 import anyio.lowlevel
 
-from tailrace.server.handlers import Handler, Turn
+from tailrace.server.handlers import Handler, Turn, closing
 from tailrace.server.live import LiveTask, Reply, ends_turn
+from tailrace.server.messages import said_in_artifacts
 from tailrace.server.store import TaskWrite
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
-from tailrace.streaming.a2a.models import Message, Part, Role
-from tailrace.streaming.extension import extension_facts, with_extension_facts
+from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.task import Event, TaskRecord, agent_message
+from tailrace.streaming.task import Event, agent_message
 from tailrace.streaming.updates import StatusUpdate, Update
 from tailrace.wrappers import StoreError, TailraceError
 
@@ -54,7 +52,7 @@ class TurnRunner:
         ending = StatusUpdate(TaskState.COMPLETED)
         try:
             with live.scope:
-                async with _closing(self._handler.run(turn)) as updates:
+                async with closing(self._handler.run(turn)) as updates:
                     ending = await self._drive(live, updates, reply) or ending
         except TailraceError as error:
             ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)))
@@ -132,11 +130,11 @@ class TurnRunner:
         record = live.record
         for update in record.closing_updates():
             self.keep(live, record.apply(update))
-        said = ending.said or _said_in_artifacts(record)
-        if said is not None:
-            said = said.model_copy(update={"context_id": record.context_id, "task_id": record.id})
+        ids = {"context_id": record.context_id, "task_id": record.id}
+        said = ending.said and ending.said.model_copy(update=ids)
         last = record.apply(ending)
-        record.changed.clear()
+        made = record.take_changed()
+        said = said or said_in_artifacts(made, record)
         if said is not None:
             live.said.append(said)
         self.keep(live, last, snapshot=True)
@@ -195,35 +193,3 @@ class TurnRunner:
 def failed_because(reason: str) -> StatusUpdate:
     """The end of a turn that went wrong, for the reason given to the caller."""
     return StatusUpdate(TaskState.FAILED, agent_message(reason))
-
-
-def _said_in_artifacts(record: TaskRecord) -> Message | None:
-    """What a handler that does not say it itself has said: the parts of the artifacts that this turn made."""
-    parts: list[Part] = []
-    for artifact in record.snapshot().artifacts if record.changed else ():
-        facts = extension_facts(artifact.metadata)
-        if artifact.artifact_id not in record.changed or facts.get("choice"):
-            continue  # of several choices, the conversation goes on from the first
-        for part in artifact.parts:
-            if facts.get("channel") == "reasoning":
-                part = part.model_copy(
-                    update={"metadata": with_extension_facts(part.metadata, channel="reasoning")}
-                )
-            if part.text != "":
-                parts.append(part)
-    if not parts:
-        return None
-    return Message(message_id=str(uuid4()), role=Role.AGENT, parts=tuple(parts))
-
-
-@asynccontextmanager
-async def _closing(
-    updates: AsyncIterator[Update | Message],
-) -> AsyncGenerator[AsyncIterator[Update | Message]]:
-    """Close an async generator at the end of the block; an iterator of another kind has nothing to close."""
-    try:
-        yield updates
-    finally:
-        aclose = getattr(updates, "aclose", None)
-        if aclose is not None:
-            await aclose()

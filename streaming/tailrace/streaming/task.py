@@ -51,21 +51,24 @@ _APPENDED_LAST = b'}]},"append":true,"lastChunk":true}}'
 class _ArtifactRecord:
     """An artifact while it grows: whole parts, and the pieces of the text that is still being added to."""
 
-    __slots__ = ("_head", "_pieces", "ends_in_text", "open", "prefix")
+    __slots__ = ("_head", "_pieces", "changed", "ends_in_text", "open", "prefix")
 
     def __init__(self, artifact: Artifact, prefix: bytes, *, open_: bool) -> None:
         self.prefix = prefix
         self.open = open_
+        self.changed = False
         self._pieces: list[str] = []
         self._set_head(artifact)
 
     def add_text(self, text: str) -> None:
         if text:
             self._pieces.append(text)
+            self.changed = True
 
     def add_parts(self, parts: tuple[Part, ...]) -> None:
         head = self.whole()
         self._pieces.clear()
+        self.changed = True
         self._set_head(head.model_copy(update={"parts": (*head.parts, *parts)}))
 
     def _set_head(self, head: Artifact) -> None:
@@ -98,7 +101,6 @@ class TaskRecord:
         number: The number of the last event.
         status: The present status.
         history: The messages of the task, oldest first.
-        changed: Ids of the artifacts that were set or got parts since whoever uses the record last cleared it.
     """
 
     def __init__(self, task: Task, number: int = 0) -> None:
@@ -107,7 +109,6 @@ class TaskRecord:
         self.number: int = number
         self.status = task.status
         self.history = list(task.history)
-        self.changed: set[str] = set()
         self._metadata = dict(task.metadata)
         self._artifacts: dict[str, _ArtifactRecord] = {}
         for artifact in task.artifacts:
@@ -181,6 +182,13 @@ class TaskRecord:
                 updates.append(ArtifactUpdate(record.whole(), last=True))
         return updates
 
+    def take_changed(self) -> list[Artifact]:
+        """The artifacts that were begun, replaced or added to since this was last asked, whole."""
+        changed = [record for record in self._artifacts.values() if record.changed]
+        for record in changed:
+            record.changed = False
+        return [record.whole() for record in changed]
+
     def snapshot(self, history_length: int | None = None) -> Task:
         """The task as it stands; its metadata says which event is the last that it includes.
 
@@ -227,12 +235,14 @@ class TaskRecord:
         text = update.text
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] — a handler's; nobody checked it
             raise InvalidAgentResponseError(f"the text of a delta is of type {type(text).__name__}")
-        body = record.prefix + encode_text(text) + (_APPENDED_LAST if update.last else _APPENDED)
+        encoded = encode_text(text)
         record.add_text(text)
+        self.number += 1
+        tail = _APPENDED
         if update.last:
             record.open = False
-        self.number += 1
-        return Event(self.number, body)
+            tail = _APPENDED_LAST
+        return Event(self.number, record.prefix + encoded + tail)
 
     def _apply_artifact(self, update: ArtifactUpdate) -> Event:
         artifact = update.artifact
@@ -287,7 +297,6 @@ class TaskRecord:
 
     def _take_artifact(self, artifact: Artifact, *, append: bool, last: bool) -> None:
         known = self._artifacts.get(artifact.artifact_id)
-        self.changed.add(artifact.artifact_id)
         if append and known is not None:
             if known.ends_in_text and all(map(_is_bare_text, artifact.parts)):
                 known.add_text("".join(part.text or "" for part in artifact.parts))
@@ -296,6 +305,7 @@ class TaskRecord:
             known.open = not last
         else:
             self._set_artifact(artifact, open_=not last)
+            self._artifacts[artifact.artifact_id].changed = True
 
     def _set_artifact(self, artifact: Artifact, *, open_: bool) -> None:
         prefix = b"".join(
