@@ -54,6 +54,9 @@ SLOTS = 4
 CONTEXT = 2048
 """Tokens of one conversation, prompt and answer together."""
 
+MAX_TOKENS = 512
+"""Tokens of one answer, where a request sets no bound of its own."""
+
 Progress = Callable[[float | None, str], None]
 """Called with the fraction done (0 to 1; None when it cannot be known) and what is going on, in a few words."""
 
@@ -274,6 +277,10 @@ def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
     # One core stays free: the engine's threads wait for each other at every step, and when another process takes
     # a core from them, 100 tokens a second become 5 (measured on two cores; one thread kept 45 of its 53). More
     # than four threads gain nothing with a model this small.
+    # Where a request does not say: the likeliest word, and an end. A model this small wanders, and once in a while
+    # it never stops by itself.
+    settings.sampling.temp = 0.0
+    settings.n_predict = MAX_TOKENS
     settings.cpuparams.n_threads = max(1, min(4, (os.cpu_count() or 1) - 1))
     settings.cache_ram_mib = 64  # kept prompts; the default is 8 GB
     settings.chat_template = chat_template
