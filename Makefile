@@ -5,18 +5,28 @@ PYTHON ?= python3
 UV     := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN    := $(UV) run --frozen --no-sync
 ONCE   ?=
+MINUTES ?= 60
 
-.PHONY: help demo test check format bench sync sync-local clean
+E2E := tests/e2e/clients
+# Those of its clients that are written in JavaScript need Node 20.
+NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
+
+.PHONY: help demo test e2e check format bench fuzz torture sync sync-local clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: sync-local ## a real model behind an A2A server, in one command (ONCE=1: stop after one answer)
 	$(RUN) tailrace demo $(if $(ONCE),--once)
 
 test: sync-local ## every test, with coverage
-	$(RUN) pytest --cov --cov-report=term $(ARGS)
+	$(RUN) pytest -n auto --dist worksteal --cov --cov-report=term $(ARGS)
+
+e2e: sync ## the official clients of every version and language against one running server
+	$(UV) sync --frozen --quiet --project $(E2E)/sdk_0_3
+	$(if $(NODE),npm ci --prefix $(E2E)/javascript --ignore-scripts --no-audit --no-fund,@echo 'No Node 20 or newer: the JavaScript clients are left out.')
+	$(RUN) pytest tests/e2e -m "$(if $(NODE),,not node)" $(ARGS)
 
 check: sync ## format, lint, imports, types
 	$(RUN) ruff format --check .
@@ -28,9 +38,14 @@ format: sync ## rewrite the code in the project's format
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 
-bench: sync ## the benchmarks, as one table of ratios
-	$(UV) sync --frozen --quiet --inexact --group bench
-	$(RUN) python -m benchmarks
+bench: sync ## the benchmarks beside the peers, as one table (ARGS=--check: hold them against the bounds)
+	$(RUN) python -m benchmarks $(ARGS)
+
+fuzz: sync ## mutated provider streams through every decoder for MINUTES=60; failing bodies go to build/fuzz/
+	PYTHONPATH=tests $(RUN) python -W error -m fuzz --minutes $(MINUTES) $(ARGS)
+
+torture: sync ## kills, stalls, faults and full disks against the real server, in full (ARGS="--only kill --seed 7")
+	PYTHONPATH=tests $(RUN) python -m torture $(ARGS)
 
 sync: $(UV) ## install what the commands need
 	@$(UV) sync --frozen --quiet --inexact
@@ -47,4 +62,4 @@ sync-local: $(UV)
 	.uv/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 clean: ## remove what the commands made
-	rm -rf .venv .uv .pytest_cache .ruff_cache .coverage* dist build .benchmarks .hypothesis
+	rm -rf .venv benchmarks/peers/.venv $(E2E)/sdk_0_3/.venv $(E2E)/javascript/node_modules .uv .pytest_cache .ruff_cache .coverage* dist build .hypothesis

@@ -11,14 +11,21 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from benchmarks import bounds, runner
+from benchmarks import bounds, recorded, runner
 from benchmarks.behaviours import BEHAVIOURS, Behaviour, named
-from benchmarks.runner import Results
+from benchmarks.runner import CONTESTANTS, OURS, Contestant, Figure, Results
+
+_ERRORS = Console(stderr=True)
+_WIDTH = 170  # of the table in a file
 
 
 def main(
     behaviour: Annotated[
         list[str] | None, typer.Option("--behaviour", "-b", help="Only this one; may be repeated.")
+    ] = None,
+    contestant: Annotated[
+        list[str] | None,
+        typer.Option("--contestant", "-c", help="Only this package beside tailrace; may be repeated."),
     ] = None,
     repeats: Annotated[
         int | None,
@@ -42,15 +49,16 @@ def main(
     if check:
         names = {item.name for item in behaviours} if behaviour else set[str]()
         behaviours = named(names | bounds.BEHAVIOURS)
-    results = _measure(behaviours, repeats)
-    console = Console()
+        contestant = [*(contestant or ()), runner.OPENAI.package] if contestant else None
+    results = _measure(behaviours, _contestants(contestant), repeats)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(_table(results, behaviours))
     if json_file is not None:
         json_file.write_text(
             json.dumps(results.to_dict(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
         )
     if check:
-        verdicts = bounds.judge(results)
+        verdicts = bounds.judge(results) + bounds.judge_recorded(recorded.costs(recorded.known_folder()))
         for verdict in verdicts:
             word = "[green]holds [/]" if verdict.holds else "[red]broken[/]"
             console.print(f"{word} {verdict.what}: {verdict.figure:.2f} ({verdict.bound})", highlight=False)
@@ -58,50 +66,67 @@ def main(
             raise typer.Exit(1)
 
 
-def _measure(behaviours: list[Behaviour], repeats: int | None) -> Results:
+def _contestants(packages: list[str] | None) -> list[Contestant]:
+    known = {item.package for item in CONTESTANTS}
+    unknown = set(packages or ()) - known
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: there are {', '.join(sorted(known))}")
+    return [item for item in CONTESTANTS if not packages or item is OURS or item.package in packages]
+
+
+def _measure(behaviours: list[Behaviour], contestants: list[Contestant], repeats: int | None) -> Results:
     results = Results()
-    tasks = runner.tasks(behaviours)
+    tasks = runner.tasks(behaviours, contestants)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed}/{task.total}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("", total=len(tasks))
+    with Progress(*columns, console=_ERRORS, transient=True) as progress:
+        bar = progress.add_task("installing the peers", total=len(tasks))
+        runner.prepare({contestant for contestant, _ in tasks})
         for contestant, wanted in tasks:
             names = ", ".join(item.name for item in wanted)
             progress.update(bar, description=f"{contestant.package}: {names}")
             try:
-                results.figures += runner.run(contestant, wanted, repeats)
-            except subprocess.CalledProcessError:
-                Console(stderr=True).print(f"{contestant.package} failed at {names}", style="red")
+                runner.run(contestant, wanted, results, repeats)
+            except subprocess.CalledProcessError as error:
+                _ERRORS.print(
+                    error.stderr, f"{contestant.package} failed at {names}", style="red", markup=False
+                )
                 sys.exit(1)
             progress.advance(bar)
     return results
 
 
 def _table(results: Results, behaviours: list[Behaviour]) -> Table:
-    versions = runner.machine()
-    title = f"µs of CPU time a chunk · {versions['python']} · {versions['processor']}"
+    machine = runner.machine()
+    title = f"µs of CPU time a chunk, and how many times tailrace's · {machine['python']} · {machine['processor']}"
     table = Table(title=title, title_justify="left")
-    table.add_column("behaviour")
-    table.add_column("contestant")
-    for name in ("median", "min", "max", "ratio"):
-        table.add_column(name, justify="right")
+    table.add_column("behaviour", no_wrap=True)
+    shown = [contestant for contestant in CONTESTANTS if contestant.package in results.versions]
+    for contestant in shown:
+        table.add_column(f"{contestant.package}\n{results.versions[contestant.package]}", justify="right")
+    previous = ""
     for behaviour in behaviours:
-        label = behaviour.title
-        for contestant in runner.CONTESTANTS:
-            figure = results.of(behaviour.name, contestant.package)
-            if figure is None:
-                continue
-            ratio = results.ratio(figure)
-            table.add_row(
-                label,
-                f"{contestant.package} {versions['versions'][contestant.package]}",
-                f"{figure.median:.2f}",
-                f"{min(figure.repeats):.2f}",
-                f"{max(figure.repeats):.2f}",
-                "" if ratio is None or contestant is runner.OURS else f"{ratio:.1f}",
-            )
-            label = ""
-        table.add_section()
+        section = behaviour.group if behaviour.group == "parts" else behaviour.stage
+        if previous and previous != section:
+            table.add_section()
+        previous = section
+        cells = (_cell(results.of(behaviour.name, contestant.package), results) for contestant in shown)
+        table.add_row(behaviour.title, *cells)
     return table
+
+
+def _cell(figure: Figure | None, results: Results) -> str:
+    if figure is None:
+        return ""
+    if figure.failure:
+        return f"[red]fails: {figure.failure.partition(':')[0]}[/]"
+    if figure.contestant == OURS.package:
+        return f"{figure.median:.2f} ({min(figure.repeats):.2f} … {max(figure.repeats):.2f})"
+    ratio = results.ratio(figure)
+    return _short(figure.median) if ratio is None else f"{_short(figure.median)}  {_short(ratio)}x"
+
+
+def _short(number: float) -> str:
+    return f"{number:.0f}" if number >= 100 else f"{number:.1f}"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,10 @@ from benchmarks.inputs import DISTINCT_CHUNKS, Shape, Stream, make_stream
 class Stage(StrEnum):
     """Which part of the way a behaviour measures."""
 
+    ANSWER = "answer"
+    """Bytes of a whole body in, one message out: decoded, wrapped, accumulated."""
+    CHUNK = "chunk"
+    """The same for the chunks between the beginning and the end of a body."""
     PATH = "path"
     """Bytes of the body in; the answer folded, and (where a contestant has them) encoded A2A events out."""
     SSE = "sse"
@@ -35,7 +39,7 @@ class Behaviour:
         shape: What the stream carries.
         chunks: How long one stream is.
         chunks_per_read: How many chunks arrive together.
-        whole: Beginning and ending the stream are measured too, and counted to its chunks.
+        whole: Beginning and ending the task are measured too, and counted to its chunks.
     """
 
     name: str
@@ -56,17 +60,53 @@ class Behaviour:
         return list(islice(cycle(distinct), max(1, least_chunks // self.chunks)))
 
 
+def _answer(name: str, title: str, shape: Shape, chunks: int = 1000) -> Behaviour:
+    return Behaviour(name, title, name, Stage.ANSWER, shape, chunks)
+
+
+def _chunk(name: str, title: str, shape: Shape, chunks_per_read: int = 1) -> Behaviour:
+    name, title = f"chunk-{name}", f"a chunk: {title}"
+    return Behaviour(name, title, name, Stage.CHUNK, shape, chunks_per_read=chunks_per_read)
+
+
 BEHAVIOURS = (
-    Behaviour("text-100", "text, 100 chunks", "length", chunks=100),
-    Behaviour("text-1000", "text, 1,000 chunks", "length", chunks=1000),
-    Behaviour("text-4000", "text, 4,000 chunks", "length", chunks=4000),
-    Behaviour("text-16000", "text, 16,000 chunks", "length", chunks=16_000),
-    Behaviour("whole-100", "text, 100 chunks, all in", "whole", chunks=100, whole=True),
-    Behaviour("merged", "text, 20 chunks a read", "merged", chunks_per_read=20),
-    Behaviour("openrouter", "text, OpenRouter", "openrouter", shape=Shape.OPENROUTER),
-    Behaviour("azure", "text, Azure", "azure", shape=Shape.AZURE),
-    Behaviour("reasoning", "reasoning", "reasoning", shape=Shape.REASONING),
-    Behaviour("tool-call", "tool call", "tool-call", shape=Shape.TOOL_CALL),
+    _answer("openai", "OpenAI, text", Shape.TEXT),
+    _answer("openai-short", "OpenAI, text, 20 chunks", Shape.TEXT, 15),  # and five that begin and end it
+    _answer("openai-reasoning", "compatible, reasoning, 8,000", Shape.REASONING, 8000),
+    _answer("openai-tool-call", "OpenAI, tool call", Shape.TOOL_CALL),
+    _answer("azure", "Azure, text", Shape.AZURE),
+    _answer("openrouter", "OpenRouter, text", Shape.OPENROUTER),
+    _answer("mistral", "Mistral, text", Shape.MISTRAL),
+    _answer("mistral-reasoning", "Mistral, reasoning", Shape.MISTRAL_REASONING),
+    _chunk("openai", "OpenAI, text", Shape.TEXT),
+    _chunk("openai-merged", "OpenAI, text, 20 a read", Shape.TEXT, 20),
+    _chunk("openai-reasoning", "compatible, reasoning", Shape.REASONING),
+    _chunk("openai-tool-call", "OpenAI, tool call", Shape.TOOL_CALL),
+    _chunk("azure", "Azure, text", Shape.AZURE),
+    _chunk("openrouter", "OpenRouter, text", Shape.OPENROUTER),
+    _chunk("mistral", "Mistral, text", Shape.MISTRAL),
+    _chunk("mistral-reasoning", "Mistral, reasoning", Shape.MISTRAL_REASONING),
+    _chunk("responses", "Responses, text", Shape.RESPONSES),
+    _chunk("anthropic", "Anthropic, text", Shape.ANTHROPIC),
+    _chunk("gemini", "Gemini, text", Shape.GEMINI),
+    _chunk("ollama", "Ollama, text", Shape.OLLAMA),
+    _chunk("cohere", "Cohere, text", Shape.COHERE),
+    _chunk("bedrock", "Bedrock, text", Shape.BEDROCK),
+    _chunk("bedrock-invoke", "Bedrock InvokeModel, text", Shape.BEDROCK_INVOKE),
+    _chunk("completions", "Completions, text", Shape.COMPLETIONS),
+    _chunk("gemini-array", "Gemini array, text", Shape.GEMINI_ARRAY),
+    _chunk("interactions", "Interactions, text", Shape.INTERACTIONS),
+    _chunk("ollama-generate", "Ollama generate, text", Shape.OLLAMA_GENERATE),
+    Behaviour("text-100", "A2A: text, 100 chunks", "length", chunks=100),
+    Behaviour("text-1000", "A2A: text, 1,000 chunks", "length", chunks=1000),
+    Behaviour("text-4000", "A2A: text, 4,000 chunks", "length", chunks=4000),
+    Behaviour("text-16000", "A2A: text, 16,000 chunks", "length", chunks=16_000),
+    Behaviour("whole-100", "A2A: text, 100 chunks, all in", "whole", chunks=100, whole=True),
+    Behaviour("merged", "A2A: text, 20 chunks a read", "merged", chunks_per_read=20),
+    Behaviour("text-azure", "A2A: text, Azure", "text-azure", shape=Shape.AZURE),
+    Behaviour("text-openrouter", "A2A: text, OpenRouter", "text-openrouter", shape=Shape.OPENROUTER),
+    Behaviour("reasoning", "A2A: reasoning", "reasoning", shape=Shape.REASONING),
+    Behaviour("tool-call", "A2A: tool call", "tool-call", shape=Shape.TOOL_CALL),
     Behaviour("sse", "SSE alone", "parts", Stage.SSE),
     Behaviour("decode", "SSE and JSON alone", "parts", Stage.DECODE),
     Behaviour("fold", "fold alone", "parts", Stage.FOLD),

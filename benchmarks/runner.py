@@ -5,14 +5,19 @@ import itertools
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.behaviours import Behaviour, Stage
+
+PEERS = Path(__file__).parent / "peers"
+"""The project that pins the peers, and where their environments are made (``.venv/<group>``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +29,33 @@ class Contestant:
         package: The distribution that is measured.
         stages: What it can do.
         repeats: How often each behaviour is measured; fewer for who takes long.
+        group: The dependency group of `PEERS` that it is installed from; empty for what this environment holds.
+        every_format: It reads all formats, not only Chat Completions.
     """
 
     module: str
     package: str
     stages: frozenset[Stage]
     repeats: int
+    group: str = ""
+    every_format: bool = False
+
+    def measures(self, behaviour: Behaviour) -> bool:
+        """It can do this one."""
+        return behaviour.stage in self.stages and (self.every_format or behaviour.shape.is_chat_completions)
 
 
-OURS = Contestant("tailrace", "tailrace", frozenset(Stage), repeats=15)
-OPENAI = Contestant("openai", "openai", frozenset(Stage) - {Stage.ENCODE}, repeats=5)
-CONTESTANTS = (OURS, OPENAI, Contestant("a2a_sdk", "a2a-sdk", frozenset({Stage.ENCODE}), repeats=7))
+_ANSWER = frozenset({Stage.ANSWER})
+OURS = Contestant("tailrace", "tailrace", frozenset(Stage), repeats=15, every_format=True)
+OPENAI = Contestant("openai", "openai", frozenset(Stage) - {Stage.ENCODE}, repeats=5, group="openai")
+CONTESTANTS = (
+    OURS,
+    OPENAI,
+    Contestant("litellm", "litellm", _ANSWER, repeats=3, group="litellm"),
+    Contestant("langchain_openai", "langchain-openai", _ANSWER, repeats=3, group="langchain-openai"),
+    Contestant("pydantic_ai", "pydantic-ai-slim", _ANSWER, repeats=3, group="pydantic-ai"),
+    Contestant("a2a_sdk", "a2a-sdk", frozenset({Stage.ENCODE}), repeats=7),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +65,14 @@ class Figure:
     Attributes:
         behaviour: The behaviour's name.
         contestant: The contestant's distribution.
-        repeats: µs of CPU time a chunk, of each repeat.
+        repeats: µs of CPU time a chunk, of each repeat; none where it failed.
+        failure: What went wrong, beginning with the exception's name; empty where nothing did.
     """
 
     behaviour: str
     contestant: str
     repeats: tuple[float, ...]
+    failure: str = ""
 
     @property
     def median(self) -> float:
@@ -59,9 +82,15 @@ class Figure:
 
 @dataclass(slots=True)
 class Results:
-    """The figures of one run."""
+    """The figures of one run.
+
+    Attributes:
+        figures: In the order measured.
+        versions: Of each contestant, as installed where it ran.
+    """
 
     figures: list[Figure] = field(default_factory=list[Figure])
+    versions: dict[str, str] = field(default_factory=dict[str, str])
 
     def of(self, behaviour: str, contestant: str = OURS.package) -> Figure | None:
         """The figure, if it was measured."""
@@ -71,68 +100,107 @@ class Results:
         return next(found, None)
 
     def ratio(self, figure: Figure) -> float | None:
-        """How many times ours it needs; None where ours was not measured."""
+        """How many times ours it needs; None where one of both has no figure."""
         ours = self.of(figure.behaviour)
-        return None if ours is None else figure.median / ours.median
+        return None if ours is None or not (ours.repeats and figure.repeats) else figure.median / ours.median
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, with what it was measured on, for a file."""
         return {
             "machine": machine(),
+            "versions": self.versions,
             "unit": "µs of CPU time a chunk",
-            "figures": [
-                {
-                    "behaviour": figure.behaviour,
-                    "contestant": figure.contestant,
-                    "median": round(figure.median, 4),
-                    "min": round(min(figure.repeats), 4),
-                    "max": round(max(figure.repeats), 4),
-                    "ratio": None if (ratio := self.ratio(figure)) is None else round(ratio, 2),
-                    "repeats": [round(repeat, 4) for repeat in figure.repeats],
-                }
-                for figure in self.figures
-            ],
+            "figures": [self._to_dict(figure) for figure in self.figures],
+        }
+
+    def _to_dict(self, figure: Figure) -> dict[str, Any]:
+        fields: dict[str, Any] = {"behaviour": figure.behaviour, "contestant": figure.contestant}
+        if figure.failure:
+            return {**fields, "failure": figure.failure}
+        ratio = self.ratio(figure)
+        return {
+            **fields,
+            "median": round(figure.median, 4),
+            "min": round(min(figure.repeats), 4),
+            "max": round(max(figure.repeats), 4),
+            "ratio": None if ratio is None else round(ratio, 2),
+            "repeats": [round(repeat, 4) for repeat in figure.repeats],
         }
 
 
 def machine() -> dict[str, Any]:
     """What a figure depends on: interpreter, processor, versions."""
-    packages = [contestant.package for contestant in CONTESTANTS] + ["msgspec", "pydantic"]
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.platform(terse=True),
         "processor": _processor(),
         "cpus": os.cpu_count(),
-        "versions": {package: importlib.metadata.version(package) for package in packages},
+        "versions": {package: importlib.metadata.version(package) for package in ("msgspec", "pydantic")},
     }
 
 
-def tasks(behaviours: Sequence[Behaviour]) -> list[tuple[Contestant, list[Behaviour]]]:
+def tasks(
+    behaviours: Sequence[Behaviour], contestants: Sequence[Contestant] = CONTESTANTS
+) -> list[tuple[Contestant, list[Behaviour]]]:
     """Who measures what in one process; contestants take turns, so that a drift of the machine meets them all."""
     return [
         (contestant, wanted)
         for _, group in itertools.groupby(behaviours, key=lambda behaviour: behaviour.group)
         for members in [list(group)]
-        for contestant in CONTESTANTS
-        if (wanted := [behaviour for behaviour in members if behaviour.stage in contestant.stages])
+        for contestant in contestants
+        if (wanted := [behaviour for behaviour in members if contestant.measures(behaviour)])
     ]
 
 
-def run(
-    contestant: Contestant, behaviours: Iterable[Behaviour], repeats: int | None = None
-) -> Iterator[Figure]:
-    """Measure behaviours of one contestant in a new process.
+def prepare(contestants: Iterable[Contestant]) -> None:
+    """Install the peers, as their lock file says, each group in an environment of its own.
 
     Raises:
-        subprocess.CalledProcessError: It failed; what it said is on stderr.
+        subprocess.CalledProcessError: It failed; what uv said is on stderr.
+        FileNotFoundError: There is no uv.
     """
-    command = [sys.executable, "-m", f"benchmarks.contestants.{contestant.module}", "--json"]
+    for group in {contestant.group for contestant in contestants if contestant.group}:
+        command = [_uv(), "sync", "--quiet", "--frozen", "--project", str(PEERS), "--only-group", group]
+        command += ["--python", f"{sys.version_info.major}.{sys.version_info.minor}"]
+        environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(PEERS / ".venv" / group)}
+        subprocess.run(command, check=True, env=environment)
+
+
+def run(
+    contestant: Contestant, behaviours: Iterable[Behaviour], results: Results, repeats: int | None = None
+) -> None:
+    """Measure behaviours of one contestant in a new process, and add the figures to the results.
+
+    Raises:
+        subprocess.CalledProcessError: It failed; what it said is in ``stderr``.
+    """
+    python = (
+        str(PEERS / ".venv" / contestant.group / _BINARIES / "python") if contestant.group else sys.executable
+    )
+    command = [python, "-m", f"benchmarks.contestants.{contestant.module}", "--json"]
     command += ["--repeats", str(repeats or contestant.repeats)]
     for behaviour in behaviours:
         command += ["--behaviour", behaviour.name]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    for name, figures in json.loads(output).items():
-        yield Figure(name, contestant.package, tuple(figures))
+    # What a package warns of while it fails would fill pages.
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"} if contestant.group else None
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    found = json.loads(done.stdout)
+    results.versions[contestant.package] = found["version"]
+    for name, figures in found["figures"].items():
+        results.figures.append(Figure(name, contestant.package, tuple(figures)))
+    for name, failure in found["failures"].items():
+        results.figures.append(Figure(name, contestant.package, (), failure))
+
+
+_BINARIES = "Scripts" if sys.platform == "win32" else "bin"
+
+
+def _uv() -> str:
+    """Whoever runs this with uv tells where it is; else it is searched."""
+    found = os.environ.get("UV") or shutil.which("uv")
+    if found is None:
+        raise FileNotFoundError("uv is needed to install the peers; run `make bench`, which fetches it")
+    return found
 
 
 def _processor() -> str:

@@ -1,6 +1,6 @@
 """The documents say what is true: their examples run, their links lead somewhere, their tables are complete.
 
-``python tests/test_docs.py`` writes the table of settings in docs/settings.md anew.
+``python tests/test_docs.py`` writes the tables in docs/settings.md and docs/providers.md anew.
 """
 
 import inspect
@@ -25,13 +25,17 @@ from tailrace.server.cli import app as cli
 from tailrace.streaming import EXTENSION_URI
 from tailrace.streaming.a2a import AgentExtension, Message, StreamResponse
 from tailrace.wrappers import SSEDecoder
+from tailrace.wrappers import providers as registry
+from tailrace.wrappers.providers import FORMATS, providers
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 SETTINGS_PAGE = ROOT / "docs/settings.md"
+PROVIDERS_PAGE = ROOT / "docs/providers.md"
 EXTENSION_PAGE = ROOT / "docs/extension.md"
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+_TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -68,13 +72,20 @@ def run(block: Block) -> dict[str, Any]:
 def _in_the_projects_folder(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TAILRACE_STORE", "sqlite://")
+    # What an example registers ends with it.
+    for name in ("_providers", "_names"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
 
 
-PYTHON = blocks(ROOT / "README.md", "python")
+PYTHON = [
+    block
+    for page in (ROOT / "README.md", PROVIDERS_PAGE, ROOT / "docs/agent-card.md", ROOT / "docs/sdk.md")
+    for block in blocks(page, "python")
+]
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block.line}")
-def test_the_python_of_the_readme_runs_and_prints_what_it_says(
+def test_the_python_of_the_pages_runs_and_prints_what_it_says(
     block: Block, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(block)
@@ -104,14 +115,16 @@ def _names_of(block: Block) -> list[tuple[str, Any]]:
 def test_commands_that_a_page_prints_exist(page: Path) -> None:
     program = typer.main.get_command(cli)
     assert isinstance(program, typer.core.TyperGroup)
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     for block in blocks(page, "sh"):
         for words in re.findall(r"^(?:\w+=\S+ )*(?:\.venv/bin/)?tailrace (.*)$", block.text, re.MULTILINE):
             command, *rest = words.partition("#")[0].split()
             assert command in program.commands
             known = {option for each in program.commands[command].params for option in each.opts}
             assert {word for word in rest if word.startswith("--")} <= known, words
-        for target in re.findall(r"^make ([a-z-]+)", block.text, re.MULTILINE):
+        for target in re.findall(r"^make ([a-z0-9-]+)", block.text, re.MULTILINE):
             assert target in targets
 
 
@@ -159,6 +172,40 @@ def settings_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def test_every_provider_is_in_the_tables() -> None:
+    page = PROVIDERS_PAGE.read_text(encoding="utf-8")
+    assert _TABLE.findall(page) == provider_tables(), "python tests/test_docs.py writes the tables anew"
+
+
+def provider_tables() -> list[str]:
+    """The tables of providers and of formats, from the registry."""
+    who = ["| provider | also called | format | key | address |", "|---|---|---|---|---|"]
+    for each in providers():
+        address = f"`{each.base_url_variable}`" if each.base_url_variable else each.base_url or ""
+        cells = (
+            _code(each.name),
+            _code(*each.aliases),
+            each.wire_format.title,
+            _code(*each.key_variables),
+            address,
+        )
+        who.append(f"| {' | '.join(cells)} |")
+    what = [
+        "| format | tool arguments arrive | reasoning | sends | streams | needs |",
+        "|---|---|---|---|---|---|",
+    ]
+    for wire in FORMATS.values():
+        extra = f"`pip install 'tailrace[{wire.extra}]'`" if wire.extra else ""
+        sends, streams = (", ".join(("text", "tools", *more)) for more in (wire.sends, wire.streams))
+        arriving = "whole" if wire.arguments == "whole" else "in fragments"
+        what.append(f"| {wire.title} | {arriving} | {wire.reasoning} | {sends} | {streams} | {extra} |")
+    return ["".join(f"{line}\n" for line in table) for table in (who, what)]
+
+
+def _code(*names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def _attributes(documented: type) -> str:
     return (inspect.getdoc(documented) or "").partition("Attributes:\n")[2]
 
@@ -186,11 +233,11 @@ def test_the_extension_is_declared_as_its_specification_says() -> None:
 
 
 def main() -> None:
-    """Write the table of settings anew."""
-    page = SETTINGS_PAGE.read_text(encoding="utf-8")
-    table = settings_table()
-    first, *rest = re.split(r"(?:^\|.*\n)+", page, flags=re.MULTILINE)
-    SETTINGS_PAGE.write_text(first + table + "".join(rest), encoding="utf-8")
+    """Write the tables anew."""
+    for page, tables in ((SETTINGS_PAGE, [settings_table()]), (PROVIDERS_PAGE, provider_tables())):
+        anew = iter(tables)
+        text = _TABLE.sub(lambda _: next(anew), page.read_text(encoding="utf-8"))  # noqa: B023 — used at once
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from openai.types.chat import ChatCompletionChunk
 
 from benchmarks import inputs
 from benchmarks.behaviours import Stage
-from benchmarks.inputs import Part, Shape
+from benchmarks.bodies import Kind
+from benchmarks.inputs import Part
 from benchmarks.measure import main
 
 _CLIENT = OpenAI(api_key="none", base_url="http://127.0.0.1:9/")
@@ -47,12 +48,12 @@ def open_stream(stream: inputs.Stream) -> Iterator[ChatCompletionChunk]:
     return iter(Stream(cast_to=ChatCompletionChunk, response=body, client=_CLIENT))
 
 
-def answer(state: State, shape: Shape) -> str:
+def answer(state: State, kind: Kind) -> str:
     """What the accumulated answer says."""
     message: dict[str, Any] = state.current_completion_snapshot.choices[0].message.to_dict()
-    if shape is Shape.REASONING:
+    if kind is Kind.REASONING:
         return message["reasoning_content"]
-    if shape is Shape.TOOL_CALL:
+    if kind is Kind.CALL:
         return message["tool_calls"][0]["function"]["arguments"]
     return message["content"]
 
@@ -73,7 +74,17 @@ class PathRun:
 
     def result(self) -> str:
         """What the fold made of it."""
-        return answer(self._state, self._stream.shape)
+        return answer(self._state, self._stream.shape.kind)
+
+
+class AnswerRun(PathRun):
+    """Bytes in, the final completion out."""
+
+    def take(self, part: Part) -> None:
+        """Decode and fold; at the end make the completion."""
+        super().take(part)
+        if part is self._stream.closing:
+            self._state.get_final_completion()
 
 
 class SSERun:
@@ -95,7 +106,7 @@ class SSERun:
         state = State()
         for payload in self._payloads:
             state.handle_chunk(ChatCompletionChunk.model_validate_json(payload))
-        return answer(state, self._stream.shape)
+        return answer(state, self._stream.shape.kind)
 
 
 class DecodeRun:
@@ -115,7 +126,7 @@ class DecodeRun:
         state = State()
         for chunk in self._chunks:
             state.handle_chunk(chunk)
-        return answer(state, self._stream.shape)
+        return answer(state, self._stream.shape.kind)
 
 
 class FoldRun:
@@ -135,12 +146,19 @@ class FoldRun:
 
     def result(self) -> str:
         """What the fold made of it."""
-        return answer(self._state, self._stream.shape)
+        return answer(self._state, self._stream.shape.kind)
 
 
 if __name__ == "__main__":
     main(
         "openai",
-        {Stage.PATH: PathRun, Stage.SSE: SSERun, Stage.DECODE: DecodeRun, Stage.FOLD: FoldRun},
+        {
+            Stage.ANSWER: AnswerRun,
+            Stage.CHUNK: AnswerRun,
+            Stage.PATH: PathRun,
+            Stage.SSE: SSERun,
+            Stage.DECODE: DecodeRun,
+            Stage.FOLD: FoldRun,
+        },
         least_chunks=2000,
     )

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from benchmarks.behaviours import Stage
-from benchmarks.inputs import Part, Shape, Stream
+from benchmarks.bodies import Kind
+from benchmarks.inputs import Part, Stream
 from benchmarks.measure import main
 from tailrace.streaming.a2a.models import Artifact, Task, TaskStatus
 from tailrace.streaming.a2a.models import Part as A2APart
@@ -15,6 +16,7 @@ from tailrace.streaming.translator import ResponseTranslator
 from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta
 from tailrace.wrappers import ChunkWrapper, SSEDecoder
 from tailrace.wrappers.openai import ChatCompletionsDecoder
+from tailrace.wrappers.providers import find_provider
 
 
 def begun_task() -> TaskRecord:
@@ -30,12 +32,12 @@ def begun_task() -> TaskRecord:
     return record
 
 
-def answer(accumulator: Accumulator, shape: Shape) -> str:
+def answer(accumulator: Accumulator, kind: Kind) -> str:
     """What the accumulated answer says."""
     assembly = accumulator.choices[0]
-    if shape is Shape.REASONING:
+    if kind is Kind.REASONING:
         return assembly.reasoning
-    if shape is Shape.TOOL_CALL:
+    if kind is Kind.CALL:
         return json.dumps(assembly.tool_calls[0].arguments, ensure_ascii=False, separators=(",", ":"))
     return assembly.text
 
@@ -43,6 +45,33 @@ def answer(accumulator: Accumulator, shape: Shape) -> str:
 def decoded(part: Part, decoder: ChatCompletionsDecoder) -> list[ChunkWrapper[Any]]:
     """A part as the chunks in it."""
     return [chunk for data in part.reads for chunk in decoder.feed(data)]
+
+
+class AnswerRun:
+    """Bytes in, the message out."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._decoder = find_provider(stream.shape.provider).wire_format.create_decoder()
+        self._accumulator = Accumulator()
+
+    def take(self, part: Part) -> None:
+        """Decode and fold; at the end make the message."""
+        feed, add = self._decoder.feed, self._accumulator.add
+        for data in part.reads:
+            for chunk in feed(data):
+                add(chunk)
+        if part is self._stream.closing:
+            for chunk in self._decoder.close():
+                add(chunk)
+            self._accumulator.close()
+            self._accumulator.message()
+
+    def result(self) -> str:
+        """What the fold made of it."""
+        if self._accumulator.error is not None:
+            raise self._accumulator.error
+        return answer(self._accumulator, self._stream.shape.kind)
 
 
 class PathRun:
@@ -66,7 +95,7 @@ class PathRun:
 
     def result(self) -> str:
         """What the fold made of it."""
-        return answer(self._translator.accumulator, self._stream.shape)
+        return answer(self._translator.accumulator, self._stream.shape.kind)
 
 
 class SSERun:
@@ -90,7 +119,7 @@ class SSERun:
         for payload in self._payloads:
             for chunk in decoder.feed(b"data: " + payload + b"\n\n"):
                 accumulator.add(chunk)
-        return answer(accumulator, self._stream.shape)
+        return answer(accumulator, self._stream.shape.kind)
 
 
 class DecodeRun:
@@ -112,7 +141,7 @@ class DecodeRun:
         accumulator = Accumulator()
         for chunk in self._chunks:
             accumulator.add(chunk)
-        return answer(accumulator, self._stream.shape)
+        return answer(accumulator, self._stream.shape.kind)
 
 
 class FoldRun:
@@ -132,7 +161,7 @@ class FoldRun:
 
     def result(self) -> str:
         """What the fold made of it."""
-        return answer(self._accumulator, self._stream.shape)
+        return answer(self._accumulator, self._stream.shape.kind)
 
 
 class EncodeRun:
@@ -163,6 +192,8 @@ if __name__ == "__main__":
     main(
         "tailrace",
         {
+            Stage.ANSWER: AnswerRun,
+            Stage.CHUNK: AnswerRun,
             Stage.PATH: PathRun,
             Stage.SSE: SSERun,
             Stage.DECODE: DecodeRun,

@@ -70,7 +70,8 @@ async def test_after_kill_9_everything_shown_is_there_and_nothing_is_left_workin
 async def test_sigterm_ends_the_server_and_its_streams_in_bounded_time(tmp_path: Path) -> None:
     script = [*openai_stream(["half"], finish=None), Hang()]
     async with ScriptedUpstream(script) as upstream:
-        with served(tmp_path / "log", *options(upstream, tmp_path / "t.db")) as server:
+        arguments = options(upstream, tmp_path / "t.db")
+        with served(tmp_path / "log", *arguments, TAILRACE_SHUTDOWN_GRACE="0.2") as server:
             await server.ready()
             async with anyio.create_task_group() as group:
                 group.start_soon(_read_until, server.url, "never")
@@ -103,7 +104,8 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path: Path) 
         (["serve", "--model", "nobody:x"], "unknown provider 'nobody'"),
         (["serve", "--model", "openai:x", "--store", "mysql://x"], "TAILRACE_STORE"),
         (["serve", "--model", "openai:x", "--port", "70000"], "TAILRACE_PORT"),
-        (["serve", "--model", "openai:x"], "no key for the model"),
+        (["serve", "--model", "ollama:x", "--host", "0.0.0.0"], "--allow-anonymous"),
+        (["serve", "--model", "openai:x"], "no key for openai:x: set OPENAI_API_KEY"),
         (["serve", "--model", "openai:x", "--store", "sqlite:////dev/null/t.db"], "cannot open the store"),
     ):
         environment = {"PATH": ""} | ({"TAILRACE_API_KEY": "none"} if "dev/null" in str(arguments) else {})

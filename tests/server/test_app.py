@@ -30,7 +30,14 @@ async def test_the_card_names_the_address_it_was_asked_at() -> None:
             assert response.status == 200
             card = AgentCard.model_validate_json(await response.read())
     assert card.name == "Echo"
-    assert [interface.url for interface in card.supported_interfaces] == [f"{url}/"]
+    assert [
+        (each.protocol_binding, each.protocol_version, each.url) for each in card.supported_interfaces
+    ] == [
+        ("JSONRPC", "1.0", f"{url}/"),
+        ("HTTP+JSON", "1.0", url),
+        ("JSONRPC", "0.3", f"{url}/"),
+        ("HTTP+JSON", "0.3", url),
+    ]
     assert card.capabilities.streaming
     assert [extension.uri for extension in card.capabilities.extensions] == ["urn:tailrace:ext:stream:v1"]
 
@@ -45,6 +52,29 @@ async def test_the_card_is_not_sent_again_to_whoever_has_it() -> None:
             assert await again.read() == b""
         async with http.get(url + CARD, headers={"if-none-match": '"x"'}) as other:
             assert other.status == 200
+
+
+async def test_the_card_is_not_sent_again_when_nothing_has_changed_since() -> None:
+    async with serving(create_app(settings(), handler=hello)) as url, aiohttp.ClientSession() as http:
+        async with http.get(url + CARD) as first:
+            since = first.headers["last-modified"]
+        for value, status in ((since, 304), ("Sat, 01 Jan 2000 00:00:00 GMT", 200), ("yesterday", 200)):
+            async with http.get(url + CARD, headers={"if-modified-since": value}) as again:
+                assert again.status == status
+
+
+async def test_older_clients_find_the_card_in_their_form() -> None:
+    async with serving(create_app(settings(), handler=hello)) as url, aiohttp.ClientSession() as http:
+        async with http.get(url + "/.well-known/agent.json") as response:
+            old = await response.json()
+        for headers, path in (({"A2A-Version": "0.3"}, CARD), ({}, CARD + "?A2A-Version=0.3")):
+            async with http.get(url + path, headers=headers) as response:
+                assert await response.json() == old
+    assert (old["protocolVersion"], old["url"], old["preferredTransport"]) == ("0.3.0", f"{url}/", "JSONRPC")
+    assert "supportedInterfaces" not in old
+    app = create_app(settings(card_version="0.3"), handler=hello)
+    async with serving(app) as url, aiohttp.ClientSession() as http, http.get(url + CARD) as response:
+        assert (await response.json())["protocolVersion"] == "0.3.0"
 
 
 async def test_the_public_address_wins() -> None:

@@ -29,7 +29,7 @@ async def work(turn: Turn) -> AsyncIterator[Update | Message]:
 
 
 def agent() -> Starlette:
-    return create_app(Settings(store="sqlite://"), handler=work)
+    return create_app(Settings(store="sqlite://", shutdown_grace=0), handler=work)
 
 
 async def test_the_block_runs_while_the_server_answers_and_the_port_is_free_afterwards():

@@ -1,7 +1,7 @@
 """The engine: turns outlive requests, events are kept before they are shown, and nothing is left working."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -10,7 +10,7 @@ import pytest
 from tailrace.server.engine import Engine
 from tailrace.server.handlers import FunctionHandler, HandlerFunction, Turn
 from tailrace.server.live import Subscription
-from tailrace.server.store import Store, TaskWrite
+from tailrace.server.store import Store, TaskFilter, TaskWrite
 from tailrace.streaming import (
     ArtifactUpdate,
     Event,
@@ -23,17 +23,9 @@ from tailrace.streaming.a2a.errors import (
     InvalidParamsError,
     TaskNotCancelableError,
     TaskNotFoundError,
-    UnsupportedOperationError,
 )
-from tailrace.streaming.a2a.models import (
-    Artifact,
-    Message,
-    Part,
-    Role,
-    SendMessageRequest,
-    StreamResponse,
-    Task,
-)
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse, Task
+from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.task import TaskRecord
 from tailrace.wrappers import StoreError
 
@@ -92,18 +84,30 @@ BURST = "".join(f"{number} " for number in range(2_000))
 async def test_every_reader_gets_every_event_once_in_order_whenever_it_comes() -> None:
     events: list[Event] = []
     results: dict[int, list[Event]] = {}
-    async with engine_with(burst) as engine:
+    go_on = anyio.Event()
+
+    async def work(turn: Turn) -> Updates:
+        for number, update in enumerate([update async for update in burst(turn)]):
+            if number == 2:
+                await go_on.wait()
+            yield update
+
+    async with engine_with(work) as engine:
         first = await start(engine)
 
         async def follow(name: int) -> None:
             results[name] = await read(await engine.subscribe(first.task_id, after=name))
 
-        async with anyio.create_task_group() as group:
-            for name in (0, 1, 2, 3):
-                group.start_soon(follow, name)
-            events += await read(first)
+        async with aclosing(first.batches()) as batches, anyio.create_task_group() as group:
+            async for batch in batches:
+                events += batch
+                if batch[-1].number == 3:
+                    for name in (0, 1, 2, 3):
+                        group.start_soon(follow, name)
+                    go_on.set()
     assert [event.number for event in events] == list(range(1, len(events) + 1))
     assert shown(events) == BURST
+    assert len(results) == 4
     for name, seen in results.items():
         assert seen == events[name:]
 
@@ -112,7 +116,8 @@ async def test_a_finished_task_is_one_part_in_the_store_and_not_in_memory(tmp_pa
     async with engine_with(burst, f"sqlite:///{tmp_path}/t.db") as engine:
         task_id = (await start(engine)).task_id
         await read(await engine.subscribe(task_id, after=0))
-        assert not engine._live  # pyright: ignore[reportPrivateUsage]
+        await anyio.wait_all_tasks_blocked()
+        assert not engine._tasks.all()  # pyright: ignore[reportPrivateUsage]
         task = await engine.get_task(task_id)
         [artifact] = task.artifacts
         assert [part.text for part in artifact.parts] == [BURST]
@@ -184,6 +189,39 @@ async def test_a_task_that_cannot_be_kept_ends_its_streams_with_an_error_and_oth
         assert shown(await read(await start(engine))) == BURST
         with pytest.raises(TaskNotFoundError):
             await engine.get_task(started.task_id)
+
+
+async def test_a_task_that_was_given_up_ends_without_being_asked_for_once_the_store_works() -> None:
+    store = ObservedStore()
+    broken, ended = False, anyio.Event()
+
+    def fail(writes: Sequence[TaskWrite]) -> None:
+        if broken:
+            raise StoreError("full", temporary=False)
+        if any(write.snapshot and write.snapshot.status.state.terminal for write in writes):
+            ended.set()
+
+    async def work(turn: Turn) -> Updates:
+        for update in begin("half"):
+            yield update
+        await anyio.sleep_forever()
+
+    store.before_commit = fail
+    async with engine_with(work, store=store) as engine:
+        started = await start(engine)
+        async with aclosing(started.batches()) as batches:
+            async for batch in batches:
+                if shown(batch) == "half":
+                    break
+        broken = True
+        with pytest.raises(StoreError, match="full"):
+            await engine.cancel_task(started.task_id)
+        broken = False
+        with anyio.fail_after(20):
+            await ended.wait()
+        [task] = (await engine.list_tasks(TaskFilter(), limit=9)).tasks
+    assert task.status.state is TaskState.FAILED
+    assert text_of(task) == "half"
 
 
 async def test_canceling_stops_the_work_completes_what_is_open_and_answers_with_the_task() -> None:
@@ -274,27 +312,6 @@ async def test_a_conversation_is_handed_to_every_later_turn_of_its_context_and_o
         [("user", "three")],
         [("user", "four")],
     ]
-
-
-async def test_of_two_answers_to_one_question_one_is_refused() -> None:
-    go_on = anyio.Event()
-
-    async def work(turn: Turn) -> Updates:
-        if turn.number == 1:
-            yield StatusUpdate(TaskState.INPUT_REQUIRED)
-        else:
-            await go_on.wait()
-            yield StatusUpdate(TaskState.COMPLETED)
-
-    async with engine_with(work) as engine:
-        asked = await start(engine)
-        await read(asked, until_interrupted=True)
-        again = await start(engine, request(task_id=asked.task_id))
-        with pytest.raises(UnsupportedOperationError):
-            await engine.start(request(task_id=asked.task_id))
-        go_on.set()
-        events = await read(again)
-    assert events[-1].state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from support.upstream import (
     sse,
 )
 from tailrace.server import Settings, create_app
+from tailrace.server.handlers import ModelHandler
+from tailrace.wrappers.providers import find_provider
 
 HELLO = openai_stream(["Hel", "lo"], finish=None)
 
@@ -196,3 +198,37 @@ async def test_tool_calls_wait_for_the_caller_and_the_results_go_on_with_the_tas
     assert streamed_text(second) == "Sunny."
     assert [each["role"] for each in received.json["messages"]] == ["user", "assistant", "tool"]
     assert received.json["messages"][2]["tool_call_id"] == "call_1"
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_what_the_model_thought_before_a_call_goes_back_with_the_callers_results(field: str) -> None:
+    call = {"index": 0, "id": "call_1", "function": {"name": "weather_get_b8affdae", "arguments": "{}"}}
+    sealed = {"type": "reasoning.encrypted", "data": "QUJD", "index": 0, "format": "openai-responses-v1"}
+    asks = [
+        sse(openai_chunk({field: "The caller "})),
+        sse(openai_chunk({field: "knows."})),
+        sse(openai_chunk({"reasoning_details": [sealed]})),
+        sse(openai_chunk({"tool_calls": [call]})),
+        sse(openai_chunk({}, finish="tool_calls"), "[DONE]"),
+    ]
+    tools = [{"type": "function", "function": {"name": "weather.get"}}]
+    async with ScriptedUpstream(asks, openai_stream(["Sunny."])) as upstream:
+        model = find_provider("vllm").create_model(
+            "m", base_url=upstream.base_url, parameters={"tools": tools}
+        )
+        app = create_app(Settings(store="sqlite://"), handler=ModelHandler(model))
+        async with serving(app) as url, Rpc(url) as rpc:
+            first = await rpc.stream("SendStreamingMessage", message("Weather?"))
+            (part,) = first[-1][1]["statusUpdate"]["status"]["message"]["parts"]
+            assert [each["name"] for each in part["data"]["tool_calls"]] == ["weather.get"]
+            answer = message(taskId=first[0][1]["task"]["id"])
+            results = [{"call_id": "call_1", "name": "weather.get", "output": "sun"}]
+            answer["message"]["parts"] = [{"data": {"tool_results": results}}]
+            with anyio.fail_after(10):
+                await rpc.stream("SendStreamingMessage", answer)
+        asked, received = await upstream.received(0), await upstream.received(1)
+    assert asked.json["tools"] == [{"type": "function", "function": {"name": "weather_get_b8affdae"}}]
+    said = received.json["messages"][1]
+    assert said[field] == "The caller knows."
+    assert said["reasoning_details"] == [sealed]
+    assert said["tool_calls"][0]["function"]["name"] == "weather_get_b8affdae"

@@ -14,8 +14,8 @@ from tailrace.wrappers import StoreError
 class FailingStore(Store):
     """A real store whose next commits fail, as on a full disk; and which counts its transactions."""
 
-    def __init__(self, failures: int = 0) -> None:
-        super().__init__("sqlite://")
+    def __init__(self, url: str, failures: int = 0) -> None:
+        super().__init__(url)
         self.failures = failures
         self.batches: list[int] = []
 
@@ -54,8 +54,8 @@ async def run_until_closed(store: Store, *writes: TaskWrite, outcomes: Outcomes)
     await writer.run()
 
 
-async def test_what_waits_is_one_transaction_told_in_order(outcomes: Outcomes) -> None:
-    store = FailingStore()
+async def test_what_waits_is_one_transaction_told_in_order(store_url: str, outcomes: Outcomes) -> None:
+    store = FailingStore(store_url)
     await store.open()
     await run_until_closed(store, *(write(f"t{n % 3}", n) for n in range(1, 10)), outcomes=outcomes)
     assert store.batches == [9]
@@ -63,8 +63,8 @@ async def test_what_waits_is_one_transaction_told_in_order(outcomes: Outcomes) -
     await store.close()
 
 
-async def test_nothing_is_told_before_it_is_kept() -> None:
-    store = FailingStore()
+async def test_nothing_is_told_before_it_is_kept(store_url: str) -> None:
+    store = FailingStore(store_url)
     await store.open()
     writer = GroupWriter(store)
     kept: list[list[int]] = []
@@ -83,8 +83,8 @@ async def test_nothing_is_told_before_it_is_kept() -> None:
     await store.close()
 
 
-async def test_a_store_that_fails_for_a_while_loses_nothing(outcomes: Outcomes) -> None:
-    store = FailingStore(failures=2)
+async def test_a_store_that_fails_for_a_while_loses_nothing(store_url: str, outcomes: Outcomes) -> None:
+    store = FailingStore(store_url, failures=2)
     await store.open()
     await run_until_closed(store, write("t", 1), write("t", 2), outcomes=outcomes)
     assert outcomes.told == [(1, None), (2, None)]
@@ -92,8 +92,10 @@ async def test_a_store_that_fails_for_a_while_loses_nothing(outcomes: Outcomes) 
     await store.close()
 
 
-async def test_writes_that_cannot_be_kept_are_given_up_and_later_ones_are_not(outcomes: Outcomes) -> None:
-    store = FailingStore(failures=3)
+async def test_writes_that_cannot_be_kept_are_given_up_and_later_ones_are_not(
+    store_url: str, outcomes: Outcomes
+) -> None:
+    store = FailingStore(store_url, failures=3)
     await store.open()
     writer = GroupWriter(store, retry_delays=(0, 0))
     given_up = anyio.Event()
@@ -114,8 +116,8 @@ async def test_writes_that_cannot_be_kept_are_given_up_and_later_ones_are_not(ou
     await store.close()
 
 
-async def test_producers_wait_while_too_much_is_waiting(outcomes: Outcomes) -> None:
-    store = FailingStore()
+async def test_producers_wait_while_too_much_is_waiting(store_url: str, outcomes: Outcomes) -> None:
+    store = FailingStore(store_url)
     await store.open()
     writer = GroupWriter(store, max_waiting=2)
     for number in range(1, 5):

@@ -1,5 +1,6 @@
 """Folding a whole response: choices, usage, facts, and whether it is whole."""
 
+import json
 from typing import Any
 
 import pytest
@@ -13,12 +14,15 @@ from tailrace.wrappers import (
     Change,
     Channel,
     ChunkDetails,
+    FinishReason,
     Message,
     Role,
     UpstreamError,
     UpstreamFault,
     Usage,
 )
+from tailrace.wrappers.anthropic import AnthropicDecoder
+from tailrace.wrappers.assembly import _Block  # pyright: ignore[reportPrivateUsage]
 from tailrace.wrappers.openai import ChatCompletionsDecoder
 
 SCENARIOS = load_scenarios()
@@ -142,6 +146,75 @@ def test_facts_that_come_late_are_taken() -> None:
     }
 
 
+def restarted(**metadata: Any) -> Delta:
+    return Delta(None, details=ChunkDetails(metadata=metadata or None, restarts=True))
+
+
+def test_an_empty_id_does_not_stay() -> None:
+    assert fold(facts({"id": "", "created": 0}), facts({"id": "a", "created": 1})).metadata == {
+        "id": "a",
+        "created": 1,
+    }
+    assert fold(facts({"id": "a"}), facts({"id": ""}), facts({"id": "b"})).metadata["id"] == "a"
+    assert fold(facts({"id": ""})).metadata == {"id": ""}
+
+
+def test_the_id_is_that_of_the_response_whose_answer_is_kept() -> None:
+    begun = (facts({"id": "a", "created": 1}), say("Hel"))
+    for anew in ((restarted(id="b", created=2),), (restarted(), facts({"id": "b", "created": 2}))):
+        accumulator = fold(*begun, *anew, say("Hello"), facts({"id": "c", "created": 3}))
+        assert (accumulator.message().text, accumulator.metadata) == ("Hello", {"id": "b", "created": 2})
+    assert fold(*begun, restarted(), say("Hello")).metadata["id"] == "a"
+
+
+def test_the_id_of_a_real_response_that_was_begun_anew() -> None:
+    def event(**fields: Any) -> bytes:
+        return f"data: {json.dumps(fields)}\n\n".encode()
+
+    def begin(identity: str) -> bytes:
+        return event(type="message_start", message={"id": identity, "role": "assistant", "content": []})
+
+    text = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}}
+    accumulator = Accumulator()
+    for chunk in AnthropicDecoder().feed(begin("msg_1") + event(**text) + begin("msg_2") + event(**text)):
+        accumulator.add(chunk)
+    assert (accumulator.message().text, accumulator.metadata["id"]) == ("Hi", "msg_2")
+
+
+def test_the_id_stays_where_only_one_of_several_answers_begins_anew() -> None:
+    accumulator = fold(facts({"id": "a"}), say("x"), say("y", 1), restarted(id="b"), say("z"))
+    assert accumulator.metadata["id"] == "a"
+
+
+# --- one answer in several choices ------------------------------------------------------------------------------
+
+
+def merged(*deltas: Delta) -> Accumulator:
+    accumulator = Accumulator(merge_choices=True)
+    for delta in deltas:
+        changes = accumulator.add(delta)
+        assert {change.choice for change in changes} <= {0}
+    accumulator.close()
+    return accumulator
+
+
+def test_an_answer_that_is_spread_over_choices_is_one_when_told_so() -> None:
+    accumulator = merged(
+        say("Let me see."), call("{}", index=0, id="a", name="f", choice=1), end(FinishReason.STOP, 1)
+    )
+    assert list(accumulator.choices) == [0]
+    message = accumulator.message()
+    assert (message.text, [each.id for each in message.tool_calls]) == ("Let me see.", ["a"])
+    assert accumulator.choices[0].finish_reason is FinishReason.TOOL_CALLS
+    assert accumulator.error is None
+
+
+@given(st.lists(st.tuples(st.text(min_size=1, max_size=4), st.integers(0, 9))))
+def test_where_an_index_counts_tokens_the_text_is_whole(pieces: list[tuple[str, int]]) -> None:
+    accumulator = merged(*(say(text, index) for text, index in pieces), end())
+    assert accumulator.message() == merged(*(say(text) for text, _ in pieces), end()).message()
+
+
 # --- whole or not -----------------------------------------------------------------------------------------------
 
 
@@ -201,7 +274,7 @@ def test_a_finished_response_is_not_whole_when_the_transport_says_so() -> None:
 
 
 def test_think_tags_are_split_in_every_choice() -> None:
-    accumulator = Accumulator(think_tags=True)
+    accumulator = Accumulator()
     for delta in (say("<think>a</th", 0), say("<think>b", 1), say("ink>A", 0), say("</think>B", 1)):
         accumulator.add(delta)
     accumulator.close()
@@ -223,8 +296,8 @@ def test_folding_twenty_thousand_chunks_joins_nothing_before_it_is_asked() -> No
             accumulator.add(chunk)
     segments = accumulator.choices[0]._segments  # pyright: ignore[reportPrivateUsage] — the structure is the point
     (segment,) = segments
-    assert isinstance(segment, tuple)
-    assert len(segment[1]) == 20_000
+    assert isinstance(segment, _Block)
+    assert len(segment.pieces) == 20_000
     assert accumulator.message().text == "ab" * 20_000
 
 
@@ -236,7 +309,7 @@ def test_folding_twenty_thousand_chunks_joins_nothing_before_it_is_asked() -> No
 def test_the_changes_add_up_to_the_answer_however_the_bytes_are_cut(
     scenario: Scenario, positions: list[int]
 ) -> None:
-    decoder, accumulator = ChatCompletionsDecoder(), Accumulator(think_tags=scenario.think_tags)
+    decoder, accumulator = ChatCompletionsDecoder(), Accumulator()
     changes: list[Change] = []
     for data in cut_at(scenario.body, positions):
         changes += [change for chunk in decoder.feed(data) for change in accumulator.add(chunk)]
@@ -257,8 +330,8 @@ def test_the_changes_add_up_to_the_answer_however_the_bytes_are_cut(
 @given(scenario=st.sampled_from(SCENARIOS), kept=st.floats(0, 1))
 @settings(max_examples=200, deadline=None)
 def test_what_arrived_before_a_cut_is_the_beginning_of_the_answer(scenario: Scenario, kept: float) -> None:
-    whole = accumulate([scenario.body])
-    part = accumulate([scenario.body[: int(len(scenario.body) * kept)]])
+    whole = accumulate([scenario.body], think_tags=False)
+    part = accumulate([scenario.body[: int(len(scenario.body) * kept)]], think_tags=False)
     for index, choice in part.choices.items():
         # Half a character at the cut shows as U+FFFD.
         assert whole.choices[index].text.startswith(choice.text.removesuffix("\ufffd"))

@@ -12,17 +12,23 @@ from tailrace.streaming.accumulator import Accumulator
 from tailrace.streaming.chat_completion import error_object, to_chat_completion
 from tailrace.wrappers import (
     ChunkDetails,
+    ChunkWrapper,
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
     ContentPartToolCall,
+    ContentPartToolResult,
     FinishMessage,
     FinishReason,
     UpstreamError,
     UpstreamFault,
     Usage,
 )
+from tailrace.wrappers.openai import wrap_chunk
 from tailrace.wrappers.openai.history import arguments_text
 
 
-def complete(*deltas: Delta, error: UpstreamError | None = None) -> dict[str, Any]:
+def complete(*deltas: ChunkWrapper[Any], error: UpstreamError | None = None) -> dict[str, Any]:
     accumulator = Accumulator()
     for delta in deltas:
         accumulator.add(delta)
@@ -91,7 +97,8 @@ def test_reasoning_and_refusal_are_members_of_the_message() -> None:
 
 
 def test_tool_calls_are_written_in_full() -> None:
-    extra = {"extra_content": {"google": {"thought_signature": "s"}}, "function": {"strict": True}}
+    own = {"extra_content": {"google": {"thought_signature": "s"}}, "function": {"strict": True}}
+    extra = {"openai": own, "gemini": {"thoughtSignature": "s"}}
     message = message_of(
         call('{"a": "é"}', index=0, id="i", name="f", extra=extra),
         call("print(1)", index=1, id="j", name="run", type="custom"),
@@ -148,6 +155,62 @@ def test_fields_that_the_format_knows_are_in_their_place_and_others_beside_them(
     }
 
 
+def holding(*parts: ContentPart) -> Delta:
+    return Delta(None, details=ChunkDetails(parts=parts))
+
+
+def test_images_that_the_model_made_are_written_as_they_came() -> None:
+    entry = {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64,iVBORw==", "detail": "low"},
+        "index": 0,
+    }
+    link = {"type": "image_url", "image_url": {"url": "https://example.com/a.webp"}}
+    chunk = {"choices": [{"delta": {"content": "See", "images": [entry, 7, link]}}]}
+    found = complete(say("a"), *wrap_chunk(chunk), end())
+    message = found["choices"][0]["message"]
+    assert message["images"] == [entry, link, 7]
+    assert (message["content"], found["choices"][0]["finish_reason"]) == ("aSee", "stop")
+    assert "parts" not in message
+
+
+@pytest.mark.parametrize("unread", [[1], 1, "a"])
+def test_what_another_format_calls_images_stands_behind_them(unread: object) -> None:
+    image = ContentPartFile(data=b"a", media_type="image/gif")
+    images = message_of(holding(image), carrying(extra={"images": unread}), end())["images"]
+    assert images == [
+        {"type": "image_url", "image_url": {"url": "data:image/gif;base64,YQ=="}},
+        *(unread if isinstance(unread, list) else [unread]),
+    ]
+
+
+def test_parts_that_the_format_has_no_place_for_are_kept_as_they_are() -> None:
+    parts = (
+        ContentPartFile(data=b"a", media_type="audio/wav"),
+        ContentPartData(data={"a": [1]}),
+        ContentPartToolResult(id="s", name="search", output="found"),
+    )
+    search = call("{}", index=0, id="s", name="search", type="server")
+    found = complete(say("a"), search, holding(*parts), end())
+    message = found["choices"][0]["message"]
+    assert [ContentPartToolCall.model_validate(message["parts"][0]), *message["parts"][1:]] == [
+        ContentPartToolCall(id="s", name="search", kind="server"),
+        *(part.model_dump(mode="json") for part in parts),
+    ]
+    assert "tool_calls" not in message
+    assert found["choices"][0]["finish_reason"] == "stop"
+    json.dumps(found, allow_nan=False)
+
+
+def test_of_calls_only_those_for_somebody_to_run_are_tool_calls() -> None:
+    calls = (call("{}", index=0, id="s", name="search", type="server"), call("{}", index=1, id="f", name="f"))
+    found = complete(*calls, end())
+    (choice,) = found["choices"]
+    assert [each["id"] for each in choice["message"]["tool_calls"]] == ["f"]
+    assert [each["id"] for each in choice["message"]["parts"]] == ["s"]
+    assert choice["finish_reason"] == "tool_calls"
+
+
 @pytest.mark.parametrize(
     ("finish", "reason"),
     [
@@ -187,12 +250,6 @@ def test_logprobs_of_another_shape_are_kept_beside_the_message() -> None:
     assert (choice["logprobs"], choice["message"]["logprobs"]) == (None, -0.1)
 
 
-def test_no_choice_has_a_reason_when_one_of_them_broke_off() -> None:
-    found = complete(say("a", 0), say("b", 1), end(choice=0))
-    assert [choice["finish_reason"] for choice in found["choices"]] == [None, None]
-    assert found["error"]["type"] == "stream_truncated"
-
-
 def test_details_that_are_no_object_are_not_repeated() -> None:
     assert "details" not in error_object(UpstreamError("x", fault=UpstreamFault.PROVIDER, details="x"))
 
@@ -224,3 +281,13 @@ def test_the_official_package_reads_it(scenario: Scenario) -> None:
     found = completion([scenario.body])
     read = ChatCompletion.model_validate(found)
     assert read.choices[0].message.content == found["choices"][0]["message"]["content"]
+
+
+def test_of_several_choices_one_that_was_finished_is_whole() -> None:
+    accumulator = Accumulator()
+    for delta in (say("a", 0), say("b", 1), end(choice=0)):
+        accumulator.add(delta)
+    accumulator.close()
+    found = to_chat_completion(accumulator)
+    assert [choice["finish_reason"] for choice in found["choices"]] == ["stop", None]
+    assert found["error"]["type"] == "stream_truncated"

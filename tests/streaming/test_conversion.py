@@ -18,6 +18,7 @@ from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import Event, TaskRecord
 from tailrace.wrappers import UpstreamError, UpstreamFault
+from tailrace.wrappers.decoding import ResponseDecoder
 from tailrace.wrappers.openai import ChatCompletionsDecoder
 
 SCENARIOS = load_scenarios()
@@ -184,7 +185,7 @@ def test_the_first_error_stays_when_the_decoder_gives_up_later() -> None:
 
 
 def test_a_decoder_of_another_provider_may_be_given() -> None:
-    class Refuses:
+    class Refuses(ResponseDecoder[Any]):
         def feed(self, data: bytes) -> list[Any]:
             raise UpstreamError("no", fault=UpstreamFault.INVALID)
 

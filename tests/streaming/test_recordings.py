@@ -7,21 +7,26 @@ the environment variable ``TAILRACE_RECORDINGS`` says.
 import csv
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from support.extraction import Extract, extract
 from support.folding import fold
-from support.scenarios import accumulate, in_reads, payloads
+from support.scenarios import in_reads
 from tailrace.streaming.a2a.models import Task, TaskStatus
 from tailrace.streaming.chat_completion import to_chat_completion
 from tailrace.streaming.conversion import StreamConversion
 from tailrace.streaming.extension import extension_facts
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import TaskRecord
-from tailrace.wrappers.openai import ChatCompletionsDecoder
+from tailrace.wrappers import MessageAssembly
+from tailrace.wrappers.decoding import ResponseDecoder
+from tailrace.wrappers.detection import DetectingDecoder
+from tailrace.wrappers.providers import FORMATS
 
 FOLDER = Path(
     os.environ.get("TAILRACE_RECORDINGS") or Path(__file__).parents[2] / "../shared/providers/recordings"
@@ -35,6 +40,24 @@ pytestmark = pytest.mark.skipif(
 
 _ODD_SIZES = (1, 13, 997)
 _SHORT = 3000  # only bodies below this many bytes are read byte by byte
+_LONG = 60_000  # bodies above this many bytes say nothing that shorter ones do not
+
+# The format of each API, by the API's name in the index.
+FORMAT_OF = {
+    "anthropic-messages": "anthropic",
+    "bedrock-converse": "bedrock",
+    "bedrock-invoke": "bedrock",
+    "cohere-v2": "cohere",
+    "gemini-generate": "gemini",
+    "gemini-generate-jsonarray": "gemini",
+    "google-interactions": "gemini",
+    "ollama-chat": "ollama",
+    "ollama-generate": "ollama",
+    "openai-chat": "openai",
+    "openai-completions": "openai",
+    "openai-responses": "openai-responses",
+}
+every_api = pytest.mark.parametrize("api", FORMAT_OF)
 
 
 def recordings(api: str | None = None) -> Iterator[tuple[str, bytes]]:
@@ -45,31 +68,32 @@ def recordings(api: str | None = None) -> Iterator[tuple[str, bytes]]:
                 yield row["file"], (FOLDER / row["file"]).read_bytes()
 
 
-def extract(body: bytes) -> tuple[str, str]:
-    """Text and reasoning of the first choice, read from the data lines with nothing but the standard library."""
-    text = reasoning = ""
-    for delta in deltas_of_first_choice(body):
-        for part in parts_of(delta.get("content")):
-            inner = [*part.get("thinking", ()), *part.get("summary", ())]
-            if part["type"] == "text":
-                text += part["text"]
-            else:
-                reasoning += part.get("text", "") + "".join(each["text"] for each in inner)
-        reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
-    return text, reasoning
+def new_decoder(api: str) -> ResponseDecoder[Any]:
+    return FORMATS[FORMAT_OF[api]].create_decoder()
 
 
-def deltas_of_first_choice(body: bytes) -> list[dict[str, Any]]:
-    choices = cast(
-        "list[dict[str, Any]]", [each for chunk in payloads(body) for each in chunk.get("choices") or ()]
-    )
-    return [choice.get("delta") or {} for choice in choices if choice.get("index", 0) == 0]
+def convert(api: str, *reads: bytes) -> StreamConversion:
+    """The whole conversion of a body that comes in these reads; reasoning in tags stays in the text."""
+    conversion = StreamConversion(new_decoder(api), task_id="t", context_id="c", think_tags=False)
+    for data in reads:
+        conversion.feed(data)
+    conversion.close()
+    return conversion
 
 
-def parts_of(content: Any) -> list[dict[str, Any]]:
-    if isinstance(content, list):
-        return cast("list[dict[str, Any]]", content)
-    return [{"type": "text", "text": content or ""}]
+def parsed(arguments: str) -> object:
+    """Arguments as an object where they are one, else as they are; none are an empty object."""
+    try:
+        value: object = json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+    return cast("object", value) if isinstance(value, dict) else arguments
+
+
+def is_part_of(wanted: Sequence[object], found: Sequence[object]) -> bool:
+    """Whether all that is wanted was found, in order; there may be more between."""
+    remaining = iter(found)
+    return all(any(item == each for each in remaining) for item in wanted)
 
 
 def text_of(message: dict[str, Any], channel: str | None = None) -> str:
@@ -81,33 +105,61 @@ def text_of(message: dict[str, Any], channel: str | None = None) -> str:
     )
 
 
-def test_there_are_recordings_of_chat_completions() -> None:
-    assert sum(1 for _ in recordings("openai-chat")) > 300
+def test_there_are_recordings_of_every_api() -> None:
+    counts = Counter(name.split("/")[1] for name, _ in recordings())
+    assert counts["openai-chat"] > 300
+    assert set(counts) == set(FORMAT_OF)
 
 
-def test_the_message_of_every_recording_has_the_text_and_the_reasoning_of_its_deltas() -> None:
+@every_api
+def test_nothing_that_a_recording_says_is_lost(api: str) -> None:
     wrong: list[str] = []
-    for name, body in recordings("openai-chat"):
-        conversion = StreamConversion(ChatCompletionsDecoder())
-        conversion.feed(body)
-        conversion.close()
-        message = json.loads(json.dumps(conversion.message(), allow_nan=False))
-        if (text_of(message), text_of(message, "reasoning")) != extract(body):
-            wrong.append(name)
+    for name, body in recordings(api):
+        accumulator = convert(api, body).accumulator
+        first = accumulator.first or MessageAssembly()
+        wanted = extract(api, body)
+        if (first.text, first.reasoning) != (wanted.text, wanted.reasoning):
+            wrong.append(f"{name}: text or reasoning")
+        calls: list[object] = [
+            (call.name, call.arguments_text or call.arguments) for call in first.tool_calls
+        ]
+        if not is_part_of([(tool, parsed(arguments)) for tool, arguments in wanted.calls], calls):
+            wrong.append(f"{name}: {first.tool_calls} instead of {wanted.calls}")
+        if wanted.finishes and first.finish is None and accumulator.error is None:
+            wrong.append(f"{name}: no finish reason, not {wanted.finishes}")
+        if not wanted.finishes and first.finish is not None:
+            wrong.append(f"{name}: a finish reason that the body does not have: {first.finish}")
+        if wanted.has_usage and accumulator.usage is None:
+            wrong.append(f"{name}: usage {accumulator.usage}")
     assert wrong == []
 
 
-def test_the_events_of_every_recording_fold_back_to_its_message() -> None:
+@every_api
+def test_a_recording_is_recognised(api: str) -> None:
     wrong: list[str] = []
-    for name, body in recordings("openai-chat"):
-        conversion = StreamConversion(ChatCompletionsDecoder(), task_id="t", context_id="c")
+    for name, body in recordings(api):
+        decoder = DetectingDecoder()
+        conversion = StreamConversion(decoder)
+        conversion.feed(body)
+        conversion.close()
+        tells_nothing = decoder.format is None and extract(api, body) == Extract()
+        if decoder.format != FORMAT_OF[api] and not tells_nothing:
+            wrong.append(f"{name}: {decoder.format}")
+    assert wrong == []
+
+
+@every_api
+def test_the_events_of_every_recording_fold_back_to_its_message(api: str) -> None:
+    wrong: list[str] = []
+    for name, body in recordings(api):
+        conversion = StreamConversion(new_decoder(api), task_id="t", context_id="c", think_tags=False)
         events = [
             event for data in in_reads(body, 4096) for event in conversion.feed(data)
         ] + conversion.close()
         task = fold(event.body for event in events)
         message = json.loads(json.dumps(conversion.message()))
-        calls = [entry for part in message["parts"] if "data" in part for entry in part["data"]["tool_calls"]]
-        shown = [entry for data in task.data.get("tool-call", []) for entry in data["tool_calls"]]
+        calls = [entry for part in message["parts"] for entry in part.get("data", {}).get("tool_calls", ())]
+        shown = [entry for data in task.data.get("tool-call", []) for entry in data.get("tool_calls", ())]
         replayed = TaskRecord(Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)))
         for event in events:
             replayed.replay(event)
@@ -123,19 +175,25 @@ def test_the_events_of_every_recording_fold_back_to_its_message() -> None:
     assert wrong == []
 
 
-def test_every_recording_gives_the_same_in_reads_of_odd_sizes() -> None:
+@every_api
+def test_every_recording_gives_the_same_in_reads_of_odd_sizes(api: str) -> None:
     wrong: list[str] = []
-    for name, body in recordings("openai-chat"):
-        whole = to_chat_completion(accumulate([body]))
+    for name, body in recordings(api):
+        whole = to_chat_completion(convert(api, body).accumulator)
         sizes = [size for size in _ODD_SIZES if size > 1 or len(body) < _SHORT]
-        if any(to_chat_completion(accumulate(in_reads(body, size))) != whole for size in sizes):
+        if any(
+            to_chat_completion(convert(api, *in_reads(body, size)).accumulator) != whole for size in sizes
+        ):
             wrong.append(name)
     assert wrong == []
 
 
-def test_recordings_of_any_other_api_are_no_reason_to_fail() -> None:
+@pytest.mark.parametrize("name", FORMATS)
+def test_recordings_of_any_other_api_are_no_reason_to_fail(name: str) -> None:
     for _, body in recordings():
-        conversion = StreamConversion(ChatCompletionsDecoder(), think_tags=True)
+        if len(body) > _LONG:
+            continue
+        conversion = StreamConversion(FORMATS[name].create_decoder())
         for data in in_reads(body, 1000):
             conversion.feed(data)
         conversion.close()

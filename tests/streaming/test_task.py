@@ -379,6 +379,35 @@ def test_replay_goes_on_from_a_snapshot() -> None:
     assert revived.snapshot() == record.snapshot()
 
 
+@pytest.mark.parametrize("state", [TaskState.SUBMITTED, TaskState.WORKING, TaskState.INPUT_REQUIRED])
+def test_the_receipt_of_a_message_says_what_it_was(state: TaskState) -> None:
+    record = TaskRecord.create(user("Hi"), task_id="t", context_id="c")
+    revived = TaskRecord(record.snapshot())
+    events = [record.submitted()]
+    if state is not TaskState.SUBMITTED:
+        events.append(record.apply(StatusUpdate(state, agent_message("which?"))))
+    message = record.receive(user("more"))
+    events.append(record.receipt(message))
+    update = body(events[-1])["statusUpdate"]
+    assert update["metadata"] == {EXTENSION_URI: {"received": message.to_dict()}}
+    waited = state is TaskState.INPUT_REQUIRED
+    assert record.state is events[-1].state is (TaskState.WORKING if waited else state)
+    # A task at work stays as it is; the question of one that waited is history, before its answer.
+    assert ("message" in update["status"]) is (state is TaskState.WORKING)
+    said = ["Hi", "which?", "more"] if waited else ["Hi", "more"]
+    assert [each.parts[0].text for each in record.history] == said
+    for event in events:
+        revived.replay(event)
+    assert revived.snapshot() == record.snapshot()
+
+
+def test_a_task_that_is_over_receives_nothing() -> None:
+    record = working()
+    record.apply(StatusUpdate(TaskState.COMPLETED))
+    with pytest.raises(IllegalTransition):
+        record.receipt(user("late"))
+
+
 def test_artifacts_of_a_stored_task_are_complete() -> None:
     record = working()
     record.apply(text("a"))

@@ -14,7 +14,18 @@ from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import TaskRecord
 from tailrace.streaming.translator import ResponseTranslator
 from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
-from tailrace.wrappers import ChunkDetails, FinishMessage, FinishReason, UpstreamError, UpstreamFault, Usage
+from tailrace.wrappers import (
+    ChunkDetails,
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartToolResult,
+    FinishMessage,
+    FinishReason,
+    UpstreamError,
+    UpstreamFault,
+    Usage,
+)
 
 CITY = '{"city": "Paris"}'
 
@@ -164,16 +175,119 @@ def test_text_that_was_held_back_comes_before_the_end() -> None:
     ]
 
 
-def test_think_tags_are_split_when_asked_for() -> None:
+def test_reasoning_in_think_tags_is_parted_unless_told_otherwise() -> None:
     deltas = (say("<think>hm"), say("</think>yes"), end())
-    assert outline(one_by_one(*deltas, think_tags=True)) == [
+    assert outline(one_by_one(*deltas)) == [
         ("=", "reasoning", "hm", False),
         ("=", "text", "yes", False),
         ("+", "reasoning", "", True),
         ("+", "text", "", True),
         ("COMPLETED",),
     ]
-    assert outline(one_by_one(*deltas))[0] == ("=", "text", "<think>hm", False)
+    assert outline(one_by_one(*deltas, think_tags=False))[0] == ("=", "text", "<think>hm", False)
+
+
+# --- what comes whole -------------------------------------------------------------------------------------------
+
+
+def with_parts(*parts: ContentPart, choice: int = 0) -> Delta:
+    return Delta(None, choice, ChunkDetails(parts=parts))
+
+
+def test_a_file_is_an_artifact_of_its_own_between_the_texts() -> None:
+    image = ContentPartFile(data=b"png", media_type="image/png", filename="cat.png")
+    updates = translate([say("See "), with_parts(image), say("above."), end()])
+    files = [
+        update
+        for update in updates
+        if isinstance(update, ArtifactUpdate) and update.artifact.artifact_id == "file-1"
+    ]
+    assert [(each.artifact.name, each.artifact.parts[0].raw, each.last) for each in files] == [
+        ("cat.png", b"png", True)
+    ]
+    assert [line[:3] for line in outline(updates)][:3] == [
+        ("=", "text", "See "),
+        ("=", "file-1", None),
+        ("+", "text", "above."),
+    ]
+    assert extension_facts(files[0].artifact.metadata) == {"channel": "file"}
+    said = final(updates).said
+    assert said is not None
+    assert [part.kind for part in said.parts] == ["text", "raw", "text"]
+
+
+def test_files_of_choices_and_turns_have_ids_of_their_own() -> None:
+    link = ContentPartFile(url="https://example.org/a.png")
+    updates = translate([with_parts(link), with_parts(link, choice=1), end(), end(choice=1)], turn=2)
+    assert [update.artifact.artifact_id for update in updates if isinstance(update, ArtifactUpdate)] == [
+        "file-1-turn-2",
+        "file-2-choice-1-turn-2",
+    ]
+
+
+def test_data_is_an_artifact_too() -> None:
+    updates = translate([with_parts(ContentPartData(data={"sum": 3})), end()])
+    assert outline(updates)[0] == ("=", "data-1", {"sum": 3}, True)
+
+
+def test_tools_that_the_provider_ran_ask_nobody() -> None:
+    result = ContentPartToolResult(id="s1", name="search", output="found")
+    updates = translate(
+        [call('{"q": "a"}', index=0, id="s1", name="search", type="server"), with_parts(result)],
+        [say("It is."), end()],
+    )
+    assert final(updates).state is TaskState.COMPLETED
+    (artifact,) = (
+        update.artifact
+        for update in updates
+        if isinstance(update, ArtifactUpdate) and update.artifact.artifact_id == "tool-call"
+    )
+    assert [part.data for part in artifact.parts] == [
+        {"tool_calls": [{"call_id": "s1", "name": "search", "arguments": {"q": "a"}, "kind": "server"}]},
+        {"tool_results": [{"call_id": "s1", "name": "search", "output": "found"}]},
+    ]
+
+
+def test_only_calls_that_wait_for_the_caller_are_asked_of_it() -> None:
+    updates = translate(
+        [
+            call("{}", index=0, id="s1", name="search", type="server"),
+            call("{}", index=1, id="c1", name="f"),
+            end(),
+        ]
+    )
+    status = final(updates)
+    assert status.state is TaskState.INPUT_REQUIRED
+    assert status.message is not None
+    (part,) = status.message.parts
+    assert [entry["call_id"] for entry in part.data["tool_calls"]] == ["c1"]
+
+
+def test_an_answer_that_begins_anew_replaces_what_was_shown() -> None:
+    anew = Delta(None, 0, ChunkDetails(restarts=True))
+    updates = one_by_one(think("hm"), say("wrong"), anew, say("right"), end())
+    assert outline(updates)[:5] == [
+        ("=", "reasoning", "hm", False),
+        ("=", "text", "wrong", False),
+        ("=", "reasoning", "", False),
+        ("=", "text", "", False),
+        ("+", "text", "right", False),
+    ]
+    record = TaskRecord(Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)))
+    for update in updates[:-1]:
+        record.apply(update)
+    assert {each.artifact_id: each.parts[0].text for each in record.snapshot().artifacts} == {
+        "reasoning": "",
+        "text": "right",
+    }
+
+
+def test_fields_beyond_the_vocabulary_are_facts() -> None:
+    noted = Delta(None, 0, ChunkDetails(extra={"annotations": [{"url": "a"}]}), text="yes")
+    assert facts_of(one_by_one(noted, end()))["extra"] == {"annotations": [{"url": "a"}]}
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------
 
 
 def test_an_artifact_says_which_channel_it_is() -> None:
@@ -225,7 +339,7 @@ def test_an_error_fails_the_task_after_everything_is_closed() -> None:
     )
     updates = one_by_one(think("a"), say("b"), call("{", index=0, id="i", name="f"), error=error)
     assert [line[0] for line in outline(updates)] == ["=", "=", "+", "+", "=", "FAILED"]
-    assert text_of(final(updates)) == "groq: died (HTTP 502, c)"
+    assert text_of(final(updates)) == "groq: died (HTTP 502, c, retry after 3 s)"
     assert facts_of(updates)["error"] == {
         "type": "provider_error",
         "status": 502,

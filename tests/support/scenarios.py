@@ -14,9 +14,6 @@ from tailrace.wrappers.openai import ChatCompletionsDecoder
 
 FOLDER = Path(__file__).parents[1] / "wrappers/scenarios"
 
-# Their models write reasoning into the text, which an operator has to say.
-_THINK_TAGS = ("E05", "E16")
-
 
 @dataclass(frozen=True)
 class Scenario:
@@ -25,7 +22,6 @@ class Scenario:
     name: str
     body: bytes
     expect: dict[str, Any]
-    think_tags: bool
 
     def __str__(self) -> str:
         return self.name
@@ -39,7 +35,7 @@ def load_scenarios() -> list[Scenario]:
 def _load(path: Path) -> Scenario:
     facts = json.loads(path.read_text(encoding="utf-8"))
     body = path.with_suffix(".sse").read_bytes()
-    return Scenario(facts["name"], body, facts["expect"], facts["name"].startswith(_THINK_TAGS))
+    return Scenario(facts["name"], body, facts["expect"])
 
 
 def payloads(body: bytes) -> list[dict[str, Any]]:
@@ -68,7 +64,7 @@ def cut_at(body: bytes, positions: Iterable[int]) -> list[bytes]:
     return [body[start:end] for start, end in itertools.pairwise(cuts)]
 
 
-def accumulate(reads: Iterable[bytes], *, think_tags: bool = False) -> Accumulator:
+def accumulate(reads: Iterable[bytes], *, think_tags: bool = True) -> Accumulator:
     """Decode and fold a whole body that comes in these reads."""
     decoder = ChatCompletionsDecoder()
     accumulator = Accumulator(think_tags=think_tags)
@@ -81,7 +77,7 @@ def accumulate(reads: Iterable[bytes], *, think_tags: bool = False) -> Accumulat
     return accumulator
 
 
-def completion(reads: Iterable[bytes], *, think_tags: bool = False) -> dict[str, Any]:
+def completion(reads: Iterable[bytes], *, think_tags: bool = True) -> dict[str, Any]:
     """The ``chat.completion`` that a body amounts to, as whoever reads its JSON sees it."""
     found = to_chat_completion(accumulate(reads, think_tags=think_tags))
     return json.loads(json.dumps(found, ensure_ascii=False, allow_nan=False).encode())

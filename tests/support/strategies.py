@@ -17,7 +17,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.assembly import parse_arguments
+from tailrace.wrappers.tool_calls import parse_arguments
 
 texts = st.text(max_size=12)
 names = st.text(min_size=1, max_size=8)

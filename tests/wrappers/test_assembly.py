@@ -25,13 +25,14 @@ from tailrace.wrappers import (
     Role,
     ToolCallDelta,
 )
-from tailrace.wrappers.assembly import parse_arguments
+from tailrace.wrappers.assembly import _Block  # pyright: ignore[reportPrivateUsage]
 from tailrace.wrappers.messages import join_surrogates
+from tailrace.wrappers.tool_calls import ToolCallAssembly, parse_arguments
 
 PARIS, ROME = '{"city": "Paris"}', '{"city": "Rome"}'
 
 
-def assemble(*deltas: Delta, think_tags: bool = False) -> MessageAssembly:
+def assemble(*deltas: Delta, think_tags: bool = True) -> MessageAssembly:
     assembly = MessageAssembly(think_tags=think_tags)
     for delta in deltas:
         assembly.add(delta)
@@ -39,7 +40,7 @@ def assemble(*deltas: Delta, think_tags: bool = False) -> MessageAssembly:
     return assembly
 
 
-def changes_of(*deltas: Delta, think_tags: bool = False) -> list[Change]:
+def changes_of(*deltas: Delta, think_tags: bool = True) -> list[Change]:
     assembly = MessageAssembly(think_tags=think_tags)
     return [change for delta in deltas for change in assembly.add(delta)] + assembly.close()
 
@@ -236,6 +237,12 @@ def test_arguments_sent_twice_count_once() -> None:
     assert parse_arguments(PARIS + PARIS) == {"arguments": json.loads(PARIS)}
     assert parse_arguments(PARIS + ROME)["arguments_text"] == PARIS + ROME
     assert parse_arguments("abab")["arguments_text"] == "abab"
+    assert parse_arguments("{{")["arguments_text"] == "{{"
+
+
+def test_a_document_sent_twice_counts_once_whatever_stands_between() -> None:
+    assert parse_arguments(f"{PARIS}\n{PARIS} ") == {"arguments": json.loads(PARIS)}
+    assert parse_arguments(f"{PARIS}\n{ROME}")["arguments_text"] == f"{PARIS}\n{ROME}"
 
 
 def test_arguments_that_are_no_object_keep_their_text() -> None:
@@ -378,7 +385,7 @@ def test_a_whole_message_does_not_repeat_fields_that_were_streamed() -> None:
 @pytest.mark.parametrize("waiting", ["\ud83d", "<thi"])
 def test_a_whole_message_does_not_repeat_text_that_is_still_held_back(waiting: str) -> None:
     whole = Delta(None, 0, ChunkDetails(snapshot=True), text="Hello")
-    assert assemble(say(waiting), whole, think_tags=True).text == waiting.replace("\ud83d", "\ufffd")
+    assert assemble(say(waiting), whole).text == waiting.replace("\ud83d", "\ufffd")
 
 
 def test_a_whole_message_brings_its_finish_although_its_text_is_known() -> None:
@@ -431,32 +438,6 @@ def test_text_cut_between_its_utf16_units_comes_out_whole(text: str, data: st.Da
         assert "".join(change.text for change in changes_of(*deltas, think_tags=think_tags)) == text
 
 
-# --- think tags -------------------------------------------------------------------------------------------------
-
-
-def test_think_tags_split_the_text_when_they_are_asked_for() -> None:
-    deltas = [say("<th"), say("ink>hm"), say("m</think>"), say("\nyes"), end()]
-    assert assemble(*deltas).text == "<think>hmm</think>\nyes"
-    assembly = assemble(*deltas, think_tags=True)
-    assert (assembly.reasoning, assembly.text) == ("hmm", "yes")
-    assert [part.type for part in assembly.message().content] == ["reasoning", "text"]
-    assert changes_of(*deltas, think_tags=True) == [
-        Change(Channel.REASONING, 0, "hm"),
-        Change(Channel.REASONING, 0, "m"),
-        Change(Channel.TEXT, 0, "yes"),
-    ]
-
-
-def test_an_answer_that_ends_within_a_tag_loses_nothing() -> None:
-    assert assemble(say("<thi"), think_tags=True).text == "<thi"
-    assert assemble(say("<think>a</th"), think_tags=True).reasoning == "a</th"
-
-
-def test_think_tags_split_text_with_halves_of_characters() -> None:
-    assembly = assemble(say("<think>\ud83d"), say("\ude00</think>\ud83d"), say("\ude00"), think_tags=True)
-    assert (assembly.reasoning, assembly.text) == ("😀", "😀")
-
-
 # --- how it ended -----------------------------------------------------------------------------------------------
 
 
@@ -491,10 +472,9 @@ def test_folding_joins_nothing_before_it_is_asked() -> None:
     for _ in range(20_000):
         assembly.add(call("12", index=0, id="a", name="f"))
     text, tool_call = assembly._segments  # pyright: ignore[reportPrivateUsage] — the structure is the point
-    assert isinstance(text, tuple)
-    assert len(text[1]) == 20_000
-    assert not isinstance(tool_call, tuple)
-    assert len(tool_call.pieces) == 20_000
+    assert isinstance(text, _Block)
+    assert isinstance(tool_call, ToolCallAssembly)
+    assert (len(text.pieces), len(tool_call.pieces)) == (20_000, 20_000)
     assert assembly.text == "ab" * 20_000
     assert assembly.tool_calls[0].arguments_text == "12" * 20_000
 
@@ -553,3 +533,50 @@ def test_the_changes_add_up_to_the_message_for_any_stream(stream: list[Delta], t
     message = assembly.message()
     assert (message.text, message.reasoning) == (assembly.text, assembly.reasoning)
     assert Message.model_validate_json(message.model_dump_json()) == message
+
+
+# --- ids without indexes ----------------------------------------------------------------------------------------
+
+
+def test_of_calls_with_one_id_the_last_goes_on() -> None:
+    deltas = [
+        call("1", index=0, id="a", name="f"),
+        call("2", index=1, id="a", name="g"),
+        call("3", id="a"),
+        call("4", index=2, name="h"),
+        call("", index=0, id="b"),
+        call("5", index=2, id="a"),
+        call("6", id="a"),
+    ]
+    assembly = assemble(*deltas)
+    assert ["".join(each.arguments_text or "") for each in assembly.tool_calls] == ["1", "23", "456"]
+
+
+def test_an_id_that_an_earlier_call_gets_later_is_still_the_later_ones() -> None:
+    deltas = [
+        call("1", index=0, name="f"),
+        call("2", index=1, id="a", name="g"),
+        call("", index=0, id="a"),
+        call("3", id="a"),
+    ]
+    assert [each.arguments_text for each in assemble(*deltas).tool_calls] == ["1", "23"]
+
+
+class _Counted(str):
+    """An id that counts how often it is compared with another."""
+
+    __slots__ = ()
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_finding_a_call_by_its_id_does_not_look_at_the_others() -> None:
+    assembly = MessageAssembly()
+    for number in range(1000):
+        assembly.add(call("{}", id=_Counted(f"call-{number}"), name="f"))
+    assert len(assembly.tool_calls) == 1000
+    assert _Counted.compared < 10_000

@@ -4,11 +4,12 @@ import json
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.strategies import json_objects, json_values
-from tailrace.wrappers.fields import MAX_LEVELS, FieldFold, json_text, plain_json
+from tailrace.wrappers.fields import MAX_LEVELS, FieldFold, is_settled, json_text, plain_json
 from tailrace.wrappers.messages import json_value
 
 
@@ -63,6 +64,18 @@ def test_indexed_items_of_one_type_are_fragments_of_one_block() -> None:
             {"type": "reasoning.summary", "index": 0, "summary": "s"},
             {"type": "reasoning.text", "index": 1, "text": "c"},
         ]
+    }
+
+
+def test_indexed_items_with_ids_of_their_own_are_no_fragments() -> None:
+    first = {"type": "reasoning.encrypted", "index": 0, "id": "call_a", "data": "QQ=="}
+    second = {"type": "reasoning.encrypted", "index": 0, "id": "call_b", "data": "Qg=="}
+    assert fold({"reasoning_details": [first]}, {"reasoning_details": [second]}) == {
+        "reasoning_details": [first, second]
+    }
+    rest = {"type": "reasoning.encrypted", "index": 0, "id": None, "data": "!"}
+    assert fold({"reasoning_details": [first, second]}, {"reasoning_details": [rest]}) == {
+        "reasoning_details": [first, {**second, "data": "Qg==!"}]
     }
 
 
@@ -151,3 +164,26 @@ def test_folding_never_fails_and_always_gives_json(pieces: list[dict[str, Any]])
 @settings(deadline=None)
 def test_one_piece_folds_to_itself(piece: dict[str, Any]) -> None:
     assert fold(piece) == piece
+
+
+@given(fields=st.dictionaries(st.sampled_from(["a", "b", "text"]), json_values))
+@settings(deadline=None)
+def test_settled_fields_say_nothing_new_when_they_come_again(fields: dict[str, Any]) -> None:
+    if is_settled(fields):
+        assert fold(fields, fields) == fold(fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "settled"),
+    [
+        ({}, True),
+        ({"hate": {"filtered": False, "severity": "safe"}, "seed": 5, "a": None}, True),
+        ({"a": []}, False),
+        ({"a": {"b": {"c": [1]}}}, False),
+        ({"text": "a"}, False),
+        ({"text": {"text": 1}}, True),
+        ({"a": {"data": "QUJD"}}, False),
+    ],
+)
+def test_fields_without_lists_and_running_text_are_settled(fields: dict[str, Any], settled: bool) -> None:
+    assert is_settled(fields) is settled

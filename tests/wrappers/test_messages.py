@@ -227,7 +227,7 @@ def test_json_is_kept_down_to_a_stated_depth_in_a_whole_history() -> None:
     part = ContentPartData(data=nested(MAX_DEPTH), metadata={"a": nested(MAX_DEPTH - 1)})
     history = History(conversation=(Message(role=Role.USER, content=(part,)),))
     assert History.model_validate_json(history.model_dump_json()) == history
-    with pytest.raises(ValidationError, match="nested deeper than 32 levels"):
+    with pytest.raises(ValidationError, match=f"nested deeper than {MAX_DEPTH} levels"):
         ContentPartData(data=nested(MAX_DEPTH + 1))
     with pytest.raises(ValidationError, match="nested deeper"):
         Message(role=Role.USER, metadata={"a": nested(MAX_DEPTH)})
@@ -264,7 +264,7 @@ def test_arguments_that_nest_too_deep_are_kept_as_text() -> None:
     call = ContentPartToolCall(id="c", name="f", arguments={"a": nested(MAX_DEPTH)})
     assert call.arguments == {}
     assert json.loads(call.arguments_text or "") == {"a": nested(MAX_DEPTH)}
-    assert call.arguments_error == "nested deeper than 32 levels"
+    assert call.arguments_error == f"nested deeper than {MAX_DEPTH} levels"
     assert ContentPartToolCall.model_validate_json(call.model_dump_json()) == call
     as_written = ContentPartToolCall(id="c", name="f", arguments={"a": nested(99)}, arguments_text="raw")
     assert as_written.arguments_text == "raw"

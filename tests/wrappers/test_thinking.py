@@ -75,9 +75,10 @@ def test_text_is_given_back_as_soon_as_it_is_certain() -> None:
     splitter = ThinkTagSplitter()
     assert splitter.feed("<thi") == []
     assert splitter.holding
+    assert splitter.undecided
     assert splitter.feed("nk>so ") == [("reasoning", "so")]
     assert splitter.feed("it is</") == [("reasoning", " it is")]
-    assert not splitter.done
+    assert (splitter.done, splitter.undecided) == (False, False)
     assert splitter.feed("think>ye") == [("text", "ye")]
     assert splitter.done
     assert splitter.feed("s") == [("text", "s")]

@@ -163,6 +163,18 @@ def test_the_error_field_is_an_event_of_its_own_when_asked_for() -> None:
     assert every_way(body, decode)[0] == [ServerSentEvent(b"a\nb", "", "4")]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "lines", ["data: a", "event: e|data: a", "event: error|data: a", "event: x y|data: "]
+)
+def test_an_event_a_read_is_the_same_as_all_in_one(lines: str, end: str) -> None:
+    events = [line.replace("|", end).encode() + 2 * end.encode() for line in (lines, "data: b", lines)]
+    whole = decode([b"".join(events)])
+    assert decode(events) == whole
+    data = lines.rpartition("data: ")[2].encode()
+    assert [event.data for event in whole[0]] == [data, b"b", data]
+
+
 def test_closing_twice_gives_nothing_more() -> None:
     decoder = SSEDecoder()
     decoder.feed(b"data: a")
@@ -240,6 +252,30 @@ def test_any_cut_of_any_body_gives_the_same_events(
     body: bytes, positions: list[int], error_field: bool
 ) -> None:
     assert decode(cut(body, positions), error_field=error_field) == decode([body], error_field=error_field)
+
+
+reads = st.lists(
+    st.sampled_from([b"data: x\n\n", b"data: x\n\ndata: y\n\n", b"data: \n\n", b"data: x\r\n\r\n", b"event: a\ndata: x\n\n",
+        b"event: a\r\ndata: x\r\n\r\n", b"event: error\ndata: x\n\n", b"data: x\n", b"data: x\r\n", b"\n", b"\r", b"id: 7\ndata: x\n\n",
+        b"event: \rdata: x\n\n", b"data: x\rdata: y\n\n", b"data: x\n\ndata: y\ndata: z\n\n", b": ping\n\n", b"da"])
+    | bodies,
+    max_size=8,
+)  # fmt: skip
+
+
+@given(reads)
+def test_reads_of_whole_events_give_the_same_as_single_bytes(reads: list[bytes]) -> None:
+    assert decode(reads) == decode([bytes([byte]) for byte in b"".join(reads)])
+
+
+@given(reads)
+def test_what_is_seen_at_a_glance_is_what_feeding_gives(reads: list[bytes]) -> None:
+    decoder = SSEDecoder()
+    for read in reads:
+        event, payloads = decoder.whole_events(read) if decoder.idle else ("", [])
+        events = decoder.feed(read)
+        if payloads:
+            assert [(found.event, found.data) for found in events] == [(event, data) for data in payloads]
 
 
 @given(bodies, cut_positions, st.integers(3, 12))

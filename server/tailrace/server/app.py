@@ -4,20 +4,42 @@ What a server needs is decided here and nowhere else: which handler does the wor
 addresses answer.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI
 
+from tailrace.server.auth import Anonymous, Authenticator, Reporting, create_authenticator
+from tailrace.server.bindings.http_json import VERSION_1_0, HttpJsonBinding
+from tailrace.server.bindings.http_json_v0_3 import VERSION_0_3
 from tailrace.server.bindings.jsonrpc import JsonRpcBinding
-from tailrace.server.card import card_response
+from tailrace.server.bindings.unknown_routes import answer_unknown_routes
+from tailrace.server.card import CardEndpoint
 from tailrace.server.engine import Engine
 from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction, ModelHandler
+from tailrace.server.limits import GatedModel, Limits, UpstreamGate
+from tailrace.server.offer import Offer
+from tailrace.server.openapi import add_description_to
+from tailrace.server.operations import Caller, ExtendedCard, Operations
+from tailrace.server.push import PushNotifier
 from tailrace.server.settings import Settings
-from tailrace.server.store import Store
-from tailrace.wrappers import ConfigurationError
+from tailrace.server.shutdown import told_of_signals
+from tailrace.server.signing import CardSigner, add_keys_to, create_signers, sign_card
+from tailrace.server.store import Retention, Store
+from tailrace.server.webhook_client import WebhookClient
+from tailrace.server.webhooks import WebhookGuard
+from tailrace.streaming.a2a.models import AgentCard, AgentExtension, AgentSkill
+from tailrace.streaming.a2a.v0_1 import Version01
+from tailrace.streaming.a2a.v0_3 import Version03
+from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.wrappers import ConfigurationError, providers
 from tailrace.wrappers.model import Model
-from tailrace.wrappers.openai.model import ChatCompletionsModel
+
+if TYPE_CHECKING:
+    from tailrace.server.bindings.grpc import GrpcServer  # an extra
+
+_ANY_NUMBER = 2**31 - 1  # of messages: what every database takes for one
 
 
 def create_app(
@@ -25,6 +47,13 @@ def create_app(
     *,
     handler: Handler | HandlerFunction | None = None,
     store: Store | None = None,
+    authenticator: Authenticator | None = None,
+    extended_card: ExtendedCard | AgentCard | None = None,
+    extensions: Sequence[AgentExtension] = (),
+    skills: Sequence[AgentSkill] = (),
+    input_modes: Sequence[str] = (),
+    output_modes: Sequence[str] = (),
+    card_signers: Sequence[CardSigner] = (),
 ) -> FastAPI:
     """An application that serves one agent at its root.
 
@@ -32,13 +61,34 @@ def create_app(
         settings: Read from the environment when None.
         handler: Does the work; made from ``settings.model`` when None.
         store: Keeps tasks and conversations; made from ``settings.store`` when None.
+        authenticator: Says who asks; made from the settings when None.
+        extended_card: A further card for callers that are known, or what gives each caller its own (None for one
+            that has none). The agent declares that there is one when this is given.
+        extensions: Extensions that the handler speaks; it finds those that a request uses in `Turn.extensions`. One
+            that is ``required`` must be asked for by every request.
+        skills: What the agent is good at, for the card.
+        input_modes: Media types that messages may hold (``image/*``); ``settings.input_modes`` when empty.
+        output_modes: Media types that the agent gives, for the card; ``settings.output_modes`` when empty.
+        card_signers: Sign the cards; made from the settings when empty.
 
     Raises:
         ConfigurationError: Neither a handler nor a model is given, or a setting cannot be used.
     """
-    router = create_router(settings, handler=handler, store=store)
+    router = create_router(
+        settings,
+        handler=handler,
+        store=store,
+        authenticator=authenticator,
+        extended_card=extended_card,
+        extensions=extensions,
+        skills=skills,
+        input_modes=input_modes,
+        output_modes=output_modes,
+        card_signers=card_signers,
+    )
     app = FastAPI(title="tailrace", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(router)
+    answer_unknown_routes(app, router)
     return app
 
 
@@ -47,6 +97,13 @@ def create_router(
     *,
     handler: Handler | HandlerFunction | None = None,
     store: Store | None = None,
+    authenticator: Authenticator | None = None,
+    extended_card: ExtendedCard | AgentCard | None = None,
+    extensions: Sequence[AgentExtension] = (),
+    skills: Sequence[AgentSkill] = (),
+    input_modes: Sequence[str] = (),
+    output_modes: Sequence[str] = (),
+    card_signers: Sequence[CardSigner] = (),
 ) -> APIRouter:
     """The agent's addresses as a router, to be included in a FastAPI application under any prefix.
 
@@ -56,74 +113,176 @@ def create_router(
         settings: As for `create_app`.
         handler: As for `create_app`.
         store: As for `create_app`.
+        authenticator: As for `create_app`.
+        extended_card: As for `create_app`.
+        extensions: As for `create_app`.
+        skills: As for `create_app`.
+        input_modes: As for `create_app`.
+        output_modes: As for `create_app`.
+        card_signers: As for `create_app`.
 
     Raises:
         ConfigurationError: As `create_app`.
     """
     settings = settings or Settings()
+    store = store or Store(settings.store, _retention(settings))
+    push = create_notifier(settings, store)
+    gate = UpstreamGate(settings.max_upstream_calls, settings.max_upstream_waiting)
+    limits = _limits(settings, gate)
     engine = Engine(
-        store or Store(settings.store),
-        _as_handler(handler, settings),
-        max_history_messages=settings.max_history_messages,
+        store,
+        _as_handler(handler, settings, gate),
+        max_history_messages=settings.max_history_messages or _ANY_NUMBER,
+        max_lag=settings.max_lag,
+        restart_interrupted=settings.on_orphan == "restart",
+        push=push,
+        working=limits.tasks,
+        max_turn_seconds=settings.max_turn_seconds,
+        max_event_bytes=settings.max_event_bytes,
+        stop_grace=settings.shutdown_grace,
     )
-    binding = JsonRpcBinding(engine, settings)
+    authenticator = authenticator or create_authenticator(settings)
+    offer = Offer(
+        tuple(extensions),
+        tuple(skills),
+        tuple(input_modes) or _listed(settings.input_modes),
+        tuple(output_modes) or _listed(settings.output_modes),
+    )
+    signers = tuple(card_signers) or create_signers(settings)
+    operations = Operations(
+        engine,
+        push,
+        offer=offer,
+        extended_card=_signed(extended_card, signers),
+        challenge="" if isinstance(authenticator, Anonymous) else 'Bearer realm="tailrace"',
+        limits=limits,
+    )
+    asked = Reporting(authenticator)
+    jsonrpc = JsonRpcBinding(operations, settings, asked, (Version10(), Version03(), Version01()))
+    grpc_server = _create_grpc_server(operations, settings, asked)
 
     @asynccontextmanager
     async def lifespan(_app: object) -> AsyncGenerator[None]:
-        async with engine.running():
-            yield
+        async with (
+            asked.running(),
+            engine.running(),
+            grpc_server.running() if grpc_server else nullcontext(),
+        ):
+            with told_of_signals(lambda: operations.stopping.set()):
+                yield
 
     router = APIRouter(lifespan=lifespan)
 
-    @router.get("/.well-known/agent-card.json")
-    async def agent_card(request: Request) -> Response:  # pyright: ignore[reportUnusedFunction]
-        path = request.url.path.removesuffix("/.well-known/agent-card.json")
-        return card_response(request, settings, str(request.url.replace(path=path + "/", query="")))
+    CardEndpoint(
+        settings,
+        authenticator.schemes(),
+        lambda: grpc_server.port if grpc_server else None,
+        offer=offer,
+        has_extended=extended_card is not None,
+        signers=signers,
+    ).add_to(router)
+    add_keys_to(router, signers)
+    if settings.openapi:
+        add_description_to(router)
 
+    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz")
     async def healthz() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
         return {"status": "ok"}
 
-    @router.post("/")
-    async def jsonrpc(request: Request) -> Response:
-        return await binding.handle(request)
-
+    router.add_api_route("/", jsonrpc.handle, methods=["POST"])
+    # 0.3 first: its addresses would be those of a tenant named v1.
+    for version in (VERSION_0_3, VERSION_1_0):
+        HttpJsonBinding(operations, settings, asked, version).add_to(router)
     return router
+
+
+def _listed(setting: str) -> tuple[str, ...]:
+    return tuple(item for each in setting.split(",") if (item := each.strip()))
+
+
+def _signed(card: ExtendedCard | AgentCard | None, signers: Sequence[CardSigner]) -> ExtendedCard | None:
+    """What gives the extended card, signed."""
+    if card is None:
+        return None
+
+    def give(caller: Caller) -> AgentCard | None:
+        given = card if isinstance(card, AgentCard) else card(caller)
+        return sign_card(given, signers) if given is not None and signers else given
+
+    return give
+
+
+def _retention(settings: Settings) -> Retention:
+    return Retention(settings.event_retention or None, settings.task_retention or None)
+
+
+def create_notifier(settings: Settings, store: Store) -> PushNotifier | None:
+    """What tells webhooks, as the settings say; None where push notifications are switched off."""
+    if not settings.push_notifications:
+        return None
+    client = WebhookClient(
+        WebhookGuard(allow_private=settings.push_allow_private),
+        timeout=settings.push_timeout,
+        attempts=settings.push_attempts,
+    )
+    return PushNotifier(store, client)
+
+
+def _create_grpc_server(
+    operations: Operations, settings: Settings, authenticator: Authenticator
+) -> "GrpcServer | None":
+    if settings.grpc_port is None:
+        return None
+    try:
+        from tailrace.server.bindings.grpc import GrpcServer
+    except ImportError as error:
+        raise ConfigurationError(
+            f"TAILRACE_GRPC_PORT: gRPC needs more packages: pip install 'tailrace[grpc]' ({error})"
+        ) from None
+    return GrpcServer(operations, settings, authenticator)
 
 
 def create_model(settings: Settings) -> Model:
     """The model that ``settings.model`` names as ``provider:model``.
 
     Raises:
-        ConfigurationError: No model is set, or its provider is unknown.
+        ConfigurationError: No model is set, its provider is unknown, or its key is missing.
     """
-    provider, _, name = (settings.model or "").partition(":")
-    if not name:
+    if not settings.model:
         raise ConfigurationError(
             "no model: give --model PROVIDER:MODEL or set TAILRACE_MODEL, for example openai:gpt-5-mini"
         )
-    if provider != ChatCompletionsModel.provider:
-        raise ConfigurationError(
-            f"unknown provider {provider!r} in {settings.model!r}; known: {ChatCompletionsModel.provider} "
-            "(with --base-url for anything compatible with it)"
-        )
-    return ChatCompletionsModel(
-        name,
+    timeouts = {"read_timeout": settings.read_timeout} if settings.read_timeout is not None else {}
+    return providers.create_model(
+        settings.model,
         base_url=settings.base_url,
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
         connect_timeout=settings.connect_timeout,
-        read_timeout=settings.read_timeout,
         max_retries=settings.upstream_retries,
+        **timeouts,
     )
 
 
-def _as_handler(handler: Handler | HandlerFunction | None, settings: Settings) -> Handler:
+def _limits(settings: Settings, gate: UpstreamGate) -> Limits:
+    return Limits(
+        max_streams=settings.max_streams,
+        max_caller_streams=settings.max_caller_streams,
+        max_tasks=settings.max_tasks,
+        max_caller_tasks=settings.max_caller_tasks,
+        max_part_bytes=settings.max_part_bytes,
+        gate=gate,
+    )
+
+
+def _as_handler(handler: Handler | HandlerFunction | None, settings: Settings, gate: UpstreamGate) -> Handler:
     if isinstance(handler, Handler):
         return handler
     if handler is not None:
         return FunctionHandler(handler)
     return ModelHandler(
-        create_model(settings),
+        GatedModel(create_model(settings), gate),
         instructions=settings.instructions,
         merge_reads=settings.coalesce == "read",
+        think_tags=settings.think_tags,
     )

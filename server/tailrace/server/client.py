@@ -38,15 +38,8 @@ from tailrace.streaming.a2a.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
-from tailrace.streaming.a2a.models import (
-    A2AModel,
-    Message,
-    Part,
-    Role,
-    SendMessageResponse,
-    StreamResponse,
-    Task,
-)
+from tailrace.streaming.a2a.models import A2AModel, Message, Part, Role, StreamResponse, Task
+from tailrace.streaming.a2a.requests import SendMessageResponse
 from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError, UpstreamFault

@@ -6,40 +6,63 @@ to the `TaskLog` that the readers follow.
 """
 
 import logging
+import math
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from hashlib import sha256
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
-from tailrace.server.handlers import Handler, Turn
-from tailrace.server.live import LiveTask, Reply, Subscription, ends_turn
-from tailrace.server.messages import check_message, whole_rounds
-from tailrace.server.store import Store, StoredTask
+from tailrace.server.handlers import Handler
+from tailrace.server.limits import OverloadedError, Place, Quota
+from tailrace.server.live import LiveTask, Reply, Subscription, Waiting
+from tailrace.server.messages import check_message
+from tailrace.server.push import PushNotifier
+from tailrace.server.registry import TaskRegistry
+from tailrace.server.store import PushConfig, SendKey, Store, TaskFilter, TaskPosition
 from tailrace.server.turns import TurnRunner, failed_because
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import (
-    InternalError,
     InvalidParamsError,
     PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from tailrace.streaming.a2a.models import Message, Role, SendMessageRequest, StreamResponse, Task
-from tailrace.streaming.conversation import to_common_message
+from tailrace.streaming.a2a.models import Message, Role, StreamResponse, Task
+from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.a2a.v0_1 import scoped_id
+from tailrace.streaming.extension import extension_facts, with_extension_facts
 from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.log import Behind, TaskLog
+from tailrace.streaming.log import TaskLog
 from tailrace.streaming.task import Event, TaskRecord
 from tailrace.streaming.updates import StatusUpdate
-from tailrace.wrappers import History
 
 logger = logging.getLogger("tailrace.server")
 
-MAX_BATCH_BYTES = 256 * 1024
-"""Bytes of events from the store that a reader gets at once: what one that takes nothing keeps in memory."""
+MAX_WAITING = 16
+"""Messages to one task that wait for their turn."""
+
+MAX_RESTARTS = 2
+"""How often a task is begun again that a crash interrupted: one that brings the process down is not to do so for ever."""
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Some of a caller's tasks.
+
+    Attributes:
+        tasks: In order.
+        total: How many there are on all pages.
+        last: Where the page ends; None when nothing follows.
+    """
+
+    tasks: list[Task]
+    total: int
+    last: TaskPosition | None
 
 
 class Engine:
@@ -52,30 +75,64 @@ class Engine:
         store: Opened and closed by `running`.
         handler: Does the work; closed by `running`.
         max_history_messages: How many messages of a conversation a turn is given at most.
+        max_lag: How many events a reader of a running task may fall behind before it is given the task as it stands.
+        restart_interrupted: Begin tasks again that a crash interrupted, instead of ending them FAILED. The handler is
+            given the message anew, without the configuration and the metadata of the request that brought it.
+        push: Tells webhooks what happens to tasks; started and stopped by `running`. None where there is nobody to.
+        working: Counts the tasks that are worked on, and refuses those that are too many; None for any number.
+        max_turn_seconds: How long a turn may take; 0 for as long as it likes.
+        max_event_bytes: How large a thing may be that a handler yields; 0 for any size.
+        stop_grace: Seconds that turns have to come to their end once the engine is told to stop.
 
     Attributes:
         stop_requested: Set by whoever first learns that the process is to end: the engine then stops, while there
             are still connections to say so on.
     """
 
-    def __init__(self, store: Store, handler: Handler, *, max_history_messages: int = 1000) -> None:
+    def __init__(
+        self,
+        store: Store,
+        handler: Handler,
+        *,
+        max_history_messages: int = 1000,
+        max_lag: int = 10_000,
+        restart_interrupted: bool = False,
+        push: PushNotifier | None = None,
+        working: Quota | None = None,
+        max_turn_seconds: float = 0,
+        max_event_bytes: int = 0,
+        stop_grace: float = 0,
+    ) -> None:
         self.stop_requested = anyio.Event()
+        self._working = working
+        self._stop_grace = stop_grace
         self._store = store
         self._handler = handler
+        self._push = push
         self._max_history = max_history_messages
-        # Every task that somebody holds: its turn, a reader, a write that is not done. A second object for the same
-        # task would give the same numbers again, so there is one for as long as anybody has it, and none after.
-        self._live: WeakValueDictionary[str, LiveTask] = WeakValueDictionary()
-        self._given_up: set[str] = set()  # tasks that the store believes to be worked on
+        self._max_lag = max_lag
+        self._restart_interrupted = restart_interrupted
+        self._naming: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
+        self._tasks = TaskRegistry(store, self._end_lost)
         self._writer = GroupWriter(store)
-        self._turns = TurnRunner(handler, self._writer, self._give_up)
+        self._turns = TurnRunner(
+            handler,
+            store,
+            self._writer,
+            self._tasks.give_up,
+            push and push.notify,
+            max_history=max_history_messages,
+            max_seconds=max_turn_seconds or math.inf,
+            max_event_bytes=max_event_bytes,
+        )
         self._group: TaskGroup | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["Engine"]:
-        """Open the store, end what a crash interrupted, and accept requests until the block is left.
+        """Open the store, take up what a crash interrupted, and accept requests until the block is left.
 
-        On leaving, tasks that are still worked on end FAILED with what they had; everything is written.
+        On leaving, tasks that are still worked on end FAILED with what they had when the grace time is over, or at
+        once where an exception or a cancellation leaves the block; everything is written.
 
         Raises:
             StoreError: The store cannot be opened.
@@ -84,16 +141,24 @@ class Engine:
         self._turns.stopping = False
         self.stop_requested = anyio.Event()
         try:
-            async with anyio.create_task_group() as writing:
+            # The outermost: webhooks are told of the very last event, too.
+            push = self._push.running(self.get_task) if self._push else nullcontext()
+            async with push, anyio.create_task_group() as writing:
                 writing.start_soon(self._writer.run)
-                writing.start_soon(self._stop_on_request)
+                grace = anyio.CancelScope()
+                writing.start_soon(self._stop_on_request, grace)
+                mending = anyio.CancelScope()
+                writing.start_soon(self._mend, mending)
                 async with anyio.create_task_group() as self._group:
-                    await self._end_interrupted_tasks()
+                    await self._take_up_interrupted_tasks()
                     try:
                         yield self
-                    finally:
+                    except BaseException:
                         self.stop()
-                self.stop_requested.set()
+                        raise
+                    self.stop_requested.set()
+                grace.cancel()
+                mending.cancel()
                 self._writer.close()
         finally:
             self._group = None
@@ -101,44 +166,110 @@ class Engine:
                 await self._handler.aclose()
                 await self._store.close()
 
-    async def start(self, request: SendMessageRequest, owner: str = "") -> Subscription | Message:
+    async def start(
+        self,
+        request: SendMessageRequest,
+        owner: str = "",
+        *,
+        named_in: str = "",
+        spoken: str = "1.0",
+        extensions: tuple[str, ...] = (),
+        send_key: str = "",
+    ) -> Subscription | Message:
         """Take a caller's message: begin a task, go on with one, or answer directly.
+
+        A message to a task that is at work on an earlier one waits for its turn; the task then goes on with it
+        instead of coming to its end. When the task fails or is canceled, the messages that wait end with it.
+
+        Args:
+            request: The message, and how it is to be answered.
+            owner: The caller.
+            named_in: The version of the protocol in which the caller names its tasks: an id that is not known
+                begins a task of that id. Empty where the server names them.
+            spoken: The version of the protocol that a webhook of the request is to be told in.
+            extensions: The extensions that the request uses.
+            send_key: What the caller names the message by. One that was taken under the same name is not taken
+                again: the task that it made is followed, as it stands by now. The name is kept as long as the
+                task.
 
         Returns:
             A reader of the task from this message on (its first event is the task), or the handler's direct
-            message.
+            message (which is no task, and is made anew when the message is sent again).
 
         Raises:
             TaskNotFoundError: The message names a task that the caller has none of.
-            UnsupportedOperationError: That task is over, or busy with an earlier message.
-            PushNotificationNotSupportedError: The request brings a webhook.
-            InvalidParamsError: The message names a task and a conversation that it does not belong to.
-            InternalError: The server is stopping.
+            UnsupportedOperationError: That task is over, or too many messages to it wait already.
+            PushNotificationNotSupportedError: The request brings a webhook, and nobody tells webhooks.
+            InvalidParamsError: The message names a task and a conversation that it does not belong to, or the
+                request brings a webhook that cannot be called, or another message was named by ``send_key``.
+            RateLimitError: The caller has all the tasks worked on that it may.
+            OverloadedError: There are too many of all callers, or the server is stopping.
             StoreError: Nothing can be kept at present.
         """
+        task_id = request.message.task_id if named_in else ""
+        if not send_key:
+            async with self._naming_task(owner, task_id):
+                return await self._start(request, owner, named_in, spoken, extensions)
+        async with self._naming.setdefault(("key", owner, send_key), anyio.Lock()):
+            # The id of a message is made anew by who sends it again, or by the reader of a protocol that has none.
+            message = request.message.model_copy(update={"message_id": ""})
+            fingerprint = sha256(request.model_copy(update={"message": message}).to_json()).hexdigest()
+            known = await self._store.load_send_key(owner, send_key)
+            if known is not None:
+                if known.fingerprint != fingerprint:
+                    raise InvalidParamsError(
+                        "the idempotency key was used for another message; choose a new one"
+                    )
+                return await self.subscribe(known.task_id, owner, repeat_finished=True)
+            async with self._naming_task(owner, task_id):
+                named = (send_key, fingerprint)
+                started = await self._start(request, owner, named_in, spoken, extensions, named)
+            if isinstance(started, Subscription):
+                await started.begun()
+            return started
+
+    def _naming_task(self, owner: str, task_id: str) -> AbstractAsyncContextManager[object]:
+        """Of two messages that name the same new task at once, one begins it, and the other finds it begun."""
+        return self._naming.setdefault(("task", owner, task_id), anyio.Lock()) if task_id else nullcontext()
+
+    async def _start(
+        self,
+        request: SendMessageRequest,
+        owner: str,
+        named_in: str,
+        spoken: str,
+        extensions: tuple[str, ...],
+        named: tuple[str, str] | None = None,
+    ) -> Subscription | Message:
         message = request.message
-        if request.configuration.task_push_notification_config is not None:
+        if request.configuration.task_push_notification_config is not None and self._push is None:
             raise PushNotificationNotSupportedError
         check_message(message)
-        if message.task_id:
-            live = await self._find(message.task_id, owner)
-            self._check_follow_up(live, message)
-            return await self._continue(live, request)
+        if message.task_id and not (named_in and await self._tasks.is_free(message.task_id, owner)):
+            live = await self._tasks.find(message.task_id, owner)
+            webhooks = await self._webhooks(live, request, spoken)
+            return await self._follow_up(live, request, webhooks, extensions, named)
         context_id = message.context_id or str(uuid4())
-        live = LiveTask(TaskRecord.create(message, context_id=context_id), owner, TaskLog())
-        [first_message] = live.record.history
-        turn = await self._turn(live, request, first_message, number=1)
-        self._check_running()
-        self._live[live.record.id] = live
+        task_id = scoped_id(message.task_id, owner)
+        record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=named_in)
+        live = LiveTask(record, owner, TaskLog())
+        live.webhooks = await self._webhooks(live, request, spoken)
+        if message.context_id:
+            await self._check_conversation(live)
+        place = self._admit(live)
+        self._tasks.add(live)
+        live.waiting.append(Waiting(record.history[0], request, extensions, number=1))
+        live.send_key = named and SendKey(*named, record.id)
         if not self._handler.replies_directly:
             self._turns.begin(live)
-            self._run_soon(live, turn)
+            self._run_soon(live, place)
             return self._reader(live, 0)
         reply = Reply()
-        self._run_soon(live, turn, reply)
+        self._run_soon(live, place, reply)
         await reply.ready.wait()
         if reply.message is not None:
-            return reply.message.model_copy(update={"context_id": context_id, "task_id": ""})
+            ids = {"context_id": context_id, "task_id": record.id if named_in else ""}
+            return reply.message.model_copy(update=ids)
         return self._reader(live, 0)
 
     async def get_task(self, task_id: str, owner: str = "", history_length: int | None = None) -> Task:
@@ -147,10 +278,23 @@ class Engine:
         Raises:
             TaskNotFoundError: The caller has no such task.
         """
-        live = await self._find(task_id, owner)
-        task = live.record.snapshot(history_length)
-        await self._until_kept(live, live.record.number)
-        return task
+        return await self._tasks.kept_snapshot(await self._tasks.find(task_id, owner), history_length)
+
+    async def list_tasks(
+        self, wanted: TaskFilter, owner: str = "", *, after: TaskPosition | None = None, limit: int
+    ) -> TaskPage:
+        """The caller's tasks, the one with the newest status first, everything in them durable.
+
+        Args:
+            wanted: Which tasks.
+            owner: The caller.
+            after: Go on behind this position.
+            limit: How many at most.
+        """
+        rows, total = await self._store.list_tasks(owner, wanted, after=after, limit=limit + 1)
+        page = rows[:limit]
+        tasks = [await self._tasks.as_it_stands(task) for _, task in page]
+        return TaskPage(tasks, total, page[-1][0] if len(rows) > limit else None)
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
         """Stop the work on a task and end it CANCELED; the connection to the provider is closed.
@@ -159,22 +303,24 @@ class Engine:
             TaskNotFoundError: The caller has no such task.
             TaskNotCancelableError: It is over already, or came to its end before it could be stopped.
         """
-        live = await self._find(task_id, owner)
+        live = await self._tasks.find(task_id, owner)
         if live.record.state.terminal:
             raise TaskNotCancelableError(metadata={"taskId": task_id})
         canceled = StatusUpdate(TaskState.CANCELED)
         if live.running:
             live.ending = canceled
             live.scope.cancel()
-            await self._until_over(live)
+            await self._tasks.until_over(live)
         else:
             self._turns.end(live, canceled)
-        await self._until_kept(live, live.record.number)
+        await self._tasks.until_kept(live, live.record.number)
         if live.record.state is not TaskState.CANCELED:
             raise TaskNotCancelableError(metadata={"taskId": task_id})
         return live.record.snapshot()
 
-    async def subscribe(self, task_id: str, owner: str = "", after: int | None = None) -> Subscription:
+    async def subscribe(
+        self, task_id: str, owner: str = "", after: int | None = None, *, repeat_finished: bool = False
+    ) -> Subscription:
         """Follow a task.
 
         Args:
@@ -182,80 +328,91 @@ class Engine:
             owner: The caller.
             after: A number: everything after that event, exactly once, also when the task is over. None: the
                 task as it stands first, then what follows.
+            repeat_finished: Give a task that is over as it stands, too.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
-            UnsupportedOperationError: It is over, and no number was given (A2A 1.0, 3.1.6).
+            UnsupportedOperationError: It is over, no number was given (A2A 1.0, 3.1.6), and it is not to be repeated.
             InvalidParamsError: The task has no event of that number.
         """
-        live = await self._find(task_id, owner)
+        live = await self._tasks.find(task_id, owner)
         if after is not None:
             if not 0 <= after <= live.record.number:
                 raise InvalidParamsError(
                     f"the task has no event {after}; its last one is {live.record.number}"
                 )
             return self._reader(live, after)
-        if live.record.state.terminal:
+        if live.record.state.terminal and not repeat_finished:
             raise UnsupportedOperationError(f"the task is over ({live.record.state})")
         number = live.record.number
-        first = Event(number, StreamResponse(task=live.record.snapshot()).to_json())
-        await self._until_kept(live, number)
+        first = Event(number, StreamResponse(task=live.record.snapshot()).to_json(), live.record.state)
+        await self._tasks.until_kept(live, number)
         return self._reader(live, number, first)
 
     def _reader(self, live: LiveTask, after: int, first: Event | None = None) -> Subscription:
-        return Subscription(live, after, first, read=self._read)
+        return Subscription(live, after, first, read=self._tasks.read, max_lag=self._max_lag)
 
-    async def _read(self, live: LiveTask, after: int) -> list[Event]:
-        """The next events of a task after a number: from memory, or from the store for whoever is far behind.
-
-        Waits for one when there is none yet; empty when the task is over and everything was read.
+    async def progress_of(self, task_id: str, owner: str = "") -> tuple[str, int, bool]:
+        """The task's own id, the number of its last event that is kept, and whether the task is over with it.
 
         Raises:
-            StoreError: As `Subscription.batches`.
+            TaskNotFoundError: The caller has no such task.
+        """
+        live = await self._tasks.find(task_id, owner)
+        number = live.log.number
+        return live.record.id, number, live.record.state.terminal and live.record.number == number
+
+    async def dialect_of(self, task_id: str, owner: str) -> str:
+        """The version of the protocol that a task was begun in, where that was one whose callers name their tasks.
+
+        Returns:
+            The version; empty for any other task, and for one that the caller has not.
         """
         try:
-            events = await live.log.read(after)
-        except Behind:
-            events = await self._store.load_events(live.record.id, after, max_bytes=MAX_BATCH_BYTES)
-        if not events and live.error is not None:
-            raise live.error
-        return events
+            live = await self._tasks.find(task_id, owner)
+        except TaskNotFoundError:
+            return ""
+        return str(extension_facts(live.record.snapshot(0).metadata).get("dialect", ""))
 
-    # --- looking up ---------------------------------------------------------------------------------------------
+    # --- running turns ------------------------------------------------------------------------------------------
 
-    async def _find(self, task_id: str, owner: str) -> LiveTask:
-        """The one gate: a task of that id that belongs to that owner, live or from the store."""
-        live = self._live.get(task_id)
-        if live is None:
-            stored = await self._store.load_task(task_id, owner)
-            # It may have come to life while the store was asked.
-            live = self._live.get(task_id) or (stored and await self._revive(stored, owner))
-        if live is None or live.owner != owner:
-            raise TaskNotFoundError(metadata={"taskId": task_id})
-        return live
+    async def _webhooks(self, live: LiveTask, request: SendMessageRequest, spoken: str) -> list[PushConfig]:
+        """The webhook that a request brings, if it does, to be told of the task's events from now on."""
+        config = request.configuration.task_push_notification_config
+        if config is None or self._push is None:
+            return []
+        config = config.model_copy(update={"task_id": live.record.id})
+        return [await self._push.accept(config, live.owner, dialect=spoken, after=live.record.number)]
 
-    def _give_up(self, live: LiveTask) -> None:
-        if self._live.get(live.record.id) is live:
-            del self._live[live.record.id]
-            self._given_up.add(live.record.id)
+    async def _follow_up(
+        self,
+        live: LiveTask,
+        request: SendMessageRequest,
+        webhooks: list[PushConfig],
+        extensions: tuple[str, ...],
+        named: tuple[str, str] | None,
+    ) -> Subscription:
+        """A further message of a task: its turn comes at once, or when those before it are done."""
+        await self._check_conversation(live)
+        self._check_follow_up(live, request.message)
+        place = self._admit(live)
+        record = live.record
+        message = record.receive(request.message)
+        number = sum(said.role is Role.USER for said in record.history)
+        live.waiting.append(Waiting(message, request, extensions, number))
+        live.webhooks = webhooks
+        live.send_key = named and SendKey(*named, record.id)
+        # While a turn is under way an artifact may be open, which no snapshot can say.
+        self._turns.keep(live, record.receipt(message), snapshot=not live.running)
+        first = Event(record.number, StreamResponse(task=record.snapshot()).to_json())
+        if not live.running:
+            self._run_soon(live, place)
+        await self._tasks.until_kept(live, first.number)
+        return self._reader(live, first.number, first)
 
-    async def _revive(self, stored: StoredTask, owner: str) -> LiveTask:
-        record = TaskRecord(stored.task, stored.number)
-        while events := await self._store.load_events(record.id, record.number):
-            for event in events:
-                record.replay(event)
-        live = self._live.get(record.id)
-        if live is not None:
-            return live
-        live = LiveTask(record, owner, TaskLog(record.number))
-        self._live[record.id] = live
-        if record.state.terminal:
-            live.log.end()
-        if record.id in self._given_up:
-            self._given_up.discard(record.id)
-            if not ends_turn(record.state):
-                self._turns.end(live, failed_because("the task store did not work; what followed is lost"))
-        return live
+    async def _check_conversation(self, live: LiveTask) -> None:
+        """Whether what was said before can be read: if not, the message is not taken, and nothing else changes."""
+        await self._store.load_conversation(live.record.context_id, live.owner, 1)
 
     def _check_follow_up(self, live: LiveTask, message: Message) -> None:
         if message.context_id and message.context_id != live.record.context_id:
@@ -267,113 +424,88 @@ class Engine:
             raise UnsupportedOperationError(
                 f"the task is over ({live.record.state}); send a message without taskId to go on in its context"
             )
-        if live.running:
-            raise UnsupportedOperationError("the task is still working on an earlier message")
+        if len(live.waiting) >= MAX_WAITING:
+            raise UnsupportedOperationError(
+                f"{MAX_WAITING} messages to the task wait for their turn already; send this one when it has answered"
+            )
 
-    async def _turn(
-        self, live: LiveTask, request: SendMessageRequest, message: Message, *, number: int
-    ) -> Turn:
-        """What the handler is told; the new message is not in the store yet."""
-        record = live.record
-        said: list[Message] = []
-        if request.message.context_id or request.message.task_id:
-            said = await self._store.load_conversation(record.context_id, live.owner, self._max_history - 1)
-        return Turn(
-            task_id=record.id,
-            context_id=record.context_id,
-            message=message,
-            history=History(conversation=whole_rounds(map(to_common_message, (*said, message)))),
-            number=number,
-            accepted_output_modes=request.configuration.accepted_output_modes,
-            metadata=request.metadata,
-        )
-
-    # --- running turns ------------------------------------------------------------------------------------------
-
-    async def _continue(self, live: LiveTask, request: SendMessageRequest) -> Subscription:
-        # Marked as running before anything is awaited: of two messages at once, one is refused; and who cancels or
-        # stops in the meantime finds the scope that the turn will run in.
-        live.begin_turn()
-        record = live.record
-        message = request.message.model_copy(update={"task_id": record.id, "context_id": record.context_id})
-        number = 1 + sum(item.role is Role.USER for item in record.history)
-        try:
-            turn = await self._turn(live, request, message, number=number)
-            self._check_running()
-        except BaseException:
-            live.running = False
-            if live.ending is not None and live.ending.state is TaskState.CANCELED:
-                self._turns.end(live, live.ending)
-            else:
-                self._turns.end_log(live)
-            raise
-        live.said = [record.receive(message)]
-        self._turns.keep(live, record.apply(StatusUpdate(TaskState.WORKING)), snapshot=True)
-        first = Event(record.number, StreamResponse(task=record.snapshot()).to_json())
-        self._run_soon(live, turn)
-        await self._until_kept(live, first.number)
-        return self._reader(live, first.number, first)
-
-    def _check_running(self) -> None:
+    def _admit(self, live: LiveTask) -> Place:
+        """Let a message in: the place among the tasks that are worked on which its task takes, if it has none."""
         if self._group is None or self._turns.stopping:
-            raise InternalError("the server is stopping")
+            raise OverloadedError("the server is stopping; send this to another one, or try again later")
+        return Place.none() if live.running or self._working is None else self._working.take(live.owner)
 
-    def _run_soon(self, live: LiveTask, turn: Turn, reply: Reply | None = None) -> None:
-        if self._group is None:
-            raise InternalError("the server is stopping")
-        if not live.running:
-            live.begin_turn()
-        self._group.start_soon(self._turns.run, live, turn, reply, name=f"turn of {live.record.id}")
+    def _run_soon(self, live: LiveTask, place: Place, reply: Reply | None = None) -> None:
+        assert self._group is not None  # noqa: S101 — the message was let in
+        # Before anything is awaited: who cancels or stops in the meantime finds the scope that the turn will run in.
+        live.begin_turn()
+        self._group.start_soon(self._run, live, place, reply, name=f"turns of {live.record.id}")
 
-    # --- waiting ------------------------------------------------------------------------------------------------
-
-    async def _until_kept(self, live: LiveTask, number: int) -> None:
-        while live.log.number < number:
-            await self._progress(live)
-
-    async def _until_over(self, live: LiveTask) -> None:
-        """Until the turn that is running has ended and its last event is kept."""
-        while not live.record.state.terminal or live.log.number < live.record.number:
-            await self._progress(live)
-
-    async def _progress(self, live: LiveTask) -> None:
-        """Until another event of the task is kept.
-
-        Raises:
-            InternalError: None will be, because the server stops.
-        """
-        if not await self._read(live, live.log.number):
-            raise InternalError("the server is stopping")
+    async def _run(self, live: LiveTask, place: Place, reply: Reply | None) -> None:
+        with place:
+            await self._turns.run(live, reply)
 
     # --- start and stop -----------------------------------------------------------------------------------------
 
-    async def _stop_on_request(self) -> None:
+    async def _stop_on_request(self, grace: anyio.CancelScope) -> None:
         await self.stop_requested.wait()
+        self.stop(let_finish=True)
+        with grace:  # left as soon as all turns are over
+            await anyio.sleep(self._stop_grace)
         self.stop()
 
-    def stop(self) -> None:
-        """End all turns, FAILED with what they have, and take no more messages: every stream then ends by itself."""
-        if self._turns.stopping:
-            return
+    def stop(self, *, let_finish: bool = False) -> None:
+        """Take no more messages, and end all turns, FAILED with what they have: every stream then ends by itself.
+
+        Args:
+            let_finish: Let the turns that are under way go on.
+        """
         self._turns.stopping = True
-        for live in list(self._live.values()):
+        for live in self._tasks.all():
             if not live.running:
                 self._turns.end_log(live)
-            else:
+            elif not let_finish:
                 live.ending = live.ending or failed_because(
                     "the server was stopped before the answer was complete"
                 )
                 live.scope.cancel()
 
-    async def _end_interrupted_tasks(self) -> None:
-        """Tasks that were being worked on when the process ended: FAILED, with everything that was shown."""
+    async def _take_up_interrupted_tasks(self) -> None:
+        """Tasks that were being worked on when the process ended: FAILED with everything shown, or begun again."""
         for task_id, owner in await self._store.load_unfinished():
             try:
-                live = await self._find(task_id, owner)
+                live = await self._tasks.find(task_id, owner)
             except ValueError:
                 logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
+                continue
+            live.waiting.extend(await self._unanswered(live))
+            restarts = extension_facts(live.record.snapshot(0).metadata).get("restarts", 0)
+            if self._restart_interrupted and live.waiting and restarts < MAX_RESTARTS:
+                logger.warning("task %s was interrupted by a crash, and is begun again", task_id)
+                again = with_extension_facts({}, restarts=restarts + 1)
+                self._turns.keep(live, live.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)))
+                self._run_soon(live, Place.none())
                 continue
             logger.warning("task %s was interrupted by a crash", task_id)
             self._turns.end(
                 live, failed_because("the server stopped unexpectedly before the answer was complete")
             )
+
+    async def _unanswered(self, live: LiveTask) -> list[Waiting]:
+        """The messages of an interrupted task that nothing of an answer is in the conversation for, oldest first."""
+        said = await self._store.load_said(live.record.id, live.owner)
+        turns = sum(message.role is Role.USER for message in said)
+        answered = turns - (said[-1].role is Role.USER if said else 0)
+        asked = [message for message in live.record.history if message.role is Role.USER]
+        return [
+            Waiting(message, SendMessageRequest(message=message), (), number, is_said=number <= turns)
+            for number, message in enumerate(asked, 1)
+            if number > answered
+        ]
+
+    async def _mend(self, scope: anyio.CancelScope) -> None:
+        with scope:
+            await self._tasks.end_given_up()
+
+    def _end_lost(self, live: LiveTask) -> None:
+        self._turns.end(live, failed_because("the task store did not work; what followed is lost"))

@@ -40,6 +40,7 @@ class Turn:
         number: 1 for a task's first message, 2 for the second, ….
         accepted_output_modes: Media types that the caller can take; empty when it did not say.
         metadata: The request's metadata.
+        extensions: URIs of the extensions that the request uses, of those that the agent's card lists.
     """
 
     task_id: str
@@ -49,6 +50,7 @@ class Turn:
     number: int = 1
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    extensions: tuple[str, ...] = ()
 
 
 class Handler(ABC):
@@ -101,17 +103,26 @@ class ModelHandler(Handler):
         model: The model; closed with the handler.
         instructions: The system message of every conversation.
         merge_reads: True merges the deltas that arrived with one read of the network into one update.
+        think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
     """
 
-    def __init__(self, model: Model, *, instructions: str | None = None, merge_reads: bool = True) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        instructions: str | None = None,
+        merge_reads: bool = True,
+        think_tags: bool = True,
+    ) -> None:
         self._model = model
         self._instructions = instructions
         self._merge_reads = merge_reads
+        self._think_tags = think_tags
 
     async def run(self, turn: Turn) -> AsyncIterator[Update | Message]:
         """Stream the model's answer; an upstream that fails ends the task FAILED with what arrived kept."""
         yield StatusUpdate(TaskState.WORKING)
-        translator = ResponseTranslator(turn=turn.number)
+        translator = ResponseTranslator(turn=turn.number, think_tags=self._think_tags)
         history = turn.history.model_copy(update={"system_message": self._instructions})
         failure: UpstreamError | None = None
         try:

@@ -1,11 +1,15 @@
 """A task that is alive in this process: being worked on, followed by somebody, or not all written yet."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import anyio
 
+from tailrace.server.store import PushConfig, SendKey
 from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.log import TaskLog
 from tailrace.streaming.task import Event, TaskRecord
@@ -21,10 +25,13 @@ class LiveTask:
         record: The task as of its last event, which may not be kept yet.
         owner: Whose it is.
         log: What is kept, and shown to readers.
-        running: A turn is under way.
+        running: A turn is under way, or about to be.
+        waiting: The messages that no turn has begun with yet, the oldest first.
         scope: Cancelled to end the turn.
         ending: How the turn is to end when its scope is cancelled.
         said: Messages to be kept with the next event.
+        webhooks: Webhooks to be kept with the next event, and told of it.
+        send_key: What the caller named the message by that makes the next event, to be kept with it.
         error: Why the task was given up: its events cannot be kept.
     """
 
@@ -32,9 +39,12 @@ class LiveTask:
     owner: str
     log: TaskLog
     running: bool = False
+    waiting: deque["Waiting"] = field(default_factory=deque["Waiting"])
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ending: StatusUpdate | None = None
     said: list[Message] = field(default_factory=list[Message])
+    webhooks: list[PushConfig] = field(default_factory=list[PushConfig])
+    send_key: SendKey | None = None
     error: StoreError | None = None
 
     def begin_turn(self) -> None:
@@ -42,6 +52,31 @@ class LiveTask:
         self.running = True
         self.scope = anyio.CancelScope()
         self.ending = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message of the caller, until its turn comes.
+
+    Attributes:
+        message: With the ids of the task.
+        request: The request that brought it.
+        extensions: URIs of the extensions that the request uses.
+        number: 1 for the task's first message, 2 for the second, ….
+        is_said: It is in the conversation already: a crash interrupted its turn.
+    """
+
+    message: Message
+    request: SendMessageRequest
+    extensions: tuple[str, ...]
+    number: int
+    is_said: bool = False
+
+    @property
+    def in_conversation(self) -> bool:
+        """Something may have been said before it."""
+        named = self.request.message
+        return bool(self.number > 1 or named.context_id or named.task_id)
 
 
 @dataclass(eq=False, slots=True)
@@ -57,6 +92,14 @@ class Reply:
     ready: anyio.Event = field(default_factory=anyio.Event)
 
 
+class ReadEvents(Protocol):
+    """Gives a task's events after a number; see `TaskRegistry.read`."""
+
+    def __call__(self, live: LiveTask, after: int, *, max_lag: int | None = None) -> Awaitable[list[Event]]:
+        """Read on."""
+        ...
+
+
 class Subscription:
     """A reader of one task: a number, and where to go on from it.
 
@@ -70,16 +113,31 @@ class Subscription:
         after: int,
         first: Event | None,
         *,
-        read: Callable[[LiveTask, int], Awaitable[list[Event]]],
+        read: "ReadEvents",
+        max_lag: int,
     ) -> None:
         self.task_id = live.record.id
         self._read = read
+        self._max_lag = max_lag
         self._live = live
         self._after = after
         self._first = first
 
+    @property
+    def artifact_ids(self) -> Sequence[str]:
+        """The artifacts that the task has by now, in the order of their making."""
+        return self._live.record.artifact_ids
+
+    async def begun(self) -> None:
+        """Wait until the first event is durable; returns too when it never will be, which `batches` then says."""
+        await self._live.log.reach(self._after + 1)
+
     async def batches(self, *, until_interrupted: bool = False) -> AsyncGenerator[list[Event]]:
         """The events, in batches of what is there, until the task is over.
+
+        Whoever begins at an earlier event is given every one from there. A reader that has caught up once and then
+        falls further behind than the bound is given the task as it stands (`TaskRecord.overview`), and goes on
+        from there: it has missed nothing that it still needs.
 
         Args:
             until_interrupted: End also when the task waits for its caller.
@@ -89,12 +147,17 @@ class Subscription:
         """
         if self._first is not None:
             yield [self._first]
-        while events := await self._read(self._live, self._after):
+            if until_interrupted and ends_turn(self._first.state):
+                return
+        max_lag: int | None = None
+        while events := await self._read(self._live, self._after, max_lag=max_lag):
             ends = next((at for at, event in enumerate(events) if ends_turn(event.state)), None)
             if until_interrupted and ends is not None:
                 yield events[: ends + 1]
                 return
             self._after = events[-1].number
+            if self._after == self._live.log.number:
+                max_lag = self._max_lag
             yield events
 
 

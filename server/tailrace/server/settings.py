@@ -1,9 +1,29 @@
 """The settings of a server: ``TAILRACE_…`` environment variables, a ``.env`` file, or arguments."""
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _check_grpc_url(value: str) -> str:
+    parts = urlsplit(value if "://" in value else f"//{value}")
+    try:
+        known = parts.scheme in ("", "http", "https") and parts.hostname and (parts.scheme or parts.port)
+    except ValueError:  # the port
+        known = False
+    if not known or parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+        raise ValueError("must be HOST:PORT, or https://HOST with a port or without")
+    return value
 
 
 class Settings(BaseSettings):
@@ -16,22 +36,62 @@ class Settings(BaseSettings):
         instructions: The system message for every conversation.
         host: Address to listen on.
         port: Port to listen on; 0 for any free one.
+        grpc_port: Port to listen on for gRPC; 0 for any free one, None for no gRPC.
         public_url: How clients reach this server, for the agent card; taken from each request when None.
-        store: ``sqlite:///file.db``; ``sqlite://`` keeps everything in memory and loses it at the end.
+        grpc_url: How clients reach gRPC, for the agent card, as ``HOST:PORT`` or ``https://HOST:PORT``; the host of
+            the other addresses and the port that is listened on when None.
+        store: ``sqlite:///file.db``; ``sqlite://`` keeps everything in memory and loses it at the end;
+            ``postgresql://USER:PASSWORD@HOST/DATABASE`` (needs ``tailrace[postgres]``).
+        event_retention: Seconds after a task's end for which its stream can be gone on with; then its single events
+            are dropped, and the task stays. 0: as long as the task.
+        task_retention: Seconds after its end for which a task is kept, with what was said in it. 0: for good.
+        on_orphan: What becomes of a task that a crash interrupted: ``fail`` ends it, with everything that was shown;
+            ``restart`` begins its answer again.
+        max_lag: Events that a reader of a running task may fall behind before it is given the task as it stands.
         agent_name: The card's name.
         agent_description: The card's description.
         agent_version: The card's version.
+        card_version: The form of the card for clients that do not say which they want; ``both``: one that clients
+            of either version can read.
+        card_signing_keys: Private keys (PEM) that sign the card, as ``KID:FILE,KID:FILE``; needs ``public_url``.
+        card_signing_jku: Where the public keys are (a JWK Set); this server's own address for them when empty.
+        input_modes: Media types that messages may hold, separated by commas, for example ``text/plain,image/*``;
+            everything when empty.
+        output_modes: Media types that the card says are given, separated by commas.
+        openapi: Describe the addresses of HTTP+JSON at ``/openapi.json``.
         coalesce: ``read``: deltas that arrive with one read of the upstream become one event; ``none``: one
             event a delta.
+        think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
         connect_timeout: Seconds for opening a connection to the provider.
-        read_timeout: Seconds of silence allowed from the provider, before and within an answer.
+        read_timeout: Seconds of silence allowed from the provider, before and within an answer; what suits the
+            provider when None (60, and more for servers that load a model first).
         upstream_retries: How often a request to the provider is repeated while nothing of an answer came.
+        caller_keys: Keys that let callers in, as ``NAME:KEY,NAME:KEY``; each name has tasks of its own.
+        caller_jwks_url: Where the keys of an issuer of bearer tokens (JWT) are; its tokens let callers in.
+        caller_jwt_issuer: Who must have issued a token; empty for anybody whose keys they are.
+        caller_jwt_audience: Whom a token must be for; empty for anybody.
+        allow_anonymous: Let everybody in at an address that is not this machine's own.
         ping_interval: Seconds between comments on an idle SSE stream.
         send_timeout: Seconds that a client may leave a write waiting before its connection is dropped; its
             task goes on, and it may resume.
-        max_request_bytes: Larger requests are refused.
+        max_request_bytes: Larger requests are refused; 0, here and in the limits below, for no limit.
+        max_part_bytes: Messages with a larger part are refused; the request's limit holds as well.
+        max_event_bytes: A task whose next event would be larger fails, with what it has.
         max_history_messages: How many messages of a conversation are handed to the model; older ones are left
             out.
+        max_streams: Streams that may be open at a time.
+        max_caller_streams: Of these, how many of one caller that is known by name.
+        max_tasks: Tasks that may be worked on at a time.
+        max_caller_tasks: Of these, how many of one caller that is known by name.
+        max_turn_seconds: How long the answer to one message may take; then the task fails, with what it has.
+        max_upstream_calls: Calls to the provider at a time; further ones wait.
+        max_upstream_waiting: How many calls may wait; further ones are refused. 0: none waits.
+        shutdown_grace: Seconds that tasks have to come to their end once the server was told to stop; what is left
+            then fails, with what it has. 0: none.
+        push_notifications: Callers may have webhooks told what happens to their tasks.
+        push_allow_private: Webhooks may be on this machine and in its network (loopback and private addresses).
+        push_timeout: Seconds that a webhook has for one answer.
+        push_attempts: How often a notification is tried, with growing pauses, before it is given up.
     """
 
     model_config = SettingsConfigDict(
@@ -44,16 +104,48 @@ class Settings(BaseSettings):
     instructions: str | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     public_url: str | None = None
+    grpc_url: Annotated[str, AfterValidator(_check_grpc_url)] | None = None
     store: str = "sqlite:///tailrace.db"
+    event_retention: NonNegativeFloat = 24 * 3600.0
+    task_retention: NonNegativeFloat = 0.0
+    on_orphan: Literal["fail", "restart"] = "fail"
+    max_lag: PositiveInt = 10_000
     agent_name: str = "tailrace"
     agent_description: str = "A language model as an A2A agent."
     agent_version: str = "0.1.0"
+    card_version: Literal["1.0", "0.3", "both"] = "1.0"
+    card_signing_keys: str = ""
+    card_signing_jku: str = ""
+    input_modes: str = ""
+    output_modes: str = ""
+    openapi: bool = False
     coalesce: Literal["read", "none"] = "read"
+    think_tags: bool = True
     connect_timeout: PositiveFloat = 10.0
-    read_timeout: PositiveFloat = 60.0
+    read_timeout: PositiveFloat | None = None
     upstream_retries: Annotated[int, Field(ge=0)] = 2
+    caller_keys: SecretStr | None = None
+    caller_jwks_url: str = ""
+    caller_jwt_issuer: str = ""
+    caller_jwt_audience: str = ""
+    allow_anonymous: bool = False
     ping_interval: PositiveInt = 15
     send_timeout: PositiveFloat = 30.0
-    max_request_bytes: PositiveInt = 16 * 1024 * 1024
-    max_history_messages: PositiveInt = 1000
+    max_request_bytes: NonNegativeInt = 16 * 1024 * 1024
+    max_part_bytes: NonNegativeInt = 0
+    max_event_bytes: NonNegativeInt = 32 * 1024 * 1024
+    max_history_messages: NonNegativeInt = 1000
+    max_streams: NonNegativeInt = 10_000
+    max_caller_streams: NonNegativeInt = 1000
+    max_tasks: NonNegativeInt = 10_000
+    max_caller_tasks: NonNegativeInt = 1000
+    max_turn_seconds: NonNegativeFloat = 3600.0
+    max_upstream_calls: NonNegativeInt = 1000
+    max_upstream_waiting: NonNegativeInt = 1000
+    shutdown_grace: NonNegativeFloat = 10.0
+    push_notifications: bool = True
+    push_allow_private: bool = False
+    push_timeout: PositiveFloat = 15.0
+    push_attempts: PositiveInt = 8

@@ -11,30 +11,50 @@ import anyio
 from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
+from tailrace.server.operations import EventStream
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.dialect import Dialect
 from tailrace.streaming.task import Event
 
 logger = logging.getLogger("tailrace.server")
 
+RECONNECT_AFTER = 3.0
+"""Seconds after which a client whose stream the server's end has ended is to come back."""
+
 STOP_TIMEOUT = 2.0
-"""Seconds that streams have to end by themselves once the server was told to stop."""
+"""Seconds that streams have to end by themselves once their tasks are over because the server stops."""
 
 
-def frame_events(events: Sequence[Event], head: bytes = b"", tail: bytes = b"") -> bytes:
+def frame_events(
+    stream: EventStream, events: Sequence[Event], dialect: Dialect, head: bytes = b"", tail: bytes = b""
+) -> bytes:
     r"""The events as SSE frames: ``id: NUMBER``, ``data: HEAD BODY TAIL`` on one line, an empty line.
 
     Args:
+        stream: Whose events they are.
         events: What to frame, in order.
+        dialect: The version of the protocol to write.
         head: Put before each body, for example the opening of a JSON-RPC response.
         tail: Put after each body.
     """
-    return b"".join(
-        [b"id: %d\ndata: %b%b%b\n\n" % (event.number, head, event.body, tail) for event in events]
-    )
+    frames: list[bytes] = []
+    for event in events:
+        body = dialect.write_event(event, closes=stream.closes(event))
+        if body is None:
+            continue
+        number = b"id: %d\n" % event.number if event.number else b""
+        frames.append(b"%bdata: %b%b%b\n\n" % (number, head, body, tail))
+    return b"".join(frames)
 
 
 def frame_data(data: bytes) -> bytes:
     r"""One SSE frame without an id; ``data`` is one line."""
     return b"data: " + data + b"\n\n"
+
+
+def farewell() -> bytes:
+    """The last frame of a stream that ends because the server does: reconnect, but only after `RECONNECT_AFTER`."""
+    return b": the server stops\nretry: %d\n\n" % int(RECONNECT_AFTER * 1000)
 
 
 class _EventStream(EventSourceResponse):
@@ -50,22 +70,22 @@ class _EventStream(EventSourceResponse):
 def sse_response(
     frames: AsyncIterator[bytes],
     *,
-    ping_interval: int,
-    send_timeout: float,
+    settings: Settings,
     headers: dict[str, str],
     stopping: anyio.Event,
 ) -> EventSourceResponse:
     """A ``text/event-stream`` response of ready-made frames, with comments while nothing happens.
 
-    A client that leaves ends the iterator; one that takes no bytes for ``send_timeout`` seconds is dropped.
-    ``stopping`` is set when the server is told to stop; the stream then has `STOP_TIMEOUT` to end by itself.
+    A client that leaves ends the iterator; one that takes no bytes for ``settings.send_timeout`` seconds is dropped.
+    ``stopping`` is set when the server is told to stop; the stream then ends by itself once its task is over, for which
+    that has ``settings.shutdown_grace``, and is cut off `STOP_TIMEOUT` after that.
     """
     return _EventStream(
         frames,
-        ping=ping_interval,
-        send_timeout=send_timeout,
+        ping=settings.ping_interval,
+        send_timeout=settings.send_timeout,
         sep="\n",
         headers=headers,
         shutdown_event=stopping,
-        shutdown_grace_period=STOP_TIMEOUT,
+        shutdown_grace_period=settings.shutdown_grace + STOP_TIMEOUT,
     )

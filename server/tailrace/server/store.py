@@ -1,202 +1,110 @@
 """Where tasks, their events and the conversations are kept.
 
-One interface and one implementation over SQLAlchemy Core. The engine hands over whole batches (see
-`tailrace.server.writer`), and a batch is one transaction: either all of it is kept or none.
+One interface and one implementation over SQLAlchemy Core; what SQLite and PostgreSQL do differently stands in
+`tailrace.server.stores`. The engine hands over whole batches (see `tailrace.server.writer`), and a batch is one
+transaction: either all of it is kept or none.
 """
 
 import itertools
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, nullcontext
-from datetime import datetime
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 
-import anyio
-import msgspec
-from sqlalchemy import (
-    Column,
-    DateTime,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    event,
-    func,
-    insert,
-    select,
-    update,
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from tailrace.server.stores.database import Database, parse_url
+from tailrace.server.stores.postgresql import PostgresqlDatabase
+from tailrace.server.stores.records import (
+    EventsDropped,
+    PushConfig,
+    Retention,
+    SendKey,
+    StoredTask,
+    TaskFilter,
+    TaskPosition,
+    TaskWrite,
 )
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import StaticPool
-
+from tailrace.server.stores.retention import drop_expired
+from tailrace.server.stores.schema import events, messages, push_configs, send_keys, tasks
+from tailrace.server.stores.sqlite import SqliteDatabase
 from tailrace.streaming.a2a.models import Message, Task
+from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import Event
 from tailrace.wrappers import ConfigurationError, StoreError
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
-
-_metadata = MetaData()
-
-tasks = Table(
-    "tasks",
-    _metadata,
-    Column("id", Text, primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("context_id", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("updated", DateTime(timezone=True), nullable=False),
-    # The task as of event `number`; what happened since stands in `events`.
-    Column("number", Integer, nullable=False),
-    Column("snapshot", LargeBinary, nullable=False),
-    Index("tasks_by_context", "owner", "context_id"),
-    Index("tasks_by_state", "state"),
-)
-
-events = Table(
-    "events",
-    _metadata,
-    Column("task_id", Text, primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("body", LargeBinary, nullable=False),
-    Column("state", Text),
-    sqlite_with_rowid=False,
-)
-
-messages = Table(
-    "messages",
-    _metadata,
-    Column("position", Integer, primary_key=True, autoincrement=True),
-    Column("owner", Text, nullable=False),
-    Column("context_id", Text, nullable=False),
-    Column("task_id", Text, nullable=False),
-    Column("body", LargeBinary, nullable=False),
-    Index("messages_by_context", "owner", "context_id", "position"),
-)
-
-
-class TaskWrite(msgspec.Struct, frozen=True):
-    """Something to be kept of one task: events, and what changed with the last of them.
-
-    Attributes:
-        task_id: The task.
-        owner: Whose it is.
-        context_id: The conversation.
-        events: New events, in order.
-        snapshot: The task as of the last of ``events``, where its state in the store is to be brought up to
-            date (at the bounds of a turn); else None.
-        said: Messages that join the conversation with these events.
-    """
-
-    task_id: str
-    owner: str
-    context_id: str
-    events: Sequence[Event]
-    snapshot: Task | None = None
-    said: Sequence[Message] = ()
-
-
-class StoredTask(msgspec.Struct, frozen=True):
-    """A task as it was last brought up to date.
-
-    Attributes:
-        task: The task as of event ``number``.
-        number: That event's number.
-    """
-
-    task: Task
-    number: int
+__all__ = [
+    "EventsDropped",
+    "PushConfig",
+    "Retention",
+    "SendKey",
+    "Store",
+    "StoredTask",
+    "TaskFilter",
+    "TaskPosition",
+    "TaskWrite",
+]
 
 
 class Store:
     """Tasks, events and conversations in a SQL database.
 
+    Every method raises StoreError when the database does not work or the store is not open. Cancelling a method that
+    writes gives up waiting: what it was to do is done wholly or not at all.
+
     Args:
-        url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, or ``sqlite://`` for memory only.
+        url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` for memory only, or
+            ``postgresql://USER:PASSWORD@HOST/DATABASE``.
+        retention: How long what is kept of tasks that are over.
 
     Raises:
-        ConfigurationError: The URL is not one of a supported database.
+        ConfigurationError: The URL is not one of a supported database, or its driver is missing.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = _async_url(url)
-        self._engine: AsyncEngine | None = None
-        self._writer: AsyncConnection | None = None
-        self._lock: IO[bytes] | None = None
-        # A database in memory has one connection, which one transaction at a time may use.
-        self._alone = None if self._url.database else anyio.Lock()
+    def __init__(self, url: str, retention: Retention | None = None) -> None:
+        self._database = _database(url)
+        self._retention = retention or Retention()
+        self._in_doubt = False
 
     async def open(self) -> None:
-        """Open the database and make the tables that are missing.
+        """Open the database, and make or bring up to date its tables.
 
         Raises:
-            StoreError: It cannot be opened, or another process has it open.
+            StoreError: It cannot be opened, is damaged, is of a newer version, or another process has it open.
         """
-        options: dict[str, Any] = {"poolclass": StaticPool} if self._alone else {}
-        self._engine = create_async_engine(self._url, **options)
-        event.listen(self._engine.sync_engine, "connect", _set_pragmas)
-        async with _translate_errors("open the store"):
-            if self._url.database:
-                Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
-                self._lock = _lock(f"{self._url.database}.lock")
-            async with self._engine.begin() as connection:
-                await connection.run_sync(_metadata.create_all)
-            self._writer = await self._engine.connect()
+        await self._database.open()
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._writer is not None:
-            await self._writer.close()
-            self._writer = None
-        if self._engine is not None:
-            await self._engine.dispose()
-            self._engine = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        await self._database.close()
 
     async def commit(self, writes: Sequence[TaskWrite]) -> None:
         """Keep a batch of writes in one transaction; when this returns they are durable.
 
-        Only one call at a time is allowed: the writer is the only one who writes.
-
         Raises:
             StoreError: Nothing of the batch was kept.
         """
-        connection = self._writer
-        if connection is None:
-            raise StoreError("the store is closed")
-        new_events = [
-            {"task_id": write.task_id, "number": item.number, "body": item.body, "state": item.state}
-            for write in writes
-            for item in write.events
-        ]
-        said = [
-            {
-                "owner": write.owner,
-                "context_id": write.context_id,
-                "task_id": write.task_id,
-                "body": message.to_json(),
-            }
-            for write in writes
-            for message in write.said
-        ]
-        async with _translate_errors("write to the store"):
-            async with self._alone or nullcontext(), connection.begin():
-                if new_events:
-                    await connection.execute(insert(events), new_events)
-                if said:
-                    await connection.execute(insert(messages), said)
-                for write in writes:
-                    if write.snapshot is not None:
-                        await self._put_task(connection, write, write.snapshot)
+        try:
+            await self._database.write(lambda connection: _commit(connection, writes))
+        except StoreError as error:
+            # A connection that is lost while a transaction is committed leaves it open whether it was: it is when the
+            # next try finds the very same events there.
+            was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
+            if error.temporary or not was_in_doubt:
+                raise
+            if not await self._database.read(lambda connection: _holds_all(connection, writes)):
+                raise
+        else:
+            self._in_doubt = False
+
+    async def drop_expired(self) -> bool:
+        """Drop a small batch of what is kept no longer; says whether there may be more.
+
+        A task that is over keeps its snapshot, in which all its events are. Nothing is dropped of tasks that are not
+        over, and nothing that a webhook is to be told of yet.
+        """
+        now = datetime.now(UTC)
+        return await self._database.write(lambda connection: drop_expired(connection, self._retention, now))
 
     async def load_task(self, task_id: str, owner: str) -> StoredTask | None:
         """The task as last brought up to date; None when there is none of that id for that owner."""
@@ -206,32 +114,35 @@ class Store:
             return None
         return StoredTask(Task.model_validate_json(rows[0].snapshot), rows[0].number)
 
+    async def holds_task(self, task_id: str) -> bool:
+        """Whether there is a task of that id, whoever owns it."""
+        return bool(await self._read(select(tasks.c.id).where(tasks.c.id == task_id)))
+
     async def load_events(
         self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
     ) -> list[Event]:
-        """The events after number ``after``, oldest first. The caller checks the owner.
+        """The events after number ``after``, oldest first and without a gap. The caller checks the owner.
 
         Args:
             task_id: The task.
             after: The number of the last event that is known.
             limit: How many events at most.
             max_bytes: How many bytes of bodies at most, though always one event; None for no bound.
+
+        Raises:
+            EventsDropped: The next of them was dropped, as the task is over for long: its snapshot holds it.
         """
-        wanted = (events.c.task_id == task_id, events.c.number > after)
-        if max_bytes is not None:
-            sizes = select(func.length(events.c.body)).where(*wanted).order_by(events.c.number).limit(limit)
-            totals = itertools.accumulate(row[0] for row in await self._read(sizes))
-            limit = max(1, sum(total <= max_bytes for total in totals))
-        query = (
-            select(events.c.number, events.c.body, events.c.state)
-            .where(*wanted)
-            .order_by(events.c.number)
-            .limit(limit)
+        return await self._database.read(
+            lambda connection: _load_events(connection, task_id, after, limit, max_bytes)
         )
-        return [
-            Event(row.number, row.body, TaskState(row.state) if row.state else None)
-            for row in await self._read(query)
-        ]
+
+    async def first_kept(self, task_id: str) -> int:
+        """The number of the first event of a task that is there; one more than its last when none is.
+
+        A reader can go on after any number from the one before this on.
+        """
+        [row] = await self._read(_first_kept(task_id, 0))
+        return row.first
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
         """The newest ``limit`` messages of a conversation, oldest first."""
@@ -243,82 +154,267 @@ class Store:
         )
         return [Message.model_validate_json(row.body) for row in reversed(await self._read(query))]
 
+    async def load_said(self, task_id: str, owner: str) -> list[Message]:
+        """What was said in a task and is in its conversation, oldest first."""
+        query = (
+            select(messages.c.body)
+            .where(messages.c.task_id == task_id, messages.c.owner == owner)
+            .order_by(messages.c.position)
+        )
+        return [Message.model_validate_json(row.body) for row in await self._read(query)]
+
+    async def load_send_key(self, owner: str, key: str) -> SendKey | None:
+        """What became of a message that the owner named so; None when there is none, or none any more."""
+        query = select(send_keys.c.fingerprint, send_keys.c.task_id)
+        rows = await self._read(query.where(send_keys.c.owner == owner, send_keys.c.key == key))
+        return SendKey(key, rows[0].fingerprint, rows[0].task_id) if rows else None
+
+    async def list_tasks(
+        self, owner: str, wanted: TaskFilter, *, after: TaskPosition | None, limit: int
+    ) -> tuple[list[tuple[TaskPosition, Task]], int]:
+        """Tasks of an owner, the one with the newest status first, as they were last brought up to date.
+
+        Args:
+            owner: Whose.
+            wanted: Which.
+            after: Go on behind this one.
+            limit: How many at most.
+
+        Returns:
+            The tasks with their positions, and how many there are in all, before and behind ``after``.
+        """
+        conditions = [tasks.c.owner == owner]
+        if wanted.context_id:
+            conditions.append(tasks.c.context_id == wanted.context_id)
+        if wanted.state is not None:
+            conditions.append(tasks.c.state == wanted.state)
+        if wanted.since is not None:
+            conditions.append(tasks.c.updated >= wanted.since)
+        total = await self._read(select(func.count()).select_from(tasks).where(*conditions))
+        if after is not None:
+            conditions.append(
+                (tasks.c.updated < after.updated)
+                | ((tasks.c.updated == after.updated) & (tasks.c.id < after.id))
+            )
+        query = (
+            select(tasks.c.id, tasks.c.updated, tasks.c.snapshot)
+            .where(*conditions)
+            .order_by(tasks.c.updated.desc(), tasks.c.id.desc())
+            .limit(limit)
+        )
+        found = [
+            (TaskPosition(row.updated, row.id), Task.model_validate_json(row.snapshot))
+            for row in await self._read(query)
+        ]
+        return found, total[0][0]
+
     async def load_unfinished(self) -> list[tuple[str, str]]:
         """Id and owner of every task that is neither over nor waiting for its caller."""
         states = [state for state in TaskState if not (state.terminal or state.interrupted)]
         rows = await self._read(select(tasks.c.id, tasks.c.owner).where(tasks.c.state.in_(states)))
         return [(row.id, row.owner) for row in rows]
 
-    async def _put_task(self, connection: AsyncConnection, write: TaskWrite, task: Task) -> None:
-        values: dict[str, Any] = {
-            "state": task.status.state,
-            "updated": task.status.timestamp or datetime.now().astimezone(),
-            "number": write.events[-1].number,
-            "snapshot": task.to_json(),
-        }
-        changed = await connection.execute(update(tasks).where(tasks.c.id == write.task_id).values(values))
-        if not changed.rowcount:
-            key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
-            await connection.execute(insert(tasks).values({**key, **values}))
+    async def delete_task(self, task_id: str, owner: str) -> bool:
+        """Forget a task with its events, its webhooks and what was said in it; says whether there was one.
+
+        The caller sees to it that nothing of it is still to be written.
+        """
+        return await self._database.write(lambda connection: _delete_task(connection, task_id, owner))
+
+    # --- webhooks -----------------------------------------------------------------------------------------------
+
+    async def put_push_config(self, config: PushConfig) -> None:
+        """Keep a webhook, in the place of the one of the same ids, if there is one."""
+        await self._database.write(lambda connection: _put_push_config(connection, config))
+
+    async def load_push_configs(self, task_id: str, owner: str) -> list[PushConfig]:
+        """The webhooks of a task of that owner, in the order of their ids."""
+        query = (
+            select(push_configs)
+            .where(push_configs.c.task_id == task_id, push_configs.c.owner == owner)
+            .order_by(push_configs.c.id)
+        )
+        return [_push_config(row) for row in await self._read(query)]
+
+    async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
+        """Every webhook that has or may yet have something to be told of, and whether it has so for certain."""
+        over = tasks.c.state.in_([state for state in TaskState if state.terminal])
+        behind = push_configs.c.delivered < tasks.c.number
+        query = (
+            select(push_configs, behind.label("behind"))
+            .join(tasks, tasks.c.id == push_configs.c.task_id)
+            .where(~over | behind)
+        )
+        return [(_push_config(row), bool(row.behind)) for row in await self._read(query)]
+
+    async def delete_push_config(self, task_id: str, config_id: str) -> None:
+        """Forget a webhook; nothing happens when there is none. The caller checks the owner."""
+        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        await self._database.write(lambda connection: connection.execute(delete(push_configs).where(*where)))
+
+    async def mark_delivered(self, task_id: str, config_id: str, number: int) -> None:
+        """Keep that a webhook was told of an event; nothing happens when the webhook is gone."""
+        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        change = update(push_configs).where(*where).values(delivered=number)
+        await self._database.write(lambda connection: connection.execute(change))
+
+    async def load_status_numbers(self, task_id: str, after: int, limit: int) -> list[tuple[int, TaskState]]:
+        """The numbers of the events after number ``after`` that changed the task's status, and to what."""
+        query = (
+            select(events.c.number, events.c.state)
+            .where(events.c.task_id == task_id, events.c.number > after, events.c.state.is_not(None))
+            .order_by(events.c.number)
+            .limit(limit)
+        )
+        return [(row.number, TaskState(row.state)) for row in await self._read(query)]
 
     async def _read(self, query: Any) -> Sequence[Any]:
-        if self._engine is None or self._writer is None:
-            raise StoreError("the store is closed")
-        async with _translate_errors("read from the store"):
-            if self._alone is not None:
-                async with self._alone, self._writer.begin():
-                    return (await self._writer.execute(query)).all()
-            async with self._engine.connect() as connection:
-                return (await connection.execute(query)).all()
+        return await self._database.read(lambda connection: connection.execute(query).all())
 
 
-def _async_url(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise ConfigurationError(f"TAILRACE_STORE: {url!r} is not a database URL: {error}") from None
-    if parsed.get_backend_name() != "sqlite":
-        raise ConfigurationError(
-            f"TAILRACE_STORE: the database {parsed.get_backend_name()!r} is not supported; use sqlite:///FILE"
-        )
-    if parsed.database == ":memory:":
-        parsed = parsed.set(database=None)
-    return parsed.set(drivername="sqlite+aiosqlite")
+def _database(url: str) -> Database:
+    parsed = parse_url(url)
+    match parsed.get_backend_name():
+        case "sqlite":
+            return SqliteDatabase(parsed)
+        case "postgresql" | "postgres":
+            return PostgresqlDatabase(parsed)
+        case other:
+            raise ConfigurationError(
+                f"TAILRACE_STORE: the database {other!r} is not supported; use sqlite:///FILE or "
+                "postgresql://USER:PASSWORD@HOST/DATABASE"
+            )
 
 
-def _set_pragmas(connection: Any, _record: object) -> None:
-    """Readers beside one writer, and a commit that survives the end of the process (not of the machine)."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.execute("PRAGMA busy_timeout=5000")
-    cursor.close()
+# --- transactions -----------------------------------------------------------------------------------------------
 
 
-def _lock(path: str) -> IO[bytes] | None:
-    """Hold a file so that no other process can; it is let go when this one ends, however it ends.
+def _commit(connection: Connection, writes: Sequence[TaskWrite]) -> None:
+    new_events = [
+        {"task_id": write.task_id, "number": item.number, "body": item.body, "state": item.state}
+        for write in writes
+        for item in write.events
+    ]
+    said = [
+        {
+            "owner": write.owner,
+            "context_id": write.context_id,
+            "task_id": write.task_id,
+            "body": message.to_json(),
+        }
+        for write in writes
+        for message in write.said
+    ]
+    if new_events:
+        connection.execute(insert(events), new_events)
+    if said:
+        connection.execute(insert(messages), said)
+    for write in writes:
+        if write.snapshot is not None:
+            _put_task(connection, write, write.snapshot)
+        elif write.updated is not None:
+            _put_status(connection, write, write.updated)
+        for webhook in write.webhooks:
+            _put_push_config(connection, webhook)
+        if write.send_key is not None:
+            named = write.send_key
+            values = {"key": named.key, "fingerprint": named.fingerprint, "task_id": named.task_id}
+            connection.execute(insert(send_keys).values(owner=write.owner, **values))
 
-    Two servers on one file would each take the other's running tasks for interrupted ones, and give the same
-    numbers to different events.
-    """
-    if fcntl is None:
-        return None
-    file = Path(path).open("wb")  # held until the store is closed
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise StoreError(
-            f"the store is in use by another process, which holds {path}: one server a database"
-        ) from None
-    return file
+
+def _holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
+    """Whether all events of a batch are there, byte for byte; a batch without events is not known to be."""
+    new_events = [(write.task_id, item) for write in writes for item in write.events]
+    for task_id, item in new_events:
+        key = (events.c.task_id == task_id, events.c.number == item.number)
+        if connection.scalar(select(events.c.body).where(*key)) != item.body:
+            return False
+    return bool(new_events)
 
 
-@asynccontextmanager
-async def _translate_errors(what: str) -> AsyncGenerator[None]:
-    try:
-        yield
-    except (SQLAlchemyError, OSError) as error:
-        cause = getattr(error, "orig", None) or error
-        temporary = isinstance(error, OperationalError | OSError)
-        raise StoreError(f"cannot {what}: {cause}", temporary=temporary) from error
+def _put_task(connection: Connection, write: TaskWrite, task: Task) -> None:
+    values: dict[str, Any] = {
+        "state": task.status.state,
+        "updated": task.status.timestamp or datetime.now(UTC),
+        "snapshot": task.to_json(),
+    }
+    if write.events:
+        values |= {"number": write.events[-1].number, "events_kept": True}
+    where = (tasks.c.id == write.task_id, tasks.c.owner == write.owner)
+    # One that is kept without events stands where it stood, or at the last event that there is.
+    newest = {} if write.events else {"number": _last_number(write.task_id, tasks.c.number)}
+    changed = connection.execute(update(tasks).where(*where).values({**values, **newest}))
+    if not changed.rowcount:
+        key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
+        newest = {} if write.events else {"number": _last_number(write.task_id, 0)}
+        connection.execute(insert(tasks).values({**key, **values, **newest}))
+
+
+def _put_status(connection: Connection, write: TaskWrite, updated: datetime) -> None:
+    state = next(event.state for event in reversed(write.events) if event.state is not None)
+    values = {"state": state, "updated": updated}
+    connection.execute(update(tasks).where(tasks.c.id == write.task_id).values(values))
+
+
+def _last_number(task_id: str, otherwise: Any) -> Any:
+    """The number of a task's last event that is there."""
+    return func.coalesce(
+        select(func.max(events.c.number)).where(events.c.task_id == task_id).scalar_subquery(), otherwise
+    )
+
+
+def _load_events(
+    connection: Connection, task_id: str, after: int, limit: int, max_bytes: int | None
+) -> list[Event]:
+    wanted = (events.c.task_id == task_id, events.c.number > after)
+    if max_bytes is not None:
+        sizes = select(func.length(events.c.body)).where(*wanted).order_by(events.c.number).limit(limit)
+        totals = itertools.accumulate(connection.scalars(sizes))
+        limit = max(1, sum(total <= max_bytes for total in totals))
+    query = (
+        select(events.c.number, events.c.body, events.c.state)
+        .where(*wanted)
+        .order_by(events.c.number)
+        .limit(limit)
+    )
+    while True:
+        rows = connection.execute(query).all()
+        if rows and rows[0].number == after + 1:
+            return [Event(row.number, row.body, TaskState(row.state) if row.state else None) for row in rows]
+        # Dropped, not there yet, or come in the meantime: one statement tells, as it sees one state of things.
+        first = connection.execute(_first_kept(task_id, after)).scalar_one()
+        if first > after + 1:
+            raise EventsDropped(first)
+        if first <= after or not connection.scalar(select(func.count()).where(*wanted)):
+            return []
+
+
+def _first_kept(task_id: str, after: int) -> Any:
+    """The number of a task's first event behind ``after`` that is there; else what would be the next one's."""
+    kept = select(func.min(events.c.number)).where(events.c.task_id == task_id, events.c.number > after)
+    last = select(tasks.c.number).where(tasks.c.id == task_id)
+    return select(func.coalesce(kept.scalar_subquery(), last.scalar_subquery() + 1, after + 1).label("first"))
+
+
+def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
+    gone = connection.execute(delete(tasks).where(tasks.c.id == task_id, tasks.c.owner == owner))
+    if gone.rowcount:
+        for table in (events, messages, push_configs, send_keys):
+            connection.execute(delete(table).where(table.c.task_id == task_id))
+    return bool(gone.rowcount)
+
+
+def _put_push_config(connection: Connection, webhook: PushConfig) -> None:
+    task_id, config_id = webhook.key
+    values = {"dialect": webhook.dialect, "body": webhook.config.to_json()}
+    where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+    # What a replaced webhook was told of, its successor need not be told again.
+    changed = connection.execute(update(push_configs).where(*where).values(values))
+    if not changed.rowcount:
+        key = {"task_id": task_id, "id": config_id, "owner": webhook.owner, "delivered": webhook.delivered}
+        connection.execute(insert(push_configs).values({**key, **values}))
+
+
+def _push_config(row: Any) -> PushConfig:
+    config = TaskPushNotificationConfig.model_validate_json(row.body)
+    return PushConfig(row.owner, row.dialect, config, row.delivered)

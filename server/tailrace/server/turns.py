@@ -1,23 +1,32 @@
-"""Running turns: a handler's updates become events, which are kept and then shown."""
+"""Running turns: a handler's updates become events, which are kept and then shown.
+
+A message to a task that is at work waits for its turn, and the turns of one conversation come one after the other: what
+a handler is given as the history holds the whole answer to what was said before.
+"""
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from tailrace.server.handlers import Handler, Turn, closing
+from tailrace.server.limits import size_of
 from tailrace.server.live import LiveTask, Reply, ends_turn
-from tailrace.server.messages import said_in_artifacts
-from tailrace.server.store import TaskWrite
+from tailrace.server.messages import said_in_artifacts, whole_rounds
+from tailrace.server.store import PushConfig, Store, TaskWrite
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
-from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.a2a.models import Message, Part
+from tailrace.streaming.conversation import to_common_message
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import Event, agent_message
-from tailrace.streaming.updates import StatusUpdate, Update
-from tailrace.wrappers import StoreError, TailraceError
+from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+from tailrace.wrappers import History, StoreError, TailraceError
 
 logger = logging.getLogger("tailrace.server")
 
@@ -29,31 +38,84 @@ class TurnRunner:
 
     Args:
         handler: Does the work.
+        store: Holds the conversations.
         writer: Keeps the events.
         give_up: Called with a task whose events cannot be kept.
+        status_kept: Called with a task's id when a change of its status is kept, and the webhooks that were with it.
+        max_history: How many messages of a conversation a turn is given at most.
+        max_seconds: How long a turn may take; waiting for other turns of the conversation does not count.
+        max_event_bytes: How large an update may be; 0 for any size.
 
     Attributes:
         stopping: The server stops: a task that only waits sends its readers home.
     """
 
-    def __init__(self, handler: Handler, writer: GroupWriter, give_up: Callable[[LiveTask], None]) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        store: Store,
+        writer: GroupWriter,
+        give_up: Callable[[LiveTask], None],
+        status_kept: Callable[[str, Sequence[PushConfig]], None] | None = None,
+        *,
+        max_history: int,
+        max_seconds: float = math.inf,
+        max_event_bytes: int = 0,
+    ) -> None:
+        self._max_seconds = max_seconds
+        self._max_event = max_event_bytes
         self._handler = handler
+        self._store = store
         self._writer = writer
         self._give_up = give_up
+        self._status_kept = status_kept
+        self._max_history = max_history
+        self._contexts: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self.stopping = False
 
     def begin(self, live: LiveTask) -> None:
         """Make the task known: its first event, with the message that it is for."""
-        live.said = list(live.record.history)
         self.keep(live, live.record.submitted(), snapshot=True)
 
-    async def run(self, live: LiveTask, turn: Turn, reply: Reply | None) -> None:
+    async def run(self, live: LiveTask, reply: Reply | None = None) -> None:
+        """A turn for every message that waits, until none is left.
+
+        Args:
+            live: The task, with a message that waits; its turn has begun (`LiveTask.begin_turn`).
+            reply: Where the first turn may answer directly: told what it comes to.
+        """
+        more = True
+        try:
+            while more:
+                async with AsyncExitStack() as context:
+                    await self._run_turn(live, reply, context)
+                    more = bool(live.waiting)
+                    if more:
+                        live.begin_turn()  # whoever cancels from here on means the next turn
+                    else:
+                        live.running = False
+                    # The next turn of the conversation reads from the store what this one has said.
+                    await live.log.reach(live.record.number)
+                reply = None
+        except BaseException:
+            live.running = False
+            raise
+
+    async def _run_turn(self, live: LiveTask, reply: Reply | None, context: AsyncExitStack) -> None:
         """One turn from its first update to its last, all in one task: a handler may hold cancel scopes open."""
         ending = StatusUpdate(TaskState.COMPLETED)
+        key = (live.owner, live.record.context_id)
         try:
             with live.scope:
+                await context.enter_async_context(self._contexts.setdefault(key, anyio.Lock()))
+                live.scope.deadline = anyio.current_time() + self._max_seconds
+                turn = await self._next_turn(live)
                 async with closing(self._handler.run(turn)) as updates:
                     ending = await self._drive(live, updates, reply) or ending
+            if live.scope.cancel_called and live.ending is None:
+                ending = failed_because(
+                    f"the answer took longer than the {self._max_seconds:g} seconds it may"
+                )
         except TailraceError as error:
             ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)))
         except anyio.get_cancelled_exc_class():
@@ -65,19 +127,43 @@ class TurnRunner:
         except Exception:
             logger.exception("the handler of task %s failed", live.record.id)
             ending = failed_because(_HANDLER_FAILED)
-        finally:
-            live.running = False
         if reply is None or reply.message is None:
             self._end_turn(live, live.ending or ending)
         if reply is not None:
             reply.ready.set()
 
+    async def _next_turn(self, live: LiveTask) -> Turn:
+        """What the handler is told of the oldest message that waits, which joins the conversation here."""
+        record, waiting = live.record, live.waiting[0]
+        said: list[Message] = []
+        if waiting.in_conversation:
+            said = await self._store.load_conversation(record.context_id, live.owner, self._max_history - 1)
+        live.waiting.popleft()
+        if waiting.is_said:
+            said = [message for message in said if message != waiting.message]
+        else:
+            live.said.append(waiting.message)
+        return Turn(
+            task_id=record.id,
+            context_id=record.context_id,
+            message=waiting.message,
+            history=History(conversation=whole_rounds(map(to_common_message, (*said, waiting.message)))),
+            number=waiting.number,
+            accepted_output_modes=waiting.request.configuration.accepted_output_modes,
+            metadata=waiting.request.metadata,
+            extensions=waiting.extensions,
+        )
+
     def _end_turn(self, live: LiveTask, ending: StatusUpdate) -> None:
         """End a turn, whatever its last update holds: that is a handler's, and may be no update at all."""
         if live.error is not None:
+            live.waiting.clear()
             return
         if not live.record.number:
             self.begin(live)
+        if live.waiting and (ending.state is TaskState.COMPLETED or ending.state.interrupted):
+            # Another message of the caller is there already: it is the answer to a question, and not too late.
+            ending = msgspec.structs.replace(ending, state=TaskState.WORKING)
         try:
             self.end(live, ending)
         except Exception:
@@ -106,9 +192,17 @@ class TurnRunner:
         return None
 
     def _take(self, live: LiveTask, item: Update | Message) -> StatusUpdate | None:
+        if isinstance(item, TextDelta):  # first, since almost everything is one
+            self.keep(live, live.record.apply(item))
+            return None
         if isinstance(item, Message):
             raise InvalidAgentResponseError(
                 "a direct message is possible only as the first thing a handler yields"
+            )
+        size = sum(map(size_of, _parts_of(item))) if self._max_event else 0
+        if size > self._max_event:
+            raise InvalidAgentResponseError(
+                f"an update has {size} bytes, and an event may have {self._max_event}"
             )
         if isinstance(item, StatusUpdate) and ends_turn(item.state):
             return item
@@ -137,6 +231,10 @@ class TurnRunner:
         said = said or said_in_artifacts(made, record)
         if said is not None:
             live.said.append(said)
+        if record.state.terminal:
+            # What no turn will answer any more was said all the same.
+            live.said += [waiting.message for waiting in live.waiting if not waiting.is_said]
+            live.waiting.clear()
         self.keep(live, last, snapshot=True)
 
     def keep(self, live: LiveTask, event: Event, *, snapshot: bool = False) -> None:
@@ -151,6 +249,8 @@ class TurnRunner:
             return  # given up: what cannot be kept is not shown, and a log has no gaps
         record = live.record
         said, live.said = live.said, []
+        webhooks, live.webhooks = live.webhooks, []
+        send_key, live.send_key = live.send_key, None
         write = TaskWrite(
             record.id,
             live.owner,
@@ -158,14 +258,19 @@ class TurnRunner:
             (event,),
             record.snapshot() if snapshot else None,
             said,
+            record.status.timestamp if event.state is not None else None,
+            webhooks,
+            send_key,
         )
 
         def kept(events: object, error: StoreError | None) -> None:
-            self._kept(live, event, error)
+            self._kept(live, event, webhooks, error)
 
         self._writer.put(write, kept)
 
-    def _kept(self, live: LiveTask, event: Event, error: StoreError | None) -> None:
+    def _kept(
+        self, live: LiveTask, event: Event, webhooks: Sequence[PushConfig], error: StoreError | None
+    ) -> None:
         """Show an event that is durable now; or give the task up when its events cannot be kept."""
         if live.error is not None:
             return
@@ -177,6 +282,8 @@ class TurnRunner:
             self._give_up(live)
             return
         live.log.publish((event,))
+        if self._status_kept is not None and event.state is not None:
+            self._status_kept(live.record.id, webhooks)
         self.end_log(live)
 
     def end_log(self, live: LiveTask) -> None:
@@ -188,6 +295,12 @@ class TurnRunner:
             live.record.state.terminal or (self.stopping and not live.running)
         ):
             live.log.end()
+
+
+def _parts_of(item: ArtifactUpdate | StatusUpdate) -> tuple[Part, ...]:
+    if isinstance(item, ArtifactUpdate):
+        return item.artifact.parts
+    return item.message.parts if item.message is not None else ()
 
 
 def failed_because(reason: str) -> StatusUpdate:

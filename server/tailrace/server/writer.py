@@ -21,11 +21,16 @@ class GroupWriter:
     There is no timer: while one transaction is under way, what comes in gathers for the next. An idle store is
     written to at once; a busy one gets fewer, larger transactions.
 
+    Now and then it drops what the store keeps no longer, in small transactions between the others, with pauses: of
+    the store's time they have a part that is bounded, however much there is to drop and to write.
+
     Args:
         store: Where to.
         max_waiting: Producers are held up (`room`) while more events than this wait to be written.
         retry_delays: Seconds between the tries of a transaction that fails; when all have failed, the writes
             are given up and their owners told.
+        drop_interval: Seconds between two looks for what is kept no longer.
+        drop_pause: Seconds between two small transactions that drop some of it.
     """
 
     def __init__(
@@ -34,10 +39,17 @@ class GroupWriter:
         *,
         max_waiting: int = 1_000,
         retry_delays: Sequence[float] = (0.05, 0.25, 1.0),
+        drop_interval: float = 60.0,
+        drop_pause: float = 0.02,
     ) -> None:
         self._store = store
         self._max_waiting = max_waiting
         self._retry_delays = retry_delays
+        self._drop_interval = drop_interval
+        self._drop_pause = drop_pause
+        self._drop_due = False
+        self._drop_more = False
+        self._dropped = anyio.Event()
         self._waiting: list[tuple[TaskWrite, Outcome]] = []
         self._count = 0
         self._more: anyio.Event | None = None
@@ -69,15 +81,42 @@ class GroupWriter:
     async def run(self) -> None:
         """Write until closed. Nothing is lost on a failing store that recovers within the retries."""
         self._closed = False
-        while True:
-            if self._waiting:
-                await self._write_waiting()
-            elif self._closing:
-                break
-            else:
-                self._more = anyio.Event()
-                await self._more.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._call_for_drops)
+            while True:
+                if self._waiting:
+                    await self._write_waiting()
+                elif self._closing:
+                    break
+                elif not self._drop_due:
+                    self._more = anyio.Event()
+                    await self._more.wait()
+                if self._drop_due:
+                    await self._drop()
+            group.cancel_scope.cancel()
         self._closed, self._closing = True, False
+
+    async def _call_for_drops(self) -> None:
+        """Say when it is time to drop something; `run` does it, as it alone writes."""
+        pause = 0.0
+        while True:
+            await anyio.sleep(pause)
+            self._drop_due, self._dropped = True, anyio.Event()
+            self._wake()
+            await self._dropped.wait()
+            pause = self._drop_pause if self._drop_more else self._drop_interval
+
+    async def _drop(self) -> None:
+        try:
+            self._drop_more = await self._store.drop_expired()
+        except StoreError as error:
+            self._drop_more = False  # the next look finds it again
+            logger.warning("what is kept no longer cannot be dropped now: %s", error)
+        except Exception:  # it is no reason to write no more
+            self._drop_more = False
+            logger.exception("what is kept no longer cannot be dropped")
+        self._drop_due = False
+        self._dropped.set()
 
     async def _write_waiting(self) -> None:
         batch, self._waiting = self._waiting, []

@@ -1,6 +1,7 @@
 """From chunks to a task: folding, numbering, A2A, and the conversation."""
 
 from tailrace.streaming.accumulator import Accumulator
+from tailrace.streaming.bridge import A2AArtifact, A2AMessage, A2ATaskBridge, A2ATaskResult
 from tailrace.streaming.chat_completion import to_chat_completion
 from tailrace.streaming.conversation import (
     convert_a2a_message_to_openai,
@@ -17,6 +18,10 @@ from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, 
 
 __all__ = (
     "EXTENSION_URI",
+    "A2AArtifact",
+    "A2AMessage",
+    "A2ATaskBridge",
+    "A2ATaskResult",
     "Accumulator",
     "ArtifactUpdate",
     "Behind",

@@ -5,6 +5,7 @@ from typing import Any
 
 from tailrace.wrappers import (
     Change,
+    ChunkDetails,
     ChunkWrapper,
     Message,
     MessageAssembly,
@@ -21,21 +22,26 @@ class Accumulator:
     any time and cost what they are long.
 
     Args:
-        think_tags: The model writes its reasoning into the text, in ``<think>`` tags: part the two (see
+        think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text (see
             `tailrace.wrappers.thinking`).
+        merge_choices: All choices are one answer. For a request of one answer (``n=1``) to a server that spreads it
+            over several choices, or counts its tokens in their index.
 
     Attributes:
         choices: The answers by their index, in order of appearance; one unless several were asked for.
         usage: Token counts of the request, the last that were reported; None when none were.
-        metadata: Facts about the response: ``id`` (the first), ``model``, ``created``, ``service_tier``, ….
+        metadata: Facts about the response: ``model``, ``service_tier``, …, and ``id`` and ``created`` of the response
+            whose answer is kept (the first that are not empty, since it began or was begun anew).
         error: Why the response is not whole; None as long as nothing says so. `close` sets it for a stream
             that broke off.
     """
 
-    __slots__ = ("_think_tags", "choices", "error", "metadata", "usage")
+    __slots__ = ("_merge_choices", "_settled", "_think_tags", "choices", "error", "metadata", "usage")
 
-    def __init__(self, *, think_tags: bool = False) -> None:
+    def __init__(self, *, think_tags: bool = True, merge_choices: bool = False) -> None:
         self._think_tags = think_tags
+        self._merge_choices = merge_choices
+        self._settled: set[str] = set()  # the facts that stay as they are
         self.choices: dict[int, MessageAssembly] = {}
         self.usage: Usage | None = None
         self.metadata: dict[str, Any] = {}
@@ -44,10 +50,15 @@ class Accumulator:
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
         """Fold one chunk; return what it added, in order. Never raises for what a provider sent."""
         if not chunk.plain:
-            self._take_response(chunk)
-        assembly = self.choices.get(chunk.choice)
+            usage, details = chunk.get_usage(), chunk.details
+            if usage is not None:
+                self._take_usage(usage)
+            if details is not None and (details.metadata or details.error is not None or details.restarts):
+                self._take_response(details)
+        index = 0 if self._merge_choices else chunk.choice
+        assembly = self.choices.get(index)
         if assembly is None:
-            assembly = self._open_choice(chunk)
+            assembly = self._open_choice(chunk, index)
             if assembly is None:
                 return []
         return assembly.add(chunk)
@@ -90,34 +101,38 @@ class Accumulator:
         assembly = self.first if choice is None else self.choices.get(choice)
         return (assembly or MessageAssembly()).message()
 
-    def _open_choice(self, chunk: ChunkWrapper[Any]) -> MessageAssembly | None:
+    def _open_choice(self, chunk: ChunkWrapper[Any], index: int) -> MessageAssembly | None:
         """A choice begins with its first delta that says something; facts, usage and errors begin none."""
         says_nothing = (
             not (chunk.get_text() or chunk.get_reasoning() or chunk.get_tool_calls())
             and chunk.get_finish_message() is None
-            and (chunk.details is None or not (chunk.details.refusal or chunk.details.extra))
+            and (chunk.details is None or not chunk.details.says_something)
         )
         if says_nothing:
             return None
-        assembly = self.choices[chunk.choice] = MessageAssembly(chunk.choice, think_tags=self._think_tags)
+        assembly = self.choices[index] = MessageAssembly(index, think_tags=self._think_tags)
         return assembly
 
-    def _take_response(self, chunk: ChunkWrapper[Any]) -> None:
+    def _take_response(self, details: ChunkDetails) -> None:
         """Fold what a chunk says about the response as a whole."""
-        usage = chunk.get_usage()
-        if usage is not None:
-            self._take_usage(usage)
-        details = chunk.details
-        if details is not None:
-            if details.error is not None and self.error is None:
-                self.error = details.error
-            if details.metadata:
-                self._take_metadata(details.metadata)
+        if self.error is None:
+            self.error = details.error
+        if details.restarts and len(self.choices) <= 1:
+            # What comes now is another response's; where others go on beside it, theirs count.
+            self._settled.clear()
+        if details.metadata:
+            self._take_metadata(details.metadata)
 
     def _take_metadata(self, metadata: Mapping[str, Any]) -> None:
-        kept = {key: self.metadata[key] for key in ("id", "created") if key in self.metadata}
-        self.metadata |= metadata
-        self.metadata |= kept
+        for name, value in metadata.items():
+            if name in ("id", "created"):
+                if name in self._settled:
+                    continue
+                if value:
+                    self._settled.add(name)
+                elif name in self.metadata:
+                    continue
+            self.metadata[name] = value
 
     def _take_usage(self, usage: Usage) -> None:
         # Servers repeat the usage, growing, or send zeros as placeholders: the last real one counts.

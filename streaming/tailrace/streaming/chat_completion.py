@@ -5,15 +5,19 @@ from typing import Any, cast
 
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.wrappers import (
+    ContentPartFile,
+    ContentPartReasoning,
+    ContentPartText,
     ContentPartToolCall,
     FinishMessage,
     FinishReason,
     MessageAssembly,
     UpstreamError,
+    UpstreamFault,
 )
 from tailrace.wrappers.fields import plain_json
 from tailrace.wrappers.messages import join_surrogates
-from tailrace.wrappers.openai.history import tool_call_param
+from tailrace.wrappers.openai.history import content_param, tool_call_param
 
 # Message fields of the Chat Completions format that come in the deltas' extra fields under the same name.
 _MESSAGE_FIELDS = ("annotations", "audio", "images", "reasoning_details")
@@ -26,15 +30,21 @@ def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
         accumulator: A closed accumulator.
 
     Returns:
-        All choices in the order of their index; reasoning as ``message.reasoning_content``. A response that
+        All choices in the order of their index; reasoning as ``message.reasoning_content``, images that the model made
+        as ``message.images``. Parts that the format has no place for (other files, data, tools that the provider ran
+        and what they answered) are in ``message.parts``, as the common format writes them. A response that
         broke off or carried an error has ``finish_reason: null`` and an extra member ``"error"``:
-        ``{"type", "message", "code"}``, whichever of several choices it was. Facts and fields that the format does not define are kept beside the
-        defined ones, under the provider's names. The whole is JSON for every reader (see `plain_json`).
+        ``{"type", "message", "code"}``, but for those of several choices that were finished
+        when the stream broke off. Facts and fields that the format does not
+        define are kept beside the defined ones, under the provider's names. The whole is JSON for every reader (see
+        `plain_json`).
     """
     error = accumulator.error
+    # Of several choices, one that was finished is whole, though the stream went without the end of another.
+    several = len(accumulator.choices) > 1 and error is not None and error.fault is UpstreamFault.TRUNCATED
     choices = [
-        _choice(index, accumulator.choices[index], failed=error is not None)
-        for index in sorted(accumulator.choices)
+        _choice(index, choice, failed=error is not None and not (several and choice.finish is not None))
+        for index, choice in sorted(accumulator.choices.items())
     ]
     if not choices:
         choices = [_choice(0, MessageAssembly(), failed=True)]
@@ -75,10 +85,24 @@ def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str,
     if assembly.reasoning:
         message["reasoning_content"] = assembly.reasoning
     message["refusal"] = assembly.refusal or None
-    calls = assembly.tool_calls
+    calls: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for part in assembly.message().content:
+        if isinstance(part, ContentPartToolCall) and part.kind != "server":
+            calls.append(_tool_call(part))
+        elif isinstance(part, ContentPartFile) and part.media_type.startswith("image/"):
+            images.append(content_param(part))
+        elif not isinstance(part, ContentPartText | ContentPartReasoning):
+            others.append(part.model_dump(mode="json"))
     if calls:
-        message["tool_calls"] = [_tool_call(call) for call in calls]
+        message["tool_calls"] = calls
     message |= {name: extra.pop(name) for name in _MESSAGE_FIELDS if name in extra}
+    if images:
+        unread = message.get("images", [])
+        message["images"] = images + (cast("list[Any]", unread) if isinstance(unread, list) else [unread])
+    if others:
+        message["parts"] = others
     choice: dict[str, Any] = {
         "index": index,
         "message": message,

@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.models import Part
@@ -39,8 +39,8 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.assembly import parse_arguments
 from tailrace.wrappers.openai.history import OpenAIConverter
+from tailrace.wrappers.tool_calls import parse_arguments
 
 _ROLES: dict[object, A2ARole] = {
     "user": A2ARole.USER,
@@ -71,12 +71,20 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
     common = to_common_message(message)
     sent = cast("list[dict[str, Any]]", OpenAIConverter().from_history(History(conversation=(common,))))
     tool_messages = [each for each in sent if each["role"] == "tool"]
+    if common.role is Role.MODEL:
+        # Results whose calls stand in another message: in a whole conversation they would be matched with those.
+        called = {call.id for call in common.tool_calls}
+        strays = [result for result in common.tool_results if result.id not in called]
+        tool_messages += cast("list[dict[str, Any]]", OpenAIConverter().tool_result_messages(strays))
     others = [each for each in sent if each["role"] != "tool"]
     only_results = all(
         isinstance(part, ContentPartToolResult | ContentPartReasoning) for part in common.content
     )
-    if not others or (tool_messages and only_results):
+    if tool_messages and only_results:
         return None, tool_messages
+    if not others:
+        # In a whole conversation an answer that says nothing is left out; alone it has empty text.
+        return ({"role": "assistant", "content": ""} if common.role is Role.MODEL else None), tool_messages
     return {**others[0], "content": _one_string(others[0]["content"])}, tool_messages
 
 
@@ -95,6 +103,10 @@ def to_common_message(message: object) -> Message:
     for position, part in enumerate(parts):
         try:
             content += _common_parts(_read_part(part))
+        except ValidationError as error:
+            # In one line, and without the value: it may be a secret, and may be large.
+            [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
+            raise ValueError(f"part {position}: {problem['msg'].removeprefix('Value error, ')}") from None
         except ValueError as error:
             raise ValueError(f"part {position}: {error}") from None
     role = _role_of(a2a_role, content)

@@ -1,6 +1,6 @@
 """A recorded provider stream as the events, the task and the message that it amounts to. Sans-IO."""
 
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from tailrace.streaming.a2a.models import Part, Task, TaskStatus
@@ -21,18 +21,9 @@ from tailrace.wrappers import (
 )
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
+from tailrace.wrappers.decoding import ResponseDecoder
 
-
-class Decoder(Protocol):
-    """Bytes of a response body in, the deltas that they complete out."""
-
-    def feed(self, data: bytes) -> list[Any]:
-        """Take the next bytes."""
-        ...
-
-    def close(self) -> list[Any]:
-        """The body is over."""
-        ...
+_JOINED = (ContentPartReasoning, ContentPartText)
 
 
 class StreamConversion:
@@ -42,7 +33,7 @@ class StreamConversion:
         decoder: Decodes the provider's format.
         task_id: The task's id; made here when empty.
         context_id: The conversation's id; made here when empty.
-        think_tags: The model writes its reasoning into the text, in ``<think>`` tags: part the two.
+        think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
 
     Attributes:
         record: The task.
@@ -50,7 +41,12 @@ class StreamConversion:
     """
 
     def __init__(
-        self, decoder: Decoder, *, task_id: str = "", context_id: str = "", think_tags: bool = False
+        self,
+        decoder: ResponseDecoder[Any],
+        *,
+        task_id: str = "",
+        context_id: str = "",
+        think_tags: bool = True,
     ) -> None:
         self._decoder = decoder
         self._translator = ResponseTranslator(think_tags=think_tags)
@@ -121,7 +117,11 @@ class StreamConversion:
 
 
 def answer_parts(accumulator: Accumulator) -> list[Part]:
-    """The first choice's answer as A2A parts: reasoning joined, text joined, tool calls; nothing that is empty."""
+    """The first choice's answer as A2A parts; nothing that is empty.
+
+    Reasoning joined in one, text joined in one, then everything else in order: tool calls, files, data, and what
+    tools that the provider ran have answered.
+    """
     assembly = accumulator.first
     if assembly is None:
         return []
@@ -130,7 +130,7 @@ def answer_parts(accumulator: Accumulator) -> list[Part]:
         content.append(ContentPartReasoning(text=assembly.reasoning))
     if assembly.text:
         content.append(ContentPartText(text=assembly.text))
-    content += assembly.tool_calls
+    content += (part for part in assembly.message().content if not isinstance(part, _JOINED))
     if not content:
         return []
     message = CommonMessage(role=SpeakerRole.MODEL, content=tuple(content))

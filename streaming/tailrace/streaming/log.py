@@ -91,9 +91,13 @@ class TaskLog:
             events = self.read_nowait(after)
             if events or self.ended:
                 return events
-            if self._changed is None:
-                self._changed = anyio.Event()
-            await self._changed.wait()
+            await self._change()
+
+    async def reach(self, number: int) -> bool:
+        """Wait until the event of that number is published; False when the log has ended before it."""
+        while self.number < number and not self.ended:
+            await self._change()
+        return self.number >= number
 
     async def follow(self, after: int) -> AsyncIterator[list[Event]]:
         """All events after number ``after``, in batches of what is there, until the log ends.
@@ -104,6 +108,11 @@ class TaskLog:
         while events := await self.read(after):
             after = events[-1].number
             yield events
+
+    async def _change(self) -> None:
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
 
     def _drop_oldest(self) -> None:
         """Drop the oldest events beyond the bound; in steps of many, so that an event costs O(1)."""

@@ -24,7 +24,11 @@ from tailrace.streaming.a2a.models import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from tailrace.streaming.extension import extension_facts, with_extension_facts
+from tailrace.streaming.extension import (
+    extension_facts,
+    with_extension_facts,
+    without_extension_facts,
+)
 from tailrace.streaming.lifecycle import TaskState, advance
 from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers.messages import join_surrogates
@@ -115,13 +119,17 @@ class TaskRecord:
             self._set_artifact(artifact, open_=False)
 
     @classmethod
-    def create(cls, message: Message, *, task_id: str = "", context_id: str = "") -> "TaskRecord":
+    def create(
+        cls, message: Message, *, task_id: str = "", context_id: str = "", dialect: str = ""
+    ) -> "TaskRecord":
         """A new task for a message of a caller, in state SUBMITTED and without an event yet.
 
         Args:
             message: What the caller asks; becomes the first message of the history.
             task_id: Made here (UUID) when empty.
             context_id: Made here when neither this nor the message names one.
+            dialect: The version of the protocol that the task was begun in, where that says how it is to be
+                written when nobody says; becomes a fact of the task.
         """
         task_id = task_id or str(uuid4())
         context_id = context_id or message.context_id or str(uuid4())
@@ -130,6 +138,7 @@ class TaskRecord:
             context_id=context_id,
             status=TaskStatus(state=TaskState.SUBMITTED, timestamp=datetime.now(UTC)),
             history=(message.model_copy(update={"task_id": task_id, "context_id": context_id}),),
+            metadata=with_extension_facts({}, dialect=dialect) if dialect else {},
         )
         return cls(task)
 
@@ -138,21 +147,47 @@ class TaskRecord:
         """The present state."""
         return self.status.state
 
+    @property
+    def artifact_ids(self) -> tuple[str, ...]:
+        """The artifacts, in the order of their making."""
+        return tuple(self._artifacts)
+
     def submitted(self) -> Event:
         """The first event of a task: the task itself."""
         self.number += 1
         return Event(self.number, StreamResponse(task=self.snapshot()).to_json(), self.state)
 
     def receive(self, message: Message) -> Message:
-        """Take a further message of the caller into the history; the next update tells the readers.
+        """Take a further message of the caller into the history; `receipt` tells the readers.
 
         Returns:
             The message with the task's ids filled in.
         """
         message = message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
-        self._keep_status_message()
+        if self.state.interrupted:
+            self._keep_status_message()
         self.history.append(message)
         return message
+
+    def receipt(self, message: Message) -> Event:
+        """The event that tells the readers of a message that was received, as a status with the fact ``received``.
+
+        A task that waited for its caller is WORKING from then on; one that is at work on an earlier message stays
+        as it is.
+
+        Raises:
+            IllegalTransition: The task is over.
+        """
+        received = with_extension_facts({}, received=message.to_dict())
+        if not self.state.interrupted:
+            if self.state.terminal:
+                advance(self.state, TaskState.WORKING)
+            self.number += 1
+            return Event(self.number, self._encode_status(self.status, received), self.state)
+        status = TaskStatus(state=advance(self.state, TaskState.WORKING), timestamp=datetime.now(UTC))
+        self._take_status(status, {})
+        self.number += 1
+        return Event(self.number, self._encode_status(status, received), self.state)
 
     def apply(self, update: Update) -> Event:
         """Carry out one update and return its event.
@@ -207,6 +242,24 @@ class TaskRecord:
             metadata=with_extension_facts(self._metadata, number=self.number),
         )
 
+    def overview(self) -> list[Event]:
+        """The task as it stands for a reader that left events out: every artifact whole, then the status.
+
+        Only the last of them has a number, that of the last event which they include: a reader that breaks off
+        before it goes on from where it was. A full copy replaces what a reader has of the artifact.
+        """
+        events: list[Event] = []
+        for record in self._artifacts.values():
+            copy = TaskArtifactUpdateEvent(
+                task_id=self.id,
+                context_id=self.context_id,
+                artifact=record.whole(),
+                last_chunk=not record.open,
+            )
+            events.append(Event(0, StreamResponse(artifact_update=copy).to_json()))
+        metadata = without_extension_facts(self._metadata, "number")
+        return [*events, Event(self.number, self._encode_status(self.status, metadata), self.state)]
+
     def replay(self, event: Event) -> None:
         """Take in an event that was made earlier (by this class) and is next in number.
 
@@ -221,10 +274,20 @@ class TaskRecord:
             self.status = response.task.status
             self.history = list(response.task.history)
         elif response.status_update is not None:
-            self._take_status(response.status_update.status, response.status_update.metadata)
+            self._replay_status(response.status_update)
         elif response.artifact_update is not None:
             update = response.artifact_update
             self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
+
+    def _replay_status(self, update: TaskStatusUpdateEvent) -> None:
+        received = extension_facts(update.metadata).get("received")
+        if received is None:
+            self._take_status(update.status, update.metadata)
+            return
+        waited = self.state.interrupted
+        self.receive(Message.model_validate(received))
+        if waited:
+            self._take_status(update.status, {})
 
     def _apply_text(self, update: TextDelta) -> Event:
         record = self._artifacts.get(update.artifact_id)
@@ -266,13 +329,17 @@ class TaskRecord:
         if message is not None:
             message = message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
         status = TaskStatus(state=state, message=message, timestamp=datetime.now(UTC))
-        event = TaskStatusUpdateEvent(
-            task_id=self.id, context_id=self.context_id, status=status, metadata=update.metadata or {}
-        )
-        body = StreamResponse(status_update=event).to_json()
-        self._take_status(status, event.metadata)
+        metadata = update.metadata or {}
+        body = self._encode_status(status, metadata)
+        self._take_status(status, metadata)
         self.number += 1
         return Event(self.number, body, state)
+
+    def _encode_status(self, status: TaskStatus, metadata: dict[str, Any]) -> bytes:
+        event = TaskStatusUpdateEvent(
+            task_id=self.id, context_id=self.context_id, status=status, metadata=metadata
+        )
+        return StreamResponse(status_update=event).to_json()
 
     def _take_status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> None:
         self._keep_status_message()

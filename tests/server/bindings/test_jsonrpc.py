@@ -17,6 +17,7 @@ from tailrace.server import Settings, Turn, create_app
 from tailrace.server.handlers import DirectHandler
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
+from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.task import agent_message
 
 SETTINGS = Settings(store="sqlite://", max_request_bytes=10_000)
@@ -211,7 +212,9 @@ WRONG_BODIES: list[tuple[bytes, int]] = [
     (b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
     (b'{"jsonrpc":"2.0","id":1}', -32600),
     (b'{"jsonrpc":"2.0","id":1,"method":"Nope","params":{}}', -32601),
-    (b'{"jsonrpc":"2.0","id":1,"method":"message/send","params":{}}', -32601),
+    (b'{"jsonrpc":"2.0","id":1,"method":"message/sent","params":{}}', -32601),
+    (b'{"jsonrpc":"2.0","id":1,"method":"message/send","params":{}}', -32602),
+    (b'{"jsonrpc":"2.0","id":1,"method":"tasks/send","params":{}}', -32602),
     (b'{"jsonrpc":"2.0","id":1,"method":"GetTask"}', -32602),
     (b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":[]}', -32602),
     (b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":null}', -32602),
@@ -281,10 +284,11 @@ async def test_wrong_params_are_refused_by_name(
     assert where in json.dumps(error)
 
 
-async def test_a_webhook_is_refused_and_not_forgotten(rpc: Rpc) -> None:
-    params = {**message(), "configuration": {"taskPushNotificationConfig": {"url": "https://hook"}}}
+async def test_a_webhook_that_cannot_be_called_is_refused_before_anything_happens(rpc: Rpc) -> None:
+    params = {**message(), "configuration": {"taskPushNotificationConfig": {"url": "http://127.0.0.1:1/"}}}
     error = await rpc.error("SendMessage", params)
-    assert error["code"] == -32003
+    assert error["code"] == -32602
+    assert (await rpc.result("ListTasks", {}))["totalSize"] == 0
 
 
 async def test_a_message_to_somebody_elses_or_a_finished_or_a_foreign_task_is_refused(rpc: Rpc) -> None:
@@ -297,7 +301,7 @@ async def test_a_message_to_somebody_elses_or_a_finished_or_a_foreign_task_is_re
     assert (await rpc.result("GetTask", {"id": waiting["id"]})) == waiting
 
 
-async def test_a_message_to_a_busy_task_is_refused_and_the_work_goes_on() -> None:
+async def test_a_message_to_a_busy_task_waits_for_its_turn() -> None:
     go_on = anyio.Event()
 
     async def wait(turn: Turn) -> AsyncIterator[Update | Message]:
@@ -305,31 +309,64 @@ async def test_a_message_to_a_busy_task_is_refused_and_the_work_goes_on() -> Non
         await go_on.wait()
 
     async with serving(create_app(SETTINGS, handler=wait)) as url, Rpc(url) as rpc:
-        params = {**message(), "configuration": {"returnImmediately": True}}
-        task = (await rpc.result("SendMessage", params))["task"]
-        error = await rpc.error("SendMessage", message(taskId=task["id"]))
+        at_once = {"configuration": {"returnImmediately": True}}
+        task = (await rpc.result("SendMessage", {**message(), **at_once}))["task"]
+        busy = (await rpc.result("SendMessage", {**message("more", taskId=task["id"]), **at_once}))["task"]
         go_on.set()
         events = await rpc.stream("SubscribeToTask", {"id": task["id"]}, {"last-event-id": "0"})
-    assert error["code"] == -32004
-    assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert busy["status"]["state"] == "TASK_STATE_WORKING"
+    assert [said["parts"][0]["text"] for said in busy["history"]] == ["hello", "more"]
+    statuses = [event["statusUpdate"] for _, event in events if "statusUpdate" in event]
+    received = [status["metadata"][EXTENSION_URI]["received"] for status in statuses if "metadata" in status]
+    assert received == [busy["history"][1]]
+    states = [status["status"]["state"].removeprefix("TASK_STATE_") for status in statuses]
+    assert states == ["WORKING", "WORKING", "WORKING", "COMPLETED"]
 
 
 async def test_the_version_asked_for_must_be_one_that_is_spoken(rpc: Rpc) -> None:
     for version in ("1.0", "1.0.3"):
         await rpc.call("GetTask", {"id": "x"}, {"A2A-Version": version})
-    for version in ("0.3", "1.7", "99.0", "x"):
+    for version in ("1.7", "99.0", "x"):
         error = await rpc.error("GetTask", {"id": "x"}, {"A2A-Version": version})
         assert error["code"] == -32009
-        assert error["data"][0]["metadata"]["supportedVersions"] == "1.0"
+        assert error["data"][0]["metadata"]["supportedVersions"] == "1.0, 0.3, 0.1"
+    for version, method in (("0.3", "GetTask"), ("1.0", "message/send"), ("0.2.6", "tasks/send")):
+        assert (await rpc.error(method, {"id": "x"}, {"A2A-Version": version}))["code"] == -32601
+
+
+async def test_the_version_may_stand_in_the_address(rpc: Rpc) -> None:
+    """For clients that can set no header; where both say something, the header counts."""
+    for query, headers, code in (
+        ("?A2A-Version=1.0", {}, -32001),
+        ("?A2A-Version=99.0", {}, -32009),
+        ("?A2A-Version=99.0", {"A2A-Version": "1.0"}, -32001),
+        ("?A2A-Version=1.0", {"A2A-Version": "99.0"}, -32009),
+        ("?A2A-Version=", {"A2A-Version": ""}, -32001),
+    ):
+        body = b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x"}}'
+        _, answer = await rpc.raw(body, headers, path="/" + query)
+        assert answer["error"]["code"] == code, (query, headers)
+
+
+async def test_an_id_that_no_text_can_be_is_that_of_no_task(rpc: Rpc) -> None:
+    """Half of a surrogate pair is JSON, and cannot be kept; the server does not trip over it."""
+    for method in ("GetTask", "tasks/get", "tasks/cancel", "tasks/resubscribe"):
+        assert (await rpc.error(method, {"id": "\ud800"}))["code"] == -32001
 
 
 async def test_only_json_of_a_bounded_size_is_read(rpc: Rpc) -> None:
     async with rpc.http.post(rpc.url + "/", data=b"{}", headers={"content-type": "text/plain"}) as response:
-        assert response.status == 415
+        assert (response.status, response.content_type) == (415, "application/json")
+        answer = await response.json()
+    assert (answer["id"], answer["error"]["code"]) == (None, -32005)
+    assert answer["error"]["data"][0]["reason"] == "CONTENT_TYPE_NOT_SUPPORTED"
     big = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x" * 20_000}})
     headers = {"content-type": "application/json"}
     async with rpc.http.post(rpc.url + "/", data=big, headers=headers) as response:
-        assert response.status == 413
+        assert (response.status, response.content_type) == (413, "application/json")
+        answer = await response.json()
+    assert (answer["id"], answer["error"]["code"]) == (None, -32600)
+    assert answer["error"]["data"][0]["metadata"] == {"limit": "max_request_bytes", "allowed": "10000"}
     await rpc.result("SendMessage", message("well"))
 
 

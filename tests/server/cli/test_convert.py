@@ -107,16 +107,24 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_unknown_options_are_refused() -> None:
-    for arguments in (["--provider", "nobody"], ["--to", "nothing"], ["--dialect", "9"]):
+    for arguments in (["--to", "nothing"], ["--dialect", "9"]):
         assert convert(*arguments, stdin=b"").exit_code == 2
+    with pytest.raises(TailraceError, match="unknown provider 'nobody'; known: alibaba, anthropic, azure"):
+        convert("--provider", "nobody", stdin=b"")
 
 
-def test_reasoning_in_the_text_is_parted_from_it_when_told() -> None:
-    stream = (Path(__file__).parents[2] / "wrappers/scenarios").glob("E05*.sse")
-    [file] = stream
-    parted = one_object(convert("--to", "openai", "--think-tags", str(file)))["choices"][0]["message"]
+@pytest.mark.parametrize("provider", ["openai", "OpenAI", "groq", "openai-completions"])
+def test_a_provider_is_known_by_its_names(provider: str) -> None:
+    stream = (FIXTURES / "text.sse").read_bytes()
+    told = one_object(convert("--to", "openai", "--provider", provider, stdin=stream))
+    assert told == one_object(convert("--to", "openai", stdin=stream))
+
+
+def test_reasoning_in_the_text_is_parted_from_it_unless_told_otherwise() -> None:
+    [file] = (Path(__file__).parents[2] / "wrappers/scenarios").glob("E05*.sse")
+    parted = one_object(convert("--to", "openai", str(file)))["choices"][0]["message"]
     assert (parted["content"], parted["reasoning_content"]) == ("Answer", "hmm")
-    whole = one_object(convert("--to", "openai", str(file)))["choices"][0]["message"]
+    whole = one_object(convert("--to", "openai", "--no-think-tags", str(file)))["choices"][0]["message"]
     assert whole["content"] == "<think>hmm</think>Answer"
 
 
@@ -128,3 +136,65 @@ def test_a_tool_call_that_the_length_limit_cut_is_a_failure() -> None:
     assert broken
     assert task["status"]["state"] == "TASK_STATE_FAILED"
     assert "length limit" in task["status"]["message"]["parts"][0]["text"]
+
+
+@pytest.mark.parametrize("name", ["text", "tool_call"])
+def test_events_of_a2a_0_3_have_a_kind_and_the_last_one_says_so(name: str) -> None:
+    stream = str(FIXTURES / f"{name}.sse")
+    lines = [json.loads(line) for line in convert("--dialect", "0.3", stream).stdout.splitlines()]
+    assert [line["kind"] for line in lines[:2]] == ["task", "status-update"]
+    assert [line.get("final", False) for line in lines] == [False] * (len(lines) - 1) + [True]
+    newest = convert(stream).stdout.splitlines()
+    assert len(lines) == len(newest)
+    parts = [part for line in lines if "artifact" in line for part in line["artifact"]["parts"]]
+    assert {part["kind"] for part in parts} <= {"text", "data"}
+    task = one_object(convert("--dialect", "0.3", "--to", "task", stream))
+    assert (task["kind"], task["status"]["state"]) == ("task", lines[-1]["status"]["state"])
+
+
+def test_events_before_0_2_begin_with_the_work() -> None:
+    stream = str(FIXTURES / "text.sse")
+    lines = [json.loads(line) for line in convert("--dialect", "0.1", stream).stdout.splitlines()]
+    assert lines[0]["status"]["state"] == "working"
+    assert lines[-1]["final"] is True
+    assert lines[-1]["status"]["state"] == "completed"
+    artifacts = [line["artifact"] for line in lines if "artifact" in line]
+    assert [artifact.get("append", False) for artifact in artifacts] == [False] + [True] * (
+        len(artifacts) - 1
+    )
+    assert [artifact.get("lastChunk", False) for artifact in artifacts].count(True) == 1
+    text = "".join(
+        part["text"] for artifact in artifacts for part in artifact["parts"] if part["type"] == "text"
+    )
+    task = one_object(convert("--dialect", "0.1", "--to", "task", stream))
+    assert [part["text"] for part in task["artifacts"][0]["parts"]] == [text]
+
+
+@pytest.mark.parametrize(("version", "discriminator"), [("0.3", "kind"), ("0.1", "type")])
+def test_messages_of_older_versions_say_what_their_parts_are(version: str, discriminator: str) -> None:
+    for name, kind in (("text", "text"), ("tool_call", "data")):
+        stream = str(FIXTURES / f"{name}.sse")
+        newest = one_object(convert("--to", "message", stream))
+        message = one_object(convert("--to", "message", "--dialect", version, stream))
+        assert [part.pop(discriminator) for part in message["parts"]] == [kind] * len(newest["parts"])
+        assert message["parts"] == newest["parts"]
+        assert (message["role"], message.get("kind")) == ("agent", "message" if version == "0.3" else None)
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3", "0.1"])
+def test_a_stream_that_broke_off_fails_in_every_version(version: str) -> None:
+    result = convert("--dialect", version, stdin=BROKEN)
+    assert result.exit_code == 0
+    last = json.loads(result.stdout.splitlines()[-1])
+    state = last["statusUpdate"]["status"]["state"] if version == "1.0" else last["status"]["state"]
+    assert state == ("TASK_STATE_FAILED" if version == "1.0" else "failed")
+
+
+def test_a_completion_is_the_same_in_every_version() -> None:
+    stream = str(FIXTURES / "text.sse")
+    newest = one_object(convert("--to", "openai", stream))
+    assert one_object(convert("--to", "openai", "--dialect", "0.3", stream)) == newest
+
+
+def test_another_version_is_refused() -> None:
+    assert convert("--dialect", "2.0", stdin=BROKEN).exit_code == 2

@@ -6,7 +6,7 @@ import pytest
 from a2a.utils import errors as official
 from pydantic import ValidationError
 
-from tailrace.streaming.a2a import errors, models
+from tailrace.streaming.a2a import errors, models, requests
 from tailrace.streaming.a2a.errors import (
     A2AError,
     FieldViolation,
@@ -166,7 +166,7 @@ def test_the_json_rpc_error_carries_the_facts_and_the_wrong_fields():
 
 def test_a_wrong_field_is_named_as_in_the_json():
     error = rejection(
-        models.SendMessageRequest, {"message": {"messageId": "m", "role": "ROLE_USER", "parts": []}}
+        requests.SendMessageRequest, {"message": {"messageId": "m", "role": "ROLE_USER", "parts": []}}
     )
     assert str(error) == "Invalid parameters: message.parts: At least one part is required"
     assert error.violations == (FieldViolation("message.parts", "At least one part is required"),)
@@ -182,11 +182,11 @@ def test_a_wrong_field_inside_a_list_is_named_with_its_index():
 
 @pytest.mark.parametrize("name", ["history_length", "historyLength"])
 def test_a_wrong_field_is_named_in_camel_case_however_it_was_sent(name: str):
-    assert rejection(models.GetTaskRequest, {"id": "t", name: -1}).violations[0].field == "historyLength"
+    assert rejection(requests.GetTaskRequest, {"id": "t", name: -1}).violations[0].field == "historyLength"
 
 
 def test_every_wrong_field_is_listed_and_the_message_counts_them():
-    error = rejection(models.SendMessageRequest, {"message": {}})
+    error = rejection(requests.SendMessageRequest, {"message": {}})
     assert [violation.field for violation in error.violations] == [
         "message.messageId",
         "message.role",
@@ -203,7 +203,7 @@ def test_the_answer_to_ten_thousand_wrong_fields_stays_small():
 
 
 def test_parameters_that_are_no_object_are_refused_as_a_whole():
-    error = rejection(models.GetTaskRequest, ["t1"])
+    error = rejection(requests.GetTaskRequest, ["t1"])
     assert error.violations == ()
     assert str(error).startswith("Invalid parameters: Input should be")
 

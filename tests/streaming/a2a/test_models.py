@@ -24,22 +24,24 @@ from tailrace.streaming.a2a.models import (
     AgentProvider,
     AgentSkill,
     Artifact,
-    AuthenticationInfo,
-    CancelTaskRequest,
-    GetTaskRequest,
     Message,
     Part,
     Role,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from tailrace.streaming.a2a.requests import (
+    AuthenticationInfo,
+    CancelTaskRequest,
+    GetTaskRequest,
     SendMessageConfiguration,
     SendMessageRequest,
     SendMessageResponse,
-    StreamResponse,
     SubscribeToTaskRequest,
-    Task,
-    TaskArtifactUpdateEvent,
     TaskPushNotificationConfig,
-    TaskStatus,
-    TaskStatusUpdateEvent,
 )
 from tailrace.streaming.lifecycle import TaskState
 

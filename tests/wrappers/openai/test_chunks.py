@@ -1,160 +1,22 @@
-"""The Chat Completions decoder and its wrappers: bytes, structs and the openai package's objects say the same."""
+"""The Chat Completions decoder: chunks, streams, and bodies that are none, however odd."""
 
 import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
-from openai.types.chat.chat_completion_chunk import ChoiceDelta as PackageChoiceDelta
 
-from support.scenarios import Scenario, completion, load_scenarios, payloads
+from support.chat import USAGE, decode, decode_choice, error_of, fold, sse
+from support.scenarios import Scenario, completion, load_scenarios
 from support.strategies import json_values
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.streaming.chat_completion import to_chat_completion
-from tailrace.wrappers import (
-    ChunkDetails,
-    FinishMessage,
-    FinishReason,
-    ToolCallDelta,
-    UpstreamError,
-    UpstreamFault,
-    Usage,
-)
-from tailrace.wrappers.openai import ChatCompletionsDecoder, ChoiceDelta, ChoiceDeltaWrapper, wrap_chunk
+from tailrace.wrappers import ChunkDetails, UpstreamError, UpstreamFault, Usage
+from tailrace.wrappers.openai import ChatCompletionsDecoder
 
 SCENARIOS = load_scenarios()
-FIXTURES = sorted((Path(__file__).parents[2] / "fixtures/openai").glob("*.sse"))
-
-USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-
-
-def decode(body: bytes | Iterable[bytes]) -> list[ChoiceDeltaWrapper]:
-    decoder = ChatCompletionsDecoder()
-    reads = [body] if isinstance(body, bytes) else body
-    return [chunk for data in reads for chunk in decoder.feed(data)] + decoder.close()
-
-
-def sse(*chunks: object) -> bytes:
-    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
-
-
-def decode_choice(choice: Mapping[str, Any]) -> ChoiceDeltaWrapper:
-    (wrapper,) = decode(sse({"choices": [choice]}))
-    return wrapper
-
-
-def error_of(body: bytes) -> UpstreamError:
-    errors = [
-        chunk.details.error for chunk in decode(body) if chunk.details is not None and chunk.details.error
-    ]
-    assert len(errors) == 1
-    return errors[0]
-
-
-# --- one delta --------------------------------------------------------------------------------------------------
-
-
-def test_a_delta_of_text_is_plain() -> None:
-    wrapper = decode_choice({"index": 2, "delta": {"content": "Hi"}, "finish_reason": None, "logprobs": None})
-    assert (wrapper.get_text(), wrapper.get_reasoning(), wrapper.get_tool_calls()) == ("Hi", "", [])
-    assert (wrapper.get_finish_message(), wrapper.get_usage()) == (None, None)
-    assert (wrapper.choice, wrapper.details, wrapper.plain) == (2, None, True)
-    assert wrapper.raw == ChoiceDelta(content="Hi")
-
-
-@pytest.mark.parametrize("delta", [{}, None, {"content": None}, {"content": ""}, {"role": "assistant"}])
-def test_an_empty_delta_gives_empty_values(delta: object) -> None:
-    wrapper = decode_choice({"index": 0, "delta": delta})
-    assert (wrapper.get_text(), wrapper.get_reasoning(), wrapper.get_tool_calls()) == ("", "", [])
-    assert (wrapper.get_finish_message(), wrapper.get_usage()) == (None, None)
-
-
-@pytest.mark.parametrize(
-    "choice",
-    [
-        {"delta": {"refusal": "no"}},
-        {"delta": {"tool_calls": [{"index": 0}]}},
-        {"delta": {"reasoning_details": [{"text": "a"}]}},
-        {"delta": {}, "finish_reason": "stop"},
-        {"delta": {}, "logprobs": {"content": []}},
-        {"delta": {"content": "a", "odd": 1}},
-    ],
-    ids=["refusal", "tool call", "details", "finish", "logprobs", "unknown"],
-)
-def test_a_delta_that_holds_anything_else_is_not_plain(choice: dict[str, Any]) -> None:
-    assert not decode_choice(choice).plain
-
-
-def test_reasoning_under_either_name() -> None:
-    assert decode_choice({"delta": {"reasoning_content": "a"}}).get_reasoning() == "a"
-    assert decode_choice({"delta": {"reasoning": "a"}}).get_reasoning() == "a"
-    assert decode_choice({"delta": {"reasoning_content": "a", "reasoning": "a"}}).get_reasoning() == "a"
-    assert decode_choice({"delta": {"reasoning_content": "", "reasoning": "a"}}).get_reasoning() == "a"
-
-
-def test_fragments_of_tool_calls_come_as_they_are() -> None:
-    fields = {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": "{"}}
-    wrapper = decode_choice({"delta": {"tool_calls": [fields, {"index": 1}]}})
-    assert wrapper.get_tool_calls() == [
-        ToolCallDelta(0, "a", "f", "{", "function"),
-        ToolCallDelta(index=1),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("raw", "reason"),
-    [
-        ("stop", FinishReason.STOP),
-        ("eos", FinishReason.STOP),
-        ("end_turn", FinishReason.STOP),
-        ("STOP", FinishReason.STOP),
-        ("length", FinishReason.LENGTH),
-        ("tool_calls", FinishReason.TOOL_CALLS),
-        ("function_call", FinishReason.TOOL_CALLS),
-        ("content_filter", FinishReason.CONTENT_FILTER),
-        ("sensitive", FinishReason.CONTENT_FILTER),
-        ("malformed_function_call", FinishReason.UNSPECIFIED),
-    ],
-)
-def test_a_finish_reason_is_a_common_word_beside_the_providers_own(raw: str, reason: FinishReason) -> None:
-    assert decode_choice({"delta": {}, "finish_reason": raw}).get_finish_message() == FinishMessage(
-        reason, raw
-    )
-    assert decode_choice({"delta": {}, "finishReason": raw}).get_finish_message() == FinishMessage(
-        reason, raw
-    )
-
-
-@pytest.mark.parametrize("raw", [None, "", 0, {}])
-def test_an_empty_finish_reason_is_none(raw: object) -> None:
-    assert decode_choice({"delta": {}, "finish_reason": raw}).get_finish_message() is None
-
-
-def test_a_finish_reason_may_be_an_error() -> None:
-    wrapper = decode_choice({"delta": {}, "finish_reason": "network_error"})
-    assert wrapper.details is not None
-    assert wrapper.details.error is not None
-    assert wrapper.details.error.code == "network_error"
-
-
-CHUNKS_WITH_USAGE: dict[str, dict[str, Any]] = {
-    "no choice": {"choices": [], "usage": USAGE},
-    "no choices": {"usage": USAGE},
-    "null choices": {"choices": None, "usage": USAGE},
-    "a choice": {"choices": [{"delta": {}}], "usage": USAGE},
-    "x_groq": {"choices": [{"delta": {}}], "x_groq": {"usage": USAGE}},
-    "in the choice": {"choices": [{"delta": {}, "usage": USAGE}]},
-    "two choices": {"choices": [{"delta": {}}, {"index": 1, "delta": {}}], "usage": USAGE},
-}
-
-
-@pytest.mark.parametrize("chunk", CHUNKS_WITH_USAGE.values(), ids=CHUNKS_WITH_USAGE.keys())
-def test_usage_is_found_wherever_it_stands_and_said_once(chunk: dict[str, Any]) -> None:
-    assert [usage for each in decode(sse(chunk)) if (usage := each.get_usage())] == [Usage(1, 2, 3, USAGE)]
 
 
 # --- a whole chunk ----------------------------------------------------------------------------------------------
@@ -215,6 +77,18 @@ def test_a_message_beside_a_delta_that_says_something_is_ignored() -> None:
 def test_text_in_the_place_of_a_delta_is_its_content() -> None:
     assert decode_choice({"index": 0, "text": "Hi"}).get_text() == "Hi"
     assert decode_choice({"index": 0, "text": "Hi", "delta": {"content": "Hi"}}).get_text() == "Hi"
+
+
+@pytest.mark.parametrize("odd", ["", "completion.chunk", "chat.completion.done", "text_completion", None, 1])
+def test_what_a_chunk_calls_itself_does_not_matter(odd: object) -> None:
+    (wrapper,) = decode(sse({"object": odd, "choices": [{"delta": {"content": "a"}}]}))
+    assert (wrapper.get_text(), wrapper.details) == ("a", None)
+
+
+def test_the_call_that_a_provider_lost_is_kept_in_its_error() -> None:
+    report = {"error": {"message": "no", "code": "tool_use_failed", "failed_generation": "<f>{}</f>"}}
+    error = error_of(b"event: error\n" + sse(report))
+    assert (error.code, error.details) == ("tool_use_failed", report["error"])
 
 
 # --- the stream -------------------------------------------------------------------------------------------------
@@ -359,73 +233,66 @@ def test_keep_alives_without_end_are_not_held() -> None:
     assert decoder.close() == []
 
 
-# --- the openai package's objects -------------------------------------------------------------------------------
+# --- choices that are one answer --------------------------------------------------------------------------------
 
 
-def fold(wrappers: Iterable[ChoiceDeltaWrapper]) -> dict[str, Any]:
-    accumulator = Accumulator()
-    for wrapper in wrappers:
-        accumulator.add(wrapper)
-    accumulator.close()
-    return json.loads(json.dumps(to_chat_completion(accumulator)))
+SPREAD: dict[str, list[dict[str, Any]]] = {
+    "the call in another choice than the text": [
+        {"choices": [{"index": 0, "delta": {"content": "Let me "}}]},
+        {"choices": [{"index": 0, "delta": {"content": "see."}, "finish_reason": "tool_calls"}]},
+        {"choices": [{"index": 1, "delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}}]},
+        {"choices": [{"index": 1, "delta": {}, "finish_reason": "tool_calls"}]},
+    ],
+    "tokens counted in the index": [
+        {"choices": [{"index": 0, "delta": {"content": "Let"}}]},
+        {"choices": [{"index": 1, "delta": {"content": " me "}}]},
+        {"choices": [{"index": 2, "delta": {"content": "see.", "channel": "final"}}]},
+        {"choices": [{"index": 3, "odd": 1, "delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]}}]},
+        {"choices": [{"index": 4, "delta": {}, "finish_reason": "tool_calls"}]},
+    ],
+}  # fmt: skip
 
 
-BODIES = {scenario.name: scenario.body for scenario in SCENARIOS} | {
-    path.name: path.read_bytes() for path in FIXTURES
-}
+@pytest.mark.parametrize("chunks", SPREAD.values(), ids=SPREAD.keys())
+def test_an_answer_may_be_spread_over_choices_where_that_is_said(chunks: list[dict[str, Any]]) -> None:
+    body = sse(*chunks)
+    for reads in ([body], [body[at : at + 1] for at in range(len(body))], [sse(chunk) for chunk in chunks]):
+        decoder = ChatCompletionsDecoder(merge_choices=True)
+        wrappers = [wrapper for data in reads for wrapper in decoder.feed(data)] + decoder.close()
+        found = fold(wrappers)
+        (choice,) = found["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("Let me see.", "tool_calls")
+        assert [call["id"] for call in choice["message"]["tool_calls"]] == ["c"]
+        assert "error" not in found
+    assert len(fold(decode(body))["choices"]) > 1
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-def test_the_packages_chunks_give_the_same_as_the_bytes(body: bytes) -> None:
-    chunks = payloads(body)
-    by_bytes = fold(decode(sse(*chunks) + b"data: [DONE]\n\n"))
-    assert fold(wrapper for chunk in chunks for wrapper in wrap_chunk(chunk)) == by_bytes
-    packaged = [ChatCompletionChunk.construct(**chunk) for chunk in chunks]
-    assert fold(wrapper for chunk in packaged for wrapper in wrap_chunk(chunk)) == by_bytes
+# --- the API before chat ----------------------------------------------------------------------------------------
 
 
-def deltas_of(body: bytes) -> list[dict[str, Any]]:
-    choices = cast(
-        "list[dict[str, Any]]", [each for chunk in payloads(body) for each in chunk.get("choices") or ()]
+def test_a_completion_without_chat_is_text() -> None:
+    head = {"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "instruct"}
+    chunks: list[dict[str, Any]] = [
+        {**head, "choices": [{"text": text, "index": 0, "logprobs": None, "finish_reason": None}]}
+        for text in ("One", " two", "")
+    ]
+    logprobs = {"tokens": ["!"], "token_logprobs": [-0.1], "top_logprobs": None, "text_offset": [7]}
+    chunks.append(
+        {**head, "choices": [{"text": "!", "index": 0, "logprobs": logprobs, "finish_reason": "length"}]}
     )
-    return [choice["delta"] for choice in choices if isinstance(choice.get("delta"), dict)]
+    chunks.append({**head, "choices": [], "usage": USAGE})
+    found = fold(decode(sse(*chunks) + b"data: [DONE]\n\n"))
+    (choice,) = found["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("One two!", "length")
+    assert choice["logprobs"] == logprobs
+    assert (found["id"], found["model"], found["created"]) == ("cmpl-1", "instruct", 7)
+    assert found["usage"] == USAGE
+    assert "error" not in found
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-def test_the_packages_deltas_give_the_same_as_the_bytes(scenario: Scenario) -> None:
-    for delta in deltas_of(scenario.body):
-        package = PackageChoiceDelta.construct(**delta)
-        ours, theirs = decode_choice({"delta": delta}), ChoiceDeltaWrapper(package)
-        assert theirs.raw is package
-        assert theirs.get_text() == ours.get_text()
-        assert theirs.get_reasoning() == ours.get_reasoning()
-        assert theirs.get_tool_calls() == ours.get_tool_calls()
-        assert theirs.details == ours.details
-
-
-def test_a_delta_of_the_package_needs_nothing_but_itself() -> None:
-    wrapper = ChoiceDeltaWrapper(PackageChoiceDelta(content="Hi", refusal="no"))
-    assert wrapper.get_text() == "Hi"
-    assert wrapper.details == ChunkDetails(refusal="no")
-    assert not wrapper.plain
-    assert (wrapper.get_finish_message(), wrapper.get_usage()) == (None, None)
-
-
-def test_details_that_are_given_beside_a_delta_of_the_package_stay() -> None:
-    details = ChunkDetails(metadata={"id": "x"})
-    assert ChoiceDeltaWrapper(PackageChoiceDelta(refusal="no"), 0, details).details is details
-
-
-def test_a_message_of_the_package_is_read_like_a_delta() -> None:
-    message = ChatCompletionMessage.construct(role="assistant", content="Hi", reasoning_content="hm")
-    wrapper = ChoiceDeltaWrapper(message)  # pyright: ignore[reportArgumentType] — the same fields, by another name
-    assert (wrapper.get_text(), wrapper.get_reasoning()) == ("Hi", "hm")
-
-
-def test_our_struct_has_the_attributes_of_the_packages_class() -> None:
-    common = set(PackageChoiceDelta.model_fields) & set(ChoiceDelta.__struct_fields__)
-    assert common == {"content", "refusal", "role", "tool_calls"}
-    assert decode_choice({"delta": {"audio": {"id": "x"}}}).raw.model_extra == {"audio": {"id": "x"}}
+def test_several_completions_without_chat_are_kept_apart() -> None:
+    chunks = [{"choices": [{"text": text, "index": index}]} for index, text in ((0, "a"), (1, "b"), (0, "A"))]
+    assert [choice["message"]["content"] for choice in fold(decode(sse(*chunks)))["choices"]] == ["aA", "b"]
 
 
 # --- garbage ----------------------------------------------------------------------------------------------------

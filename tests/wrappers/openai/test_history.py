@@ -12,6 +12,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from pydantic import TypeAdapter
 
 from support import strategies
+from support.arguments import as_sent
 from tailrace.wrappers import (
     ContentPart,
     ContentPartData,
@@ -71,6 +72,8 @@ WEATHER_CALL_PARAM = {
 }
 WEATHER_RESULT = ContentPartToolResult(id="call_1", name="get_weather", output="Sunny, 72°F")
 WEATHER_RESULT_PARAM = {"role": "tool", "tool_call_id": "call_1", "content": "Sunny, 72°F"}
+SEARCH_CALL = ContentPartToolCall(id="srv_1", name="web_search", arguments={"query": "x"}, kind="server")
+SEARCH_RESULT = ContentPartToolResult(id="srv_1", name="web_search", output=[{"url": "https://example.com"}])
 PNG = ContentPartFile(data=b"\x89PNG", media_type="image/png")
 PNG_PARAM = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}}
 WAV = ContentPartFile(data=b"RIFF", media_type="audio/wav")
@@ -144,7 +147,6 @@ ROWS: dict[str, tuple[Message, list[dict[str, Any]]]] = {
         [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-abc"}}]}],
     ),
     "model text": (model(say(text="hello")), [{"role": "assistant", "content": text("hello")}]),
-    "model without content": (model(), [{"role": "assistant", "content": ""}]),
     "model with a tool call alone": (
         model(WEATHER_CALL),
         [{"role": "assistant", "content": None, "tool_calls": [WEATHER_CALL_PARAM]}],
@@ -158,37 +160,6 @@ ROWS: dict[str, tuple[Message, list[dict[str, Any]]]] = {
                 "tool_calls": [
                     WEATHER_CALL_PARAM,
                     {"id": "call_2", "type": "function", "function": {"name": "now", "arguments": "{}"}},
-                ],
-            }
-        ],
-    ),
-    "arguments that do not parse": (
-        model(
-            ContentPartToolCall(
-                id="c",
-                name="f",
-                arguments_text='{"a": ',
-                arguments_error="not valid JSON: Expecting value: line 1 column 7 (char 6)",
-            )
-        ),
-        [
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": '}}
-                ],
-            }
-        ],
-    ),
-    "arguments that are not an object": (
-        model(ContentPartToolCall(id="c", name="f", arguments_text="null")),
-        [
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": "null"}}
                 ],
             }
         ],
@@ -208,7 +179,12 @@ ROWS: dict[str, tuple[Message, list[dict[str, Any]]]] = {
             ContentPartToolCall(
                 id="c",
                 name="f",
-                metadata={"extra_content": {"google": {"thought_signature": "s"}}, "function": {"strict": True}},
+                metadata={
+                    "openai": {
+                        "extra_content": {"google": {"thought_signature": "s"}},
+                        "function": {"strict": True},
+                    }
+                },
             )
         ),
         [
@@ -330,7 +306,7 @@ lossless_user = st.lists(st.builds(ContentPartText, text=strategies.texts) | los
 lossless_model = st.builds(ContentPartText, text=strategies.names).map(lambda part: [model(part)])
 lossless_round = st.builds(
     with_results,
-    st.lists(strategies.parsed_tool_calls, min_size=1, max_size=3),
+    st.lists(strategies.parsed_tool_calls.map(as_sent), min_size=1, max_size=3),
     st.lists(strategies.texts, max_size=3),
 )
 
@@ -370,9 +346,17 @@ def back(*messages: Message) -> tuple[Message, ...]:
 
 # Each loss that the module documents: what goes in, and what comes back.
 LOSSES: dict[str, tuple[Message, tuple[Message, ...]]] = {
-    "reasoning is left out": (
+    "reasoning of no server's is left out": (
         model(ContentPartReasoning(text="hm", signature="s"), say(text="hi")),
         (model(say(text="hi")),),
+    ),
+    "arguments that do not parse become an object": (
+        model(ContentPartToolCall(id="c", name="f", arguments_text='{"a": ', arguments_error="cut")),
+        (model(ContentPartToolCall(id="c", name="f", arguments={"input": '{"a": '})),),
+    ),
+    "arguments that are not an object become one": (
+        model(ContentPartToolCall(id="c", name="f", arguments_text="null")),
+        (model(ContentPartToolCall(id="c", name="f", arguments={"input": "null"})),),
     ),
     "data becomes its JSON": (
         user(ContentPartData(data={"a": [1, "é"]})),
@@ -455,6 +439,26 @@ LOSSES: dict[str, tuple[Message, tuple[Message, ...]]] = {
         model(say(text="a"), WEATHER_CALL, WEATHER_RESULT),
         (model(say(text="a"), WEATHER_CALL), tool(WEATHER_RESULT)),
     ),
+    "tools that a provider ran are left out": (
+        model(SEARCH_CALL, SEARCH_RESULT, say(text="found"), WEATHER_CALL, WEATHER_RESULT),
+        (model(say(text="found"), WEATHER_CALL), tool(WEATHER_RESULT)),
+    ),
+    "a message of nothing but what a provider ran is left out": (model(SEARCH_CALL, SEARCH_RESULT), ()),
+    "a message that says nothing is left out": (model(finish_reason="stop"), ()),
+    "reasoning without an answer is left out": (model(ContentPartReasoning(text="hm")), ()),
+    "what other providers keep with a part stays here": (
+        model(
+            ContentPartReasoning(text="hm", signature="s", metadata={"anthropic": {"type": "thinking"}}),
+            say(text="a", metadata={"gemini": {"thoughtSignature": "s"}}),
+            WEATHER_CALL.model_copy(update={"metadata": {"gemini": {"thoughtSignature": "s"}, "k": 1}}),
+            anthropic={"id": "msg_1"},
+        ),
+        (model(say(text="a"), WEATHER_CALL),),
+    ),
+    "a call in the legacy form goes back as a tool call": (
+        model(WEATHER_CALL.model_copy(update={"metadata": {"openai": {"legacy": "function_call"}}})),
+        (model(WEATHER_CALL),),
+    ),
     "a tool message without results is nothing": (tool(ContentPartReasoning(text="x")), ()),
     "metadata stays here": (
         model(say(text="a", metadata={"k": 1}), finish_reason="stop", extra={"annotations": []}),
@@ -491,6 +495,15 @@ def test_context_comes_back_as_a_user_message() -> None:
 def test_a_tool_call_outside_a_models_message_is_refused(role: Role) -> None:
     with pytest.raises(ValueError, match="the tool call 'call_1' stands in a message of role"):
         sent(Message(role=role, content=(WEATHER_CALL,)))
+
+
+def test_of_a_calls_metadata_only_openais_own_is_sent() -> None:
+    own = {"extra_content": {"google": {"thought_signature": "s"}}}
+    call = WEATHER_CALL.model_copy(
+        update={"metadata": {"openai": own, "anthropic": {"type": "tool_use"}, "k": 1}}
+    )
+    (message,) = sent(model(call))
+    assert message["tool_calls"] == [{**WEATHER_CALL_PARAM, **own}]
 
 
 def test_fields_of_openais_own_never_replace_ours() -> None:
@@ -562,7 +575,8 @@ def test_a_refusal_may_stand_among_the_content() -> None:
 
 def test_reasoning_that_others_keep_in_the_message_is_reasoning() -> None:
     message = {"role": "assistant", "content": "4", "reasoning_content": "2+2"}
-    assert received(message) == (model(ContentPartReasoning(text="2+2"), say(text="4")),)
+    reasoning = ContentPartReasoning(text="2+2", metadata={"openai": {"field": "reasoning_content"}})
+    assert received(message) == (model(reasoning, say(text="4")),)
 
 
 def test_results_find_the_names_of_their_calls() -> None:
@@ -591,7 +605,8 @@ def test_the_legacy_function_role_answers_the_call_of_its_name() -> None:
         {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}},
         {"role": "function", "name": "f", "content": "1"},
     )
-    call = ContentPartToolCall(id="call_0", name="f", arguments={"a": 1}, synthetic_id=True)
+    legacy = {"openai": {"legacy": "function_call"}}
+    call = ContentPartToolCall(id="call_0", name="f", arguments={"a": 1}, synthetic_id=True, metadata=legacy)
     assert conversation == (model(call), tool(ContentPartToolResult(id="call_0", name="f", output="1")))
     assert sent(*conversation) == [
         {
@@ -742,6 +757,39 @@ EXPECTED = model(say(text="Let me see."), WEATHER_CALL, finish_reason="tool_call
 def test_a_whole_response_is_the_message_of_its_first_choice() -> None:
     assert converter.to_message(COMPLETION) == EXPECTED
     assert converter.to_message(ChatCompletion.model_validate(COMPLETION)) == EXPECTED
+
+
+def test_another_choice_may_be_asked_for_or_all_as_one() -> None:
+    assert converter.to_message(COMPLETION, choice=1) == model(say(text="other"), finish_reason="stop")
+    assert converter.to_message(COMPLETION, choice=7) == model()
+    whole = converter.to_message(COMPLETION, choice=None)
+    assert whole == model(
+        say(text="Let me see."), WEATHER_CALL, say(text="other"), finish_reason="tool_calls"
+    )
+    two_calls = [
+        {
+            "index": index,
+            "message": {"role": "assistant", "tool_calls": [{**WEATHER_CALL_PARAM, "id": f"c{index}"}]},
+        }
+        for index in (0, 1)
+    ]
+    calls = converter.to_message({"choices": two_calls}, choice=None).tool_calls
+    assert [call.id for call in calls] == ["c0", "c1"]
+
+
+def test_a_choice_without_its_index_is_known_by_its_place() -> None:
+    choices = [{"message": {"content": text}} for text in "ab"]
+    assert [converter.to_message({"choices": choices}, choice=index).text for index in (0, 1)] == ["a", "b"]
+    assert converter.to_message({"choices": [{"index": 3, "message": {"content": "a"}}]}).text == "a"
+
+
+def test_of_a_stream_another_choice_may_be_asked_for_or_all_as_one() -> None:
+    wrappers = [
+        wrapper
+        for index, text in enumerate("abc")
+        for wrapper in wrap_chunk({"choices": [{"index": index, "delta": {"content": text}}]})
+    ]
+    assert [converter.to_message(wrappers, choice=index).text for index in (0, 2, None)] == ["a", "c", "abc"]
 
 
 def test_a_single_message_is_taken_too() -> None:

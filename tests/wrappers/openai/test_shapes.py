@@ -2,21 +2,17 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.chat import USAGE, decode, fold, sse
 from support.strategies import json_objects, json_values
 from tailrace.wrappers import Usage
 from tailrace.wrappers.openai.shapes import (
-    Chunk,
     FunctionDelta,
     ToolCallChunk,
-    as_mapping,
-    as_mappings,
     read_delta,
-    read_json,
     read_usage,
 )
 
@@ -166,8 +162,9 @@ def test_a_legacy_function_call_is_a_tool_call_without_an_id() -> None:
 
 
 def test_an_id_may_be_a_number_and_an_index_anything() -> None:
+    assert only_call({"tool_calls": [{"index": "first", "id": "a"}]}).index is None
     call = only_call({"tool_calls": [{"index": "0", "id": 7, "type": 3, "function": "x"}]})
-    assert (call.index, call.id, call.type, call.function) == (None, "7", None, FunctionDelta())
+    assert (call.index, call.id, call.type, call.function) == (0, "7", None, FunctionDelta())
 
 
 def test_unknown_fields_of_a_call_and_of_its_function_are_kept() -> None:
@@ -212,56 +209,6 @@ def test_an_object_that_counts_nothing_is_no_usage(fields: dict[str, Any]) -> No
     assert read_usage(fields) is None
 
 
-# --- JSON -------------------------------------------------------------------------------------------------------
-
-
-@given(value=json_values)
-@settings(deadline=None)
-def test_json_is_read(value: object) -> None:
-    assert read_json(msgspec.json.encode(value)) == value
-
-
-def test_what_json_forbids_but_servers_send_is_read_too() -> None:
-    assert read_json(b'"\\ud83d"') == "\ud83d"
-    assert read_json(b"[Infinity, 1e999]") == [float("inf")] * 2
-    assert read_json(b'"\xff"') == "\ufffd"
-
-
-@pytest.mark.parametrize("payload", [b"", b"{", b"data", b"{'a': 1}", b'{"a": 1} {"b": 2}'])
-def test_anything_else_is_refused(payload: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 — the text is the standard library's
-        read_json(payload)
-
-
-def test_mappings_are_found_in_values() -> None:
-    assert as_mapping({"a": 1}) == {"a": 1}
-    assert as_mapping([]) is None
-    assert as_mappings([{"a": 1}, None, "c", {"b": 2}]) == [{"a": 1}, {"b": 2}]
-    assert as_mappings({"a": 1}) == [{"a": 1}]
-    assert as_mappings(None) == []
-
-
-# --- the structs ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b'{"new_field":1}',
-        b'{"choices":[{"new_field":1}]}',
-        b'{"choices":[{"delta":{"new_field":1}}]}',
-        b'{"choices":[{"delta":{"tool_calls":[{"new_field":1}]}}]}',
-        b'{"choices":[{"delta":{"tool_calls":[{"function":{"new_field":1}}]}}]}',
-        b'{"choices":[{"finishReason":"stop"}]}',
-        b'{"choices":null}',
-        b'{"choices":[{"delta":{"content":[]}}]}',
-    ],
-)
-def test_the_structs_refuse_what_they_would_lose(payload: bytes) -> None:
-    with pytest.raises(msgspec.DecodeError):
-        msgspec.json.decode(payload, type=Chunk)
-
-
 @given(fields=json_objects)
 @settings(deadline=None)
 def test_any_object_can_stand_in_the_place_of_a_delta(fields: dict[str, Any]) -> None:
@@ -294,3 +241,59 @@ def test_any_object_can_stand_in_the_place_of_a_delta(fields: dict[str, Any]) ->
 @settings(deadline=None)
 def test_any_value_can_stand_in_the_fields_of_a_delta(fields: dict[str, Any]) -> None:
     read_delta(fields)
+
+
+# --- usage that counts nothing ----------------------------------------------------------------------------------
+
+ZEROS: list[dict[str, Any]] = [
+    {"total_tokens": 0},
+    {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    {},
+]
+
+
+@pytest.mark.parametrize("zeros", ZEROS)
+@pytest.mark.parametrize("more", [{}, {"unheard_of": 1}])
+@pytest.mark.parametrize(
+    "places", [("chunk", "choice"), ("chunk", "groq"), ("groq", "choice"), ("choice", "chunk")]
+)
+def test_zeros_hide_no_usage(zeros: dict[str, Any], more: dict[str, Any], places: tuple[str, str]) -> None:
+    choice: dict[str, Any] = {"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}
+    chunk: dict[str, Any] = {"id": "x", "choices": [choice], **more}
+    for place, usage in zip(places, (zeros, USAGE), strict=True):
+        where = {"chunk": chunk, "choice": choice}.get(place)
+        (chunk.setdefault("x_groq", {}) if where is None else where)["usage"] = usage
+    placeholder = {
+        "id": "x",
+        "choices": [{"index": 0, "delta": {"content": "a"}}],
+        "usage": {"total_tokens": 0},
+    }
+    for chunks in ([chunk], [chunk, placeholder], [placeholder, chunk]):
+        usage = fold(decode(sse(*chunks)))["usage"]
+        assert {name: usage[name] for name in USAGE} == USAGE
+
+
+# --- indexes of another type ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [str, float, int])
+def test_an_index_counts_whatever_type_it_is_of(kind: type) -> None:
+    def call(index: int, **function: str) -> dict[str, Any]:
+        return {
+            "choices": [
+                {"index": kind(1), "delta": {"tool_calls": [{"index": kind(index), "function": function}]}}
+            ]
+        }
+
+    chunks = [
+        call(0, name="f", arguments='{"a"'),
+        call(1, name="g", arguments='{"b"'),
+        call(0, arguments=": 1}"),
+        call(1, arguments=": 2}"),
+    ]
+    (choice,) = fold(decode(sse(*chunks)))["choices"]
+    assert choice["index"] == 1
+    called = [
+        (each["function"]["name"], each["function"]["arguments"]) for each in choice["message"]["tool_calls"]
+    ]
+    assert called == [("f", '{"a": 1}'), ("g", '{"b": 2}')]

@@ -48,6 +48,7 @@ class UpstreamError(TailraceError):
         status: The HTTP status, where one was received.
         code: The provider's own error code or type, word for word.
         retry_after: Seconds the provider asked us to wait, where it did.
+        tries: How often the request was sent.
         details: Whatever else the provider said (its error object), unchanged.
     """
 
@@ -60,6 +61,7 @@ class UpstreamError(TailraceError):
         status: int | None = None,
         code: str | None = None,
         retry_after: float | None = None,
+        tries: int = 1,
         details: object = None,
     ) -> None:
         super().__init__(message)
@@ -69,13 +71,18 @@ class UpstreamError(TailraceError):
         self.status = status
         self.code = code
         self.retry_after = retry_after
+        self.tries = tries
         self.details = details
 
     def __str__(self) -> str:
-        """The message with its facts: ``openai: rate limited (HTTP 429, rate_limit_exceeded)``."""
-        facts = ", ".join(
-            fact for fact in (f"HTTP {self.status}" if self.status else "", self.code or "") if fact
+        """The message with its facts: ``openai: rate limited (HTTP 429, rate_limit_exceeded, 3 tries)``."""
+        known = (
+            f"HTTP {self.status}" if self.status else "",
+            self.code or "",
+            f"{self.tries} tries" if self.tries > 1 else "",
+            f"retry after {self.retry_after:g} s" if self.retry_after else "",
         )
+        facts = ", ".join(filter(None, known))
         where = f"{self.provider}: " if self.provider else ""
         return f"{where}{self.message} ({facts})" if facts else f"{where}{self.message}"
 

@@ -7,15 +7,20 @@ together, and to make sure that the result can be stored and sent whatever the p
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 from tailrace.wrappers.messages import join_surrogates
 
-MAX_LEVELS = 24
+MAX_LEVELS = 20
 """How deep a field may be nested: below `tailrace.wrappers.messages.MAX_DEPTH`, since fields travel inside others."""
 
 # Fields whose pieces are joined; a string of any other name replaces the one before.
 _JOINED = frozenset({"data", "summary", "text", "transcript"})
+
+# What JSON's objects and lists are decoded into. Not by their names, which would tell the type checker that of their
+# members nothing is known; telling it otherwise costs a call each, and this is done with every token.
+_OBJECT: Any = dict
+_LIST: Any = list
 
 # Lists whose items are whole, whatever index they carry.
 _WHOLE = frozenset({"annotations", "citations", "images"})
@@ -25,8 +30,9 @@ class FieldFold:
     """Folds free-form fields: lists append, objects merge, running text joins, everything else replaces.
 
     Items of a list that carry an ``index`` are merged with the item of the same index and type, as fragments of one
-    block; items without one are appended, and so are images and citations, which come whole. Folding costs what the new fields are long, however much was folded
-    before, and never changes what was handed in.
+    block, unless each has an id of its own; items without an index are appended, and so are images and citations, which
+    come whole. Folding costs what the new fields are long, however much was folded before, and never changes what was
+    handed in.
     """
 
     __slots__ = ("_fields",)
@@ -70,16 +76,22 @@ class _Items:
     def add(self, new: list[Any], levels: int) -> None:
         """Append items, or merge those that are fragments."""
         for item in new:
-            index = item.get("index") if levels > 0 and _is_object(item) else None
+            index = item.get("index") if levels > 0 and isinstance(item, _OBJECT) else None
             if not isinstance(index, int):
                 self.items.append(item)
                 continue
             kind = item.get("type")
             key = (index, kind if isinstance(kind, str) else None)
-            if key not in self._blocks:
-                self._blocks[key] = {}
-                self.items.append(self._blocks[key])
-            _merge(self._blocks[key], item, levels - 1)
+            block = self._blocks.get(key)
+            if block is None or _is_another(block.get("id"), item.get("id")):
+                block = self._blocks[key] = {}
+                self.items.append(block)
+            _merge(block, item, levels - 1)
+
+
+def _is_another(known: object, new: object) -> bool:
+    """Whether two ids say that an item is no fragment of another, though it has its index."""
+    return isinstance(known, str) and isinstance(new, str) and bool(known and new) and known != new
 
 
 def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
@@ -108,6 +120,17 @@ def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
     return [plain_json(item, levels - 1) for item in cast("list[object]", inner)]
 
 
+def is_settled(fields: Mapping[str, Any]) -> bool:
+    """Whether fields say nothing new when they are folded again at once: they hold no list, and no running text."""
+    for name, value in fields.items():
+        if isinstance(value, str):
+            if name in _JOINED:
+                return False
+        elif isinstance(value, _LIST) or (isinstance(value, _OBJECT) and not is_settled(value)):
+            return False
+    return True
+
+
 def json_text(value: object) -> str:
     """``value`` as JSON text; never raises for what a decoder made, however deep it is nested."""
     try:
@@ -118,25 +141,26 @@ def json_text(value: object) -> str:
 
 def _merge(into: dict[str, Any], new: Mapping[str, Any], levels: int) -> None:
     for key, value in new.items():
-        old = into.get(key)
-        if value is None:
+        if isinstance(value, str):
+            old = into.get(key) if key in _JOINED else None
+            if old is None:
+                into[key] = value
+            elif isinstance(old, _Text):
+                old.pieces.append(value)
+            else:
+                into[key] = _Text(old, value) if isinstance(old, str) else value
+        elif value is None:
             into.setdefault(key, None)
-        elif levels > 0 and _is_object(value):
+        elif levels > 0 and isinstance(value, _OBJECT):
+            members: Any = into.get(key)
             # Made anew: what is merged into it must not show in the chunk that it came from.
-            if not _is_object(old):
-                old = into[key] = dict[str, Any]()
-            _merge(old, value, levels - 1)
-        elif levels > 0 and isinstance(value, list):
+            if not isinstance(members, _OBJECT):
+                members = into[key] = {}
+            _merge(members, value, levels - 1)
+        elif levels > 0 and isinstance(value, _LIST):
+            old = into.get(key)
             if not isinstance(old, _Items):
                 old = into[key] = _Items()
-            old.add(cast("list[Any]", value), 0 if key in _WHOLE else levels - 1)
-        elif key in _JOINED and isinstance(value, str) and isinstance(old, _Text):
-            old.pieces.append(value)
-        elif key in _JOINED and isinstance(value, str) and isinstance(old, str):
-            into[key] = _Text(old, value)
+            old.add(value, 0 if key in _WHOLE else levels - 1)
         else:
             into[key] = value
-
-
-def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)

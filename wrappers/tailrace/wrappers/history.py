@@ -1,11 +1,13 @@
 """Between the common history and a provider's messages: the interface that each provider's converter keeps."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.messages import ContentPartToolResult, History, Message
+from tailrace.wrappers.tool_names import NameRule
 
 ProviderMessage = TypeVar("ProviderMessage")
 ProviderChunk = TypeVar("ProviderChunk")
@@ -15,7 +17,16 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
     """Converts conversations both ways and builds messages out of what a provider streamed.
 
     Converters hold no state: one instance may serve any number of conversations at once.
+
+    Attributes:
+        id_pattern: What the id of a tool call must be made of for the provider to take it; None for anything. Ids
+            are mended before a conversation is converted, see `tailrace.wrappers.tool_ids`.
+        name_rule: What the name of a tool may be made of; None for anything. Names are mended before a conversation is
+            converted, and in the tools that are offered, see `tailrace.wrappers.tool_names`.
     """
+
+    id_pattern: ClassVar[re.Pattern[str] | None] = None
+    name_rule: ClassVar[NameRule | None] = None
 
     @abstractmethod
     def from_history(self, history: History) -> list[ProviderMessage]:
@@ -40,7 +51,7 @@ class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
         """The complete message (role MODEL) of a stream's wrappers, or of the provider's whole response.
 
-        Only the first choice counts where several were asked for. Never raises for what a provider sent:
+        The first choice counts where several were asked for, unless a converter is told otherwise. Never raises for what a provider sent:
         arguments that do not parse are kept as text, see `ContentPartToolCall`.
         """
 

@@ -22,9 +22,9 @@ from pydantic import (
     model_validator,
 )
 
-MAX_DEPTH = 32
-"""How deep a JSON value may be nested. Readers and writers of JSON give up at different depths, the official A2A
-client's first, at 46 levels; a value travels a few levels down inside a message."""
+MAX_DEPTH = 26
+"""How deep a JSON value may be nested. Readers and writers give up at different depths, those of protobuf (A2A over gRPC)
+first, at 30 objects; a value travels a few levels down inside a message."""
 
 
 class Role(StrEnum):
@@ -183,7 +183,8 @@ class ContentPartToolCall(_Model):
             ``arguments`` (it did not parse, is not an object, nests too deep, or is a custom tool's free text);
             else None.
         arguments_error: Why ``arguments_text`` could not be parsed; None when it could.
-        kind: ``"function"`` or ``"custom"`` (free text instead of JSON arguments).
+        kind: ``"function"``; ``"custom"`` (free text instead of JSON arguments); or ``"server"`` for a tool that the
+            provider runs by itself, so that nobody else is to answer the call.
         synthetic_id: True when the provider sent no id and one was made here.
         metadata: Other fields of the call (thought signatures, …), to be sent back.
     """

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar
+from typing import Any
 
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.history import HistoryConverter
@@ -21,7 +21,7 @@ class Model(ABC):
         name: The model's name, as the provider knows it.
     """
 
-    provider: ClassVar[str]
+    provider: str
     name: str
 
     @property

@@ -1,7 +1,8 @@
 """Reasoning that a model writes into its answer, between ``<think>`` and ``</think>``, told apart from the answer.
 
-Opt-in, since only the operator knows that a model does this and that its server does not part the two: in any other
-model's answer the tag is text like any other.
+On by default: a tag at the very start of an answer is evidence enough that the model reasons and that its server does
+not part the two, since ordinary answers do not begin with it. Only an operator whose model writes such tags on purpose
+turns it off. A tag anywhere else is text.
 """
 
 from enum import Enum, auto
@@ -42,6 +43,11 @@ class ThinkTagSplitter:
         return self._state is _State.ANSWER
 
     @property
+    def undecided(self) -> bool:
+        """Nothing was given back yet: the answer may still begin with a tag."""
+        return self._state is _State.BEFORE
+
+    @property
     def holding(self) -> bool:
         """Some text was taken in and not given back yet."""
         return bool(self._tag or self._space)
@@ -80,6 +86,8 @@ class ThinkTagSplitter:
         return [] if OPENING.startswith(seen) else self.close()
 
     def _thinking(self, text: str) -> list[tuple[ThinkingChannel, str]]:
+        if "<" not in text and not self._tag:
+            return self._reasoning(text)
         seen, closing, rest = (self._tag + text).partition(CLOSING)
         cut = 0 if closing else _beginning_at_end(seen, CLOSING)
         self._tag = seen[len(seen) - cut :]
@@ -94,6 +102,8 @@ class ThinkTagSplitter:
     def _reasoning(self, said: str) -> list[tuple[ThinkingChannel, str]]:
         """Reasoning without the white space at its ends; what may turn out to be the end's is held back."""
         kept = said.rstrip()
+        if self._begun and not self._space and kept == said:
+            return [("reasoning", said)] if said else []
         if not kept:
             if self._begun:
                 self._hold(said)

@@ -1,12 +1,13 @@
-"""Bytes of an HTTP body in, payloads out: decoders for Server-Sent Events and newline-delimited JSON.
+"""Bytes of an HTTP body in, payloads out: decoders for Server-Sent Events and for JSON values in a row.
 
-Both are sans-IO and push-shaped: ``feed(data)`` takes whatever one read of the network gave and returns what is
+All are sans-IO and push-shaped: ``feed(data)`` takes whatever one read of the network gave and returns what is
 complete by then; ``close()`` is called once at the end of the body. Lines are cut on bytes (LF, CR, CRLF) before
 anything is decoded, so a character that is split between two reads is safe, and U+2028 or U+0085 inside a JSON
 text never ends a line. Work is linear in the bytes fed, however they are cut, and what is buffered is bounded.
 """
 
 import itertools
+import re
 from typing import NoReturn
 
 import msgspec
@@ -88,6 +89,11 @@ class _Lines:
             return self._within_bound(lines)
         return lines
 
+    @property
+    def idle(self) -> bool:
+        """The last byte ended a line, and nothing that follows belongs to it."""
+        return not (self._pieces or self._skip_lf or self.failed) and self._head is None
+
     def close(self) -> bytes:
         if self.failed:
             self._raise()
@@ -130,6 +136,7 @@ class SSEDecoder:
         max_event_bytes: Bound on one line, and on the ``data`` lines of one event together.
 
     Attributes:
+        idle: The last read ended with a blank line: nothing is begun, nothing is held.
         last_event_id: The id as of the last blank line, which is where the standard makes it valid: it never
             names an event that has not been delivered.
         retry: The reconnection time in milliseconds most recently set by the server; None when it set none.
@@ -141,9 +148,9 @@ class SSEDecoder:
         "_error_field",
         "_event",
         "_id",
-        "_idle",
         "_lines",
         "_size",
+        "idle",
         "last_event_id",
         "retry",
     )
@@ -158,7 +165,7 @@ class SSEDecoder:
         self._size = 0
         self._event = ""
         self._id = ""
-        self._idle = False  # the last read ended with a blank line: nothing is begun, nothing is held
+        self.idle = False
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
         """Take the next bytes of the body; return the events that they complete, in order.
@@ -167,14 +174,43 @@ class SSEDecoder:
             UpstreamError: An event is larger than the bound (fault ``event_too_large``). Events before it in
                 the same read are returned first; the error is then raised by the next call.
         """
-        if self._idle and data[:6] == b"data: " and data[-2:] == b"\n\n" and len(data) <= self._bound:
-            # Models stream one event a read: nearly every read is one data line and nothing else.
-            payload = data[6:-2]
-            if _LF not in payload and _CR not in payload:
-                return [ServerSentEvent(payload, "", self._id)]
+        if self.idle and len(data) <= self._bound:
+            event, payloads = self.whole_events(data)
+            if payloads:
+                return [ServerSentEvent(payload, event, self._id) for payload in payloads]
         events = self._take(self._lines.feed(data))
-        self._idle = data[-2:] == b"\n\n" and not self._lines.failed
+        self.idle = data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"
+        self.idle = self.idle and not self._lines.failed
         return events
+
+    def whole_events(self, data: bytes) -> tuple[str, list[bytes]]:
+        """What `feed` would give for a read, where that shows at a glance: for speed alone, and changing nothing.
+
+        Models stream one event a read, or a few: nearly every read is whole events of one data line each, or one such
+        event with its type in front. Only to be asked while the decoder is `idle`, of a read within the bound.
+
+        Returns:
+            The type of the events, and the data of each; no data where the read has to go through `feed`.
+        """
+        if data[-2:] == b"\n\n":
+            body = data[:-2]
+        elif data[-4:] == b"\r\n\r\n":
+            body = data[:-4]
+        else:
+            return "", []
+        event = ""
+        if body[:7] == b"event: ":
+            name, _, body = body[7:].partition(b"\n")
+            if _CR in name[:-1] or _LF in body:
+                return "", []
+            event = name.removesuffix(b"\r").decode("utf-8", "replace")
+        if body[:6] != b"data: " or _CR in body:
+            return "", []
+        if _LF not in body:
+            return event, [body[6:]]
+        payloads = body[6:].split(b"\n\ndata: ")
+        # Any other line end stands within one of them.
+        return "", payloads if body.count(_LF) == 2 * len(payloads) - 2 else []
 
     def close(self) -> list[ServerSentEvent]:
         """The body is over. Returns the event that was never closed by a blank line, if there is one.
@@ -261,6 +297,11 @@ class NDJSONDecoder:
         """
         return [line for line in self._lines.feed(data) if line.strip()]
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is begun, nothing is held."""
+        return self._lines.idle
+
     def close(self) -> list[bytes]:
         """The body is over. Returns the last line when it was not ended by a newline.
 
@@ -269,3 +310,220 @@ class NDJSONDecoder:
         """
         rest = self._lines.close()
         return [rest] if rest.strip() else []
+
+
+# A whole string, or what may open or close something: a string, an object, a list. Possessive: never tried twice.
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)
+_STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_QUOTE, _LIST = b'"['
+_OPENERS = b"{["
+_STRING_PIECE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_BEFORE, _BEHIND = b" \t\r\n,", b" \t\r\n,]"  # what may stand around an element of an array
+
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class JSONDecoder:
+    """Decodes a series of JSON objects that no event stream frames: one a line, or elements of one array.
+
+    Which of the two is told from the beginning: objects are lines when the first one is followed by a line end and
+    holds none. Else they may be written over several lines, and what stands between them (commas, white space) is
+    skipped. Each comes as an event of the default type, so that whoever reads a stream need not know how it was framed.
+
+    Args:
+        max_value_bytes: Bound on one object.
+
+    Attributes:
+        idle: The last read ended behind an object (a line): nothing is begun, nothing is held.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_carry",
+        "_depth",
+        "_failed",
+        "_first",
+        "_held",
+        "_in_string",
+        "_lines",
+        "_pieces",
+        "_undecided",
+        "idle",
+    )
+
+    def __init__(self, *, max_value_bytes: int = MAX_EVENT_BYTES) -> None:
+        self.idle = False
+        self._bound = max_value_bytes
+        self._lines: NDJSONDecoder | None = None  # once the first object was seen to be one line
+        self._first = True  # nothing has begun yet, or the first object goes on
+        self._undecided = False  # the first object is one line if a line end comes next
+        self._depth = 0
+        self._in_string = False
+        self._carry = b""  # a backslash at the end of a read: the next byte belongs to it
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._failed = False
+
+    def feed(self, data: bytes) -> list[ServerSentEvent]:
+        """Take the next bytes of the body; return the objects that they complete, in order.
+
+        Raises:
+            UpstreamError: An object is larger than the bound (fault ``event_too_large``). Objects before it in
+                the same read are returned first; the error is then raised by the next call.
+        """
+        lines = self._lines or self._decide(data)
+        if lines is not None:
+            complete = lines.feed(data)
+            self.idle = lines.idle
+            return [ServerSentEvent(line) for line in complete]
+        if self._failed:
+            self._raise()
+        if not (self._depth or self._in_string or self._carry) and len(data) <= self._bound:
+            # Google parts elements so; each is looked at by itself, whatever else may look like it.
+            first, *others = data.split(b"\n,\r\n{")
+            values = [_only_object(first, begins=self._first)]
+            values += [_only_object(b"{" + other) for other in others if values[0]]
+            if all(values):
+                self._first = False
+                self.idle = True
+                return [ServerSentEvent(value) for value in values]
+        events: list[ServerSentEvent] = []
+        self._scan(self._carry + data, events)
+        if self._held > self._bound:
+            self._failed = True
+            self._pieces.clear()
+            if not events:
+                self._raise()
+        # As long as the first object may be a line, what follows it tells.
+        self.idle = not (self._first or self._depth or self._in_string or self._carry or self._failed)
+        self.idle = self._lines.idle if self._lines is not None else self.idle and not self._undecided
+        return events
+
+    def likely_object(self, data: bytes) -> bytes:
+        """The one object that a read seems to consist of: for speed alone, and changing nothing.
+
+        Only to be asked while the decoder is `idle`, of a read within the bound. If what it gives is one whole object, it
+        is what `feed` would give, and the read need not go through that; if it is none, the read has to.
+
+        Returns:
+            What may be the object; empty where the read is seen to be anything else.
+        """
+        if self._lines is None:
+            return _between_braces(data)
+        line = data[:-1]
+        ends = data[-1:] == b"\n" and _LF not in line and _CR not in line
+        return line if ends and line[:1] == b"{" else b""
+
+    def close(self) -> list[ServerSentEvent]:
+        """The body is over. Returns the object that was not complete, if one had begun.
+
+        Raises:
+            UpstreamError: See `feed`.
+        """
+        if self._lines is not None:
+            return [ServerSentEvent(line) for line in self._lines.close()]
+        if self._failed:
+            self._raise()
+        rest, self._pieces = b"".join(self._pieces), []
+        return [ServerSentEvent(rest)] if rest else []
+
+    def _scan(self, data: bytes, events: list[ServerSentEvent]) -> None:
+        position, begin = 0, 0 if self._depth else -1
+        self._carry = b""
+        while True:
+            if self._in_string:
+                position = self._skip_string(data, position)
+                if self._in_string:
+                    break
+            token = _TOKEN.search(data, position)
+            if token is None:
+                position = len(data)
+                break
+            position = token.end()
+            opener = data[token.start()]
+            if opener == _QUOTE:
+                self._in_string = position - token.start() == 1
+            elif opener in _OPENERS:
+                if opener == _LIST and self._first and not self._depth:
+                    self._first = False
+                    continue
+                if not self._depth:
+                    begin = token.start()
+                self._depth += 1
+            elif self._depth:
+                self._depth -= 1
+                if not self._depth:
+                    value, begin = self._take(data[begin:position]), -1
+                    if len(value) > self._bound:
+                        self._held = len(value)
+                        return
+                    events.append(ServerSentEvent(value))
+                    if self._first:
+                        self._first = False
+                        self._undecided = _LF not in value and _CR not in value
+                        lines = self._decide(data[position : position + 1])
+                        if lines is not None:
+                            events += [ServerSentEvent(line) for line in lines.feed(data[position:])]
+                            return
+        if begin >= 0:
+            self._pieces.append(data[begin:position])
+            self._held += position - begin
+
+    def _decide(self, following: bytes) -> NDJSONDecoder | None:
+        """The decoder of lines, if what follows the first object shows that it was one."""
+        if self._undecided and following:
+            self._undecided = False
+            if following[0] == _LF or following[0] == _CR:
+                self._lines = NDJSONDecoder(max_line_bytes=self._bound)
+        return self._lines
+
+    def _skip_string(self, data: bytes, position: int) -> int:
+        """Go behind the string that is open; to the end of what can be judged where it does not end."""
+        end = _STRING_END.match(data, position)
+        if end is not None:
+            self._in_string = False
+            return end.end()
+        piece = _STRING_PIECE.match(data, position)
+        position = piece.end() if piece is not None else position
+        self._carry = data[position:]
+        return position
+
+    def _take(self, last: bytes) -> bytes:
+        self._pieces.append(last)
+        value = b"".join(self._pieces)
+        self._pieces.clear()
+        self._held = 0
+        return value
+
+    def _raise(self) -> NoReturn:
+        raise UpstreamError(
+            f"one object of the stream is larger than the allowed {self._bound} bytes",
+            fault=UpstreamFault.TOO_LARGE,
+        )
+
+
+def _between_braces(data: bytes, *, begins: bool = False) -> bytes:
+    """What a read holds from its first brace to its last, if nothing else stands around it than around an element.
+
+    Args:
+        data: The read.
+        begins: The array begins here. (Objects without one may be lines, which only a scan can tell.)
+    """
+    value = data.lstrip(_BEFORE)
+    if begins:
+        if value[:1] != b"[":
+            return b""
+        value = value[1:].lstrip(_BEFORE)
+    value = value.rstrip(_BEHIND)
+    return value if value[:1] == b"{" and value[-1:] == b"}" else b""
+
+
+def _only_object(data: bytes, *, begins: bool = False) -> bytes:
+    """The same, if it is one object: in JSON, the last brace closes the first."""
+    value = _between_braces(data, begins=begins)
+    try:
+        if value:
+            _check_json(value)
+    except (msgspec.DecodeError, RecursionError):
+        return b""
+    return value

@@ -1,190 +1,189 @@
-"""The JSON-RPC binding of A2A 1.0 (section 9 of its specification).
+"""The JSON-RPC binding of A2A, every dialect on one address (A2A 1.0, section 9; A2A 0.3, section 3.2.1).
 
 Checks go from the outside in: media type, JSON, envelope, method, version, parameters. Every error is a JSON-RPC
-error object in an HTTP 200 response, but for a request that is not JSON-RPC at all (wrong media type, too large).
+error object in an HTTP 200 response, but for a request that is not JSON-RPC at all: one of another media type gets that
+error with 415, one that is too large 413.
 """
 
 import json
-import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 from fastapi import Request, Response
-from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
-from tailrace.server.card import PROTOCOL_VERSION
-from tailrace.server.engine import Engine
-from tailrace.server.live import Subscription
+from tailrace.server.auth import Authenticator, AuthError, Identity
+from tailrace.server.bindings.http import (
+    Problem,
+    as_a2a_error,
+    asked_extensions,
+    asked_version,
+    credentials_of,
+    cursor_of,
+    encode_ascii,
+    error_headers,
+    extension_headers,
+    is_json,
+    read_body,
+)
+from tailrace.server.limits import RequestTooLargeError
+from tailrace.server.operations import Caller, EventStream, Operations
 from tailrace.server.settings import Settings
-from tailrace.server.sse import frame_data, frame_events, sse_response
+from tailrace.server.sse import farewell, frame_data, frame_events, sse_response
+from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import (
-    A2AError,
-    InternalError,
+    ContentTypeNotSupportedError,
     InvalidParamsError,
     InvalidRequestError,
     MethodNotFoundError,
     ParseError,
     VersionNotSupportedError,
 )
-from tailrace.streaming.a2a.models import (
-    A2AModel,
-    CancelTaskRequest,
-    GetTaskRequest,
-    Message,
-    SendMessageRequest,
-    SendMessageResponse,
-    StreamResponse,
-    SubscribeToTaskRequest,
-    Task,
-)
-from tailrace.streaming.extension import EXTENSION_URI
-from tailrace.streaming.task import Event
-from tailrace.wrappers import ProtocolError, StoreError
-
-logger = logging.getLogger("tailrace.server")
+from tailrace.wrappers import StoreError
+from tailrace.wrappers.messages import join_surrogates
 
 JsonRpcId = str | int | float | None
-Params = TypeVar("Params", bound=A2AModel)
 
 
 class JsonRpcBinding:
-    """Answers JSON-RPC requests out of an engine.
+    """Answers JSON-RPC requests.
 
     Args:
-        engine: What answers.
+        operations: What carries them out.
         settings: Limits and intervals.
+        authenticator: Says who asks.
+        dialects: The versions that are spoken; a method that several have belongs to the first.
     """
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        operations: Operations,
+        settings: Settings,
+        authenticator: Authenticator,
+        dialects: Sequence[Dialect],
+    ) -> None:
+        self._operations = operations
+        self._authenticator = authenticator
         self._settings = settings
-        self._methods: Mapping[str, Callable[[Request, JsonRpcId, object], Awaitable[Response]]] = {
-            "SendMessage": self._send_message,
-            "SendStreamingMessage": self._send_streaming_message,
-            "GetTask": self._get_task,
-            "CancelTask": self._cancel_task,
-            "SubscribeToTask": self._subscribe_to_task,
-        }
+        self._dialects = dialects
 
     async def handle(self, request: Request) -> Response:
         """Answer one HTTP request: a JSON-RPC response, or an SSE stream of them."""
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type not in ("application/json", "application/a2a+json"):
-            return Response("A JSON-RPC request has Content-Type: application/json\n", 415)
         try:
-            body = await self._read_body(request)
+            identity = await self._authenticator.authenticate(credentials_of(request))
+        except AuthError as error:
+            return Problem.of(error).response()
+        except Exception as error:  # whoever says who asks may fail as anything else may
+            failed = as_a2a_error(error)
+            answer = _encode({"id": None, "error": failed.to_jsonrpc()})
+            return Response(
+                answer, failed.http_status, headers=error_headers(failed), media_type="application/json"
+            )
+        if not is_json(request):
+            error = ContentTypeNotSupportedError("a JSON-RPC request has Content-Type: application/json")
+            answer = _encode({"id": None, "error": error.to_jsonrpc()})
+            return Response(answer, 415, media_type="application/json")
+        try:
+            body = await read_body(request, self._settings.max_request_bytes)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
-        if body is None:
-            limit = self._settings.max_request_bytes
-            return Response(f"The request is larger than the allowed {limit} bytes\n", 413)
+        except RequestTooLargeError as error:
+            answer = _encode({"id": None, "error": error.to_jsonrpc()})
+            return Response(answer, error.http_status, media_type="application/json")
         request_id: JsonRpcId = None
+        dialect = self._dialects[0]
+        extensions = self._operations.offer.activated(asked_extensions(request))
+        headers = extension_headers(request, extensions)
+        as_stream = False
         try:
             envelope = _parse(body)
             request_id = _request_id(envelope)
-            method = self._method(envelope)
-            _check_version(request)
-            return await method(request, request_id, envelope.get("params", {}))
+            speakers, name = self._speakers(envelope, request)
+            dialect = speakers[0]
+            params = envelope.get("params", {})
+            if not isinstance(params, Mapping):
+                raise InvalidParamsError('"params" must be an object')
+            fields = cast("Mapping[str, Any]", params)
+            if len(speakers) > 1:
+                dialect = await self._dialect_of_task(speakers, fields.get("id"), identity)
+            operation = dialect.methods[name]
+            as_stream = operation.streams and dialect.streams_errors and _asks_for_stream(request)
+            asked = dialect.read_request(operation, fields)
+            caller = Caller(
+                user=identity.user,
+                tenant=getattr(asked, "tenant", ""),
+                names_tasks_in=dialect.version if dialect.names_tasks else "",
+                speaks=dialect.version,
+                extensions=extensions,
+                send_key=request.headers.get("idempotency-key", ""),
+            )
+            if operation.streams:
+                after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None
+                stream = await self._operations.stream(operation, asked, caller, after=after)
+                return sse_response(
+                    self._frames(stream, dialect, request_id),
+                    settings=self._settings,
+                    headers=headers,
+                    stopping=self._operations.stopping,
+                )
+            result = await self._operations.answer(operation, asked, caller)
+            answer = _head(request_id) + dialect.write_result(operation, result) + b"}"
+        except AuthError as error:
+            return Problem.of(error).response()
         except Exception as error:
-            return _json_response(request, {"id": request_id, "error": _as_a2a_error(error).to_jsonrpc()})
+            found = as_a2a_error(error)
+            headers |= error_headers(found)
+            answer = _encode({"id": request_id, "error": dialect.write_error(found)})
+            if as_stream:
+                return Response(frame_data(answer), media_type="text/event-stream", headers=headers)
+        return Response(answer, media_type="application/json", headers=headers)
 
-    def _method(self, envelope: Mapping[str, Any]) -> Callable[..., Awaitable[Response]]:
+    def _speakers(self, envelope: Mapping[str, Any], request: Request) -> tuple[list[Dialect], str]:
+        """The dialects that know the method, and its name; several when neither name nor version tell."""
         name = envelope.get("method")
         if envelope.get("jsonrpc") != "2.0":
             raise InvalidRequestError('"jsonrpc" must be "2.0"')
         if not isinstance(name, str):
             raise InvalidRequestError('"method" must be a string')
-        method = self._methods.get(name)
-        if method is None:
+        speakers = [dialect for dialect in self._dialects if name in dialect.methods]
+        if not speakers:
             raise MethodNotFoundError(repr(name))
-        return method
+        asked = asked_version(request)
+        if asked and asked not in {dialect.version for dialect in self._dialects}:
+            known = ", ".join(dialect.version for dialect in self._dialects)
+            raise VersionNotSupportedError(
+                f"{asked!r}; supported: {known}", metadata={"supportedVersions": known}
+            )
+        speakers = [dialect for dialect in speakers if asked in ("", dialect.version)]
+        if not speakers:
+            raise MethodNotFoundError(f"{name!r} is no method of version {asked}")
+        return speakers, name
 
-    async def _read_body(self, request: Request) -> bytes | None:
-        limit = self._settings.max_request_bytes
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > limit:
-                return None
-        return bytes(body)
-
-    # --- methods ------------------------------------------------------------------------------------------------
-
-    async def _send_message(self, request: Request, request_id: JsonRpcId, params: object) -> Response:
-        send = _params(SendMessageRequest, params)
-        started = await self._engine.start(send)
-        if isinstance(started, Message):
-            return _result(request, request_id, SendMessageResponse(message=started))
-        async with aclosing(started.batches(until_interrupted=True)) as batches:
-            async for _ in batches:
-                if send.configuration.return_immediately:
-                    break
-        task = await self._engine.get_task(started.task_id, history_length=send.configuration.history_length)
-        return _result(request, request_id, SendMessageResponse(task=task))
-
-    async def _send_streaming_message(
-        self, request: Request, request_id: JsonRpcId, params: object
-    ) -> Response:
-        send = _params(SendMessageRequest, params)
-        started = await self._engine.start(send)
-        if isinstance(started, Message):
-            body = StreamResponse(message=started).to_json()
-            return self._stream(request, _once(frame_data(_head(request_id) + body + b"}")))
-        length = send.configuration.history_length
-        return self._stream(
-            request, self._frames(started, request_id, history_length=length, until_interrupted=True)
-        )
-
-    async def _get_task(self, request: Request, request_id: JsonRpcId, params: object) -> Response:
-        get = _params(GetTaskRequest, params)
-        task = await self._engine.get_task(get.id, history_length=get.history_length)
-        return _result(request, request_id, task)
-
-    async def _cancel_task(self, request: Request, request_id: JsonRpcId, params: object) -> Response:
-        cancel = _params(CancelTaskRequest, params)
-        return _result(request, request_id, await self._engine.cancel_task(cancel.id))
-
-    async def _subscribe_to_task(self, request: Request, request_id: JsonRpcId, params: object) -> Response:
-        subscribe = _params(SubscribeToTaskRequest, params)
-        subscription = await self._engine.subscribe(subscribe.id, after=_cursor(request))
-        return self._stream(request, self._frames(subscription, request_id))
-
-    # --- streams ------------------------------------------------------------------------------------------------
+    async def _dialect_of_task(
+        self, speakers: Sequence[Dialect], task_id: object, identity: Identity
+    ) -> Dialect:
+        """The dialect that a task was begun in, of those that know the method; else the first."""
+        if not isinstance(task_id, str):
+            return speakers[0]
+        version = await self._operations.dialect_of(join_surrogates(task_id), Caller(identity.user))
+        return next((dialect for dialect in speakers if dialect.version == version), speakers[0])
 
     async def _frames(
-        self,
-        subscription: Subscription,
-        request_id: JsonRpcId,
-        *,
-        history_length: int | None = None,
-        until_interrupted: bool = False,
+        self, stream: EventStream, dialect: Dialect, request_id: JsonRpcId
     ) -> AsyncIterator[bytes]:
         head = _head(request_id)
+        dialect = dialect.for_stream(stream.artifact_ids)
         try:
-            async with aclosing(subscription.batches(until_interrupted=until_interrupted)) as batches:
+            async with aclosing(stream.batches()) as batches:
                 async for events in batches:
-                    if history_length is not None and events[0].body.startswith(b'{"task":'):
-                        events = [_shorten_history(events[0], history_length), *events[1:]]
-                    yield frame_events(events, head, b"}")
+                    yield frame_events(stream, events, dialect, head, b"}")
         except StoreError as error:
-            yield frame_data(_encode({"id": request_id, "error": _as_a2a_error(error).to_jsonrpc()}))
-
-    def _stream(self, request: Request, frames: AsyncIterator[bytes]) -> Response:
-        return sse_response(
-            frames,
-            ping_interval=self._settings.ping_interval,
-            send_timeout=self._settings.send_timeout,
-            headers=_extension_header(request),
-            stopping=self._engine.stop_requested,
-        )
-
-
-async def _once(frame: bytes) -> AsyncIterator[bytes]:
-    yield frame
+            yield frame_data(_encode({"id": request_id, "error": dialect.write_error(as_a2a_error(error))}))
+        if self._operations.stopping.is_set():
+            yield farewell()
 
 
 def _parse(body: bytes) -> Mapping[str, Any]:
@@ -216,82 +215,14 @@ def _request_id(envelope: Mapping[str, Any]) -> JsonRpcId:
     return value
 
 
-def _check_version(request: Request) -> None:
-    """The version asked for, by header or query; without one, the method's name has said which it is."""
-    asked = request.headers.get("a2a-version") or request.query_params.get("A2A-Version") or ""
-    if not asked:
-        return
-    major_minor = ".".join(asked.strip().split(".")[:2])
-    if major_minor != PROTOCOL_VERSION:
-        raise VersionNotSupportedError(
-            f"{asked!r}; supported: {PROTOCOL_VERSION}", metadata={"supportedVersions": PROTOCOL_VERSION}
-        )
-
-
-def _params(model: type[Params], params: object) -> Params:
-    if not isinstance(params, Mapping):
-        raise InvalidParamsError('"params" must be an object')
-    try:
-        return model.model_validate(dict(cast("Mapping[str, Any]", params)))
-    except ValidationError as error:
-        raise InvalidParamsError.from_validation(error) from None
-
-
-def _cursor(request: Request) -> int | None:
-    """The number after which a stream goes on: ``Last-Event-ID``, as a browser sends it."""
-    value = request.headers.get("last-event-id", "").strip()
-    if not value:
-        return None
-    if not (value.isascii() and value.isdigit() and len(value) < 16):
-        raise InvalidParamsError(f"Last-Event-ID must be the id of an event of this task, not {value!r}")
-    return int(value)
-
-
-def _as_a2a_error(error: Exception) -> A2AError:
-    if isinstance(error, A2AError):
-        return error
-    if isinstance(error, ProtocolError):
-        return InvalidParamsError(str(error))
-    if isinstance(error, StoreError):
-        logger.error("%s", error)
-        return InternalError("the task store does not work at present; try again later")
-    logger.exception("a request failed", exc_info=error)
-    return InternalError()
-
-
-def _shorten_history(event: Event, length: int) -> Event:
-    task = StreamResponse.model_validate_json(event.body).task
-    if task is None:
-        return event
-    history = task.history[-length:] if length else ()
-    short = task.model_copy(update={"history": history})
-    return Event(event.number, StreamResponse(task=short).to_json(), event.state)
-
-
 def _head(request_id: JsonRpcId) -> bytes:
     """The opening of a JSON-RPC response up to its result, which a closing brace completes."""
-    return b'{"jsonrpc":"2.0","id":' + _encode_any(request_id) + b',"result":'
+    return b'{"jsonrpc":"2.0","id":' + encode_ascii(request_id) + b',"result":'
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:
-    return _encode_any({"jsonrpc": "2.0", **fields})
+    return encode_ascii({"jsonrpc": "2.0", **fields})
 
 
-def _encode_any(value: object) -> bytes:
-    # ASCII only: an id may hold anything, and no reader may trip over it.
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
-
-
-def _result(request: Request, request_id: JsonRpcId, result: SendMessageResponse | Task) -> Response:
-    body = _head(request_id) + result.to_json() + b"}"
-    return Response(body, media_type="application/json", headers=_extension_header(request))
-
-
-def _json_response(request: Request, fields: Mapping[str, Any]) -> Response:
-    return Response(_encode(fields), media_type="application/json", headers=_extension_header(request))
-
-
-def _extension_header(request: Request) -> dict[str, str]:
-    """The extensions that this answer uses, of those the client asked for (A2A 1.0, section 3.2.6)."""
-    asked = {uri.strip() for uri in request.headers.get("a2a-extensions", "").split(",")}
-    return {"A2A-Extensions": EXTENSION_URI} if EXTENSION_URI in asked else {}
+def _asks_for_stream(request: Request) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")

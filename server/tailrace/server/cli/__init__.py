@@ -1,4 +1,4 @@
-"""The command line: ``tailrace serve``, ``convert``, ``ask`` and ``demo``.
+"""The command line: ``tailrace serve``, ``convert``, ``ask``, ``demo`` and ``providers``.
 
 What goes wrong is said in one line on stderr. Exit status 2: the input or the settings cannot be used.
 """
@@ -10,6 +10,7 @@ import typer
 from tailrace.server.cli.ask import ask
 from tailrace.server.cli.convert import convert
 from tailrace.server.cli.demo import demo
+from tailrace.server.cli.providers import list_providers
 from tailrace.server.cli.serve import serve
 from tailrace.wrappers import TailraceError
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 for command in (demo, serve, convert, ask):
     app.command()(command)
+app.command("providers")(list_providers)
 
 
 def main() -> None:

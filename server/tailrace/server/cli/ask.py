@@ -2,8 +2,9 @@
 
 import json
 import shlex
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, TextIO
@@ -52,7 +53,7 @@ def ask(
     screen = Screen(sys.stdout, Console(stderr=True, highlight=False))
     asking = partial(ask_agent, url, prompt, screen, context_id=context, task_id=task, as_json=as_json)
     try:
-        status = anyio.run(asking)
+        status = anyio.run(_until_interrupted, asking)
     except KeyboardInterrupt:
         status = INTERRUPTED
     raise typer.Exit(status)
@@ -136,6 +137,36 @@ class Screen:
             self._notes.print()
         self._notes_open = False
         self._aside_from = ""
+
+
+async def _until_interrupted(asking: Callable[[], Awaitable[int]]) -> int:
+    """Run it until it ends or Ctrl-C is pressed.
+
+    A scope that is cancelled stays so: the one exception by which asyncio tells of Ctrl-C may come where something
+    that ends anyway takes it for its own.
+    """
+    if sys.platform == "win32":
+        return await asking()  # no handlers of signals in its event loops
+    status, failure = INTERRUPTED, None
+    async with anyio.create_task_group() as group:
+
+        async def listen() -> None:
+            with anyio.open_signal_receiver(signal.SIGINT) as signals:
+                listening.set()
+                async for _ in signals:
+                    group.cancel_scope.cancel()
+
+        listening = anyio.Event()
+        group.start_soon(listen)
+        await listening.wait()
+        try:
+            status = await asking()
+        except Exception as error:
+            failure = error  # told as itself, not as one of a group
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return status
 
 
 async def ask_agent(

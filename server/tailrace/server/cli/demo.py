@@ -209,6 +209,7 @@ async def _server(
             public_url=f"{url}/",  # whatever the environment says: the card must lead back here
             agent_name="tailrace demo",
             agent_description=f"{upstream.label}.",
+            shutdown_grace=0.0,  # nobody waits for what a demo was about to say
         )
         async with serving(create_app(settings), listener):
             yield url

@@ -1,8 +1,11 @@
 """``tailrace serve``: a model as an A2A agent."""
 
+import math
 import signal
 import sys
 from contextlib import suppress
+from ipaddress import ip_address
+from types import FrameType
 from typing import Annotated, Any
 
 import anyio
@@ -12,6 +15,7 @@ from pydantic import ValidationError
 
 from tailrace.server.app import create_app
 from tailrace.server.settings import Settings
+from tailrace.server.shutdown import SIGNALS
 from tailrace.server.store import Store
 from tailrace.wrappers import ConfigurationError
 
@@ -22,7 +26,7 @@ CLOSE_TIMEOUT = 5
 """Seconds that a client has to take the rest of what was written to a connection that is being closed."""
 
 STOP_TIMEOUT = 5
-"""Seconds that connections have to end once the server was told to stop."""
+"""Seconds that connections have to end once all tasks have, because the server was told to stop."""
 
 
 def serve(
@@ -34,8 +38,19 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [TAILRACE_HOST]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on. [TAILRACE_PORT]")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port to listen on for gRPC; none without. [TAILRACE_GRPC_PORT]")
+    ] = None,
     store: Annotated[
-        str | None, typer.Option(help="sqlite:///FILE, or sqlite:// for memory. [TAILRACE_STORE]")
+        str | None,
+        typer.Option(help="sqlite:///FILE, sqlite:// for memory, or postgresql://…. [TAILRACE_STORE]"),
+    ] = None,
+    allow_anonymous: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-anonymous",
+            help="Let everybody in at an address that others can reach. [TAILRACE_ALLOW_ANONYMOUS]",
+        ),
     ] = None,
     instructions: Annotated[
         str | None, typer.Option(help="System message of every conversation. [TAILRACE_INSTRUCTIONS]")
@@ -46,12 +61,38 @@ def serve(
     Every option is also a TAILRACE_… setting, in the environment or a .env file.
     """
     settings = read_settings(
-        model=model, base_url=base_url, host=host, port=port, store=store, instructions=instructions
+        model=model,
+        base_url=base_url,
+        host=host,
+        port=port,
+        grpc_port=grpc_port,
+        store=store,
+        allow_anonymous=allow_anonymous,
+        instructions=instructions,
     )
+    _refuse_open_doors(settings)
     app = create_app(settings)
     # Tried once before: what is wrong with a store is then one line, and not the traceback of a server's start.
     anyio.run(_try_store, settings.store)
     run_app(app, settings)
+
+
+def _refuse_open_doors(settings: Settings) -> None:
+    """Whoever reaches a server without authentication can use it and read its tasks: only this machine may."""
+    if settings.caller_keys or settings.caller_jwks_url or settings.allow_anonymous:
+        return
+    if not _is_loopback(settings.host):
+        raise ConfigurationError(
+            f"{settings.host} can be reached by others: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWKS_URL to say "
+            "who is let in, or --allow-anonymous to let everybody in"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def _try_store(url: str) -> None:
@@ -78,7 +119,11 @@ def read_settings(**given: Any) -> Settings:
 
 
 def run_app(app: Any, settings: Settings) -> None:
-    """Serve an application until SIGINT or SIGTERM; both end it in good order, with exit status 0."""
+    """Serve an application until SIGINT or SIGTERM; both end it in good order, with exit status 0.
+
+    Nothing more is accepted then, tasks have ``settings.shutdown_grace`` to come to their end, and everything is
+    written. A second signal ends the process at once, as a crash would: what was shown is kept all the same.
+    """
     # uvicorn repeats the signal once it has shut down: by then there is nothing left to end but the process.
     signal.signal(signal.SIGTERM, _exit)
     config = uvicorn.Config(
@@ -87,7 +132,7 @@ def run_app(app: Any, settings: Settings) -> None:
         port=settings.port,
         log_level="info",
         access_log=False,
-        timeout_graceful_shutdown=STOP_TIMEOUT,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + STOP_TIMEOUT,
     )
     server = _Server(config)
     with suppress(KeyboardInterrupt):  # uvicorn repeats that signal too
@@ -97,7 +142,7 @@ def run_app(app: Any, settings: Settings) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Gives up connections that are closed for us but not for a client that takes nothing any more.
+    """Ends at once when it is told so twice, and gives up connections to clients that take nothing any more.
 
     uvicorn closes a connection once everything written to it was taken; from such a client that is never, and its
     socket and buffers would be held for as long as it likes.
@@ -106,6 +151,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._closing: dict[Any, int] = {}
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called for SIGINT and SIGTERM; the next one is the operating system's to carry out, whatever hangs here."""
+        super().handle_exit(sig, frame)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second."""

@@ -15,8 +15,12 @@ from pydantic_core import PydanticCustomError
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.wrappers.messages import join_surrogates
 
-MAX_JSON_DEPTH = 40
-"""Levels of lists and objects allowed in ``data`` and metadata. The official client's parser gives up at 46 or so."""
+MAX_JSON_DEPTH = 30
+"""Levels of lists and objects allowed in ``data`` and metadata: what every binding carries.
+
+A parser of protobuf takes 100 messages within each other, of which an object is three; the official client's parser of
+JSON gives up at 46 levels or so.
+"""
 
 T = TypeVar("T")
 

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Field,
     SerializerFunctionWrapHandler,
     StrictBool,
     model_serializer,
@@ -31,7 +30,6 @@ from pydantic_core import PydanticCustomError
 
 from tailrace.streaming.a2a.encoding import escape_separators
 from tailrace.streaming.a2a.fields import (
-    HistoryLength,
     JsonObject,
     JsonValue,
     RequiredText,
@@ -76,7 +74,7 @@ class A2AModel(BaseModel):
         return escape_separators(self.model_dump_json(exclude_defaults=True).encode())
 
 
-def _exactly_one(model: A2AModel, *names: str) -> None:
+def exactly_one(model: A2AModel, *names: str) -> None:
     """Check a ``oneof`` of the proto whose members are not set when they are None.
 
     Raises:
@@ -280,103 +278,8 @@ class StreamResponse(A2AModel):
 
     @model_validator(mode="after")
     def _one_event(self) -> Self:
-        _exactly_one(self, "task", "message", "status_update", "artifact_update")
+        exactly_one(self, "task", "message", "status_update", "artifact_update")
         return self
-
-
-# --- requests and responses -------------------------------------------------------------------------------------
-
-
-class AuthenticationInfo(A2AModel):
-    """How a webhook wants to be called.
-
-    Attributes:
-        scheme: An HTTP authentication scheme: ``Bearer``, ``Basic``, ….
-        credentials: What follows the scheme in the Authorization header. A secret.
-    """
-
-    scheme: RequiredText
-    credentials: Text = Field(default="", repr=False)
-
-
-class TaskPushNotificationConfig(A2AModel):
-    """A webhook for a task's updates.
-
-    Attributes:
-        url: Where the updates are posted.
-        id: Given by the client or, where it gave none, by the server.
-        task_id: The task; empty inside a `SendMessageConfiguration`.
-        token: Sent along, so that the webhook knows who calls. A secret.
-        authentication: How the webhook wants to be called.
-        tenant: The tenant, where the agent has several.
-    """
-
-    url: RequiredText
-    id: Text = ""
-    task_id: Text = ""
-    token: Text = Field(default="", repr=False)
-    authentication: AuthenticationInfo | None = None
-    tenant: Text = ""
-
-
-class SendMessageConfiguration(A2AModel):
-    """How the caller wants its answer.
-
-    Attributes:
-        accepted_output_modes: Media types that the caller can use; empty for any.
-        task_push_notification_config: A webhook for the new task.
-        history_length: How much history the task in the answer carries; None for the server's choice.
-        return_immediately: Answer as soon as the task exists; else when it is over or waits for the caller.
-    """
-
-    accepted_output_modes: tuple[Text, ...] = ()
-    task_push_notification_config: TaskPushNotificationConfig | None = None
-    history_length: HistoryLength | None = None
-    return_immediately: StrictBool = False
-
-
-class SendMessageRequest(A2AModel):
-    """Parameters of SendMessage and SendStreamingMessage."""
-
-    message: Message
-    configuration: SendMessageConfiguration = SendMessageConfiguration()
-    metadata: JsonObject = {}
-    tenant: Text = ""
-
-
-class SendMessageResponse(A2AModel):
-    """Result of SendMessage: exactly one of a task and a message."""
-
-    task: Task | None = None
-    message: Message | None = None
-
-    @model_validator(mode="after")
-    def _one_result(self) -> Self:
-        _exactly_one(self, "task", "message")
-        return self
-
-
-class GetTaskRequest(A2AModel):
-    """Parameters of GetTask; ``history_length`` as in `SendMessageConfiguration`."""
-
-    id: RequiredText
-    history_length: HistoryLength | None = None
-    tenant: Text = ""
-
-
-class CancelTaskRequest(A2AModel):
-    """Parameters of CancelTask."""
-
-    id: RequiredText
-    metadata: JsonObject = {}
-    tenant: Text = ""
-
-
-class SubscribeToTaskRequest(A2AModel):
-    """Parameters of SubscribeToTask."""
-
-    id: RequiredText
-    tenant: Text = ""
 
 
 # --- the agent card ---------------------------------------------------------------------------------------------

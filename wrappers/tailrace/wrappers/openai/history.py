@@ -4,34 +4,42 @@ What the one side cannot say is converted to the nearest thing that the other ca
 else ``to_history(from_history(history)) == history``.
 
 - ``History.context`` goes out as a user message, and comes back as one.
-- Reasoning is left out: Chat Completions takes none back.
+- Reasoning goes back only to the server that it came from, and only where that wants it: text in a turn in which the
+  model called tools, under the name that it came under, and what the server sealed (see
+  `tailrace.wrappers.openai.reasoning`). It comes back in front of the answer, in one part for each name.
 - A data part goes out as its JSON, in a text part.
 - A file goes out as an image, audio (WAV, MP3) or file part. One that has no such form is named in a text part: a
   link that is not an image as ``[name](url)``, a file of the model's as ``[file name, media type, size]``. Images,
   audio and uploaded files lose their name; a file without a name or a type gets one.
 - A model's text goes out before its tool calls, wherever it stood, and comes back as one part.
+- A call's arguments that are no object go out as ``{"input": text}``: servers that parse them would refuse the
+  conversation.
 - A tool's output that is not text goes out as its JSON, that of a failed tool as ``{"error": output}``; both come
   back as text. The name of a tool comes back from the call with the same id.
 - In a message that mixes tool results with other parts, these become a message of their own.
-- Metadata stays here, except: a tool call's, which is sent (thought signatures must be), a model's ``refusal``, and
-  ``metadata["openai"]`` of a message or part: further fields of OpenAI's object, kept and sent as they are.
+- Calls of tools that another provider ran by itself (``kind`` ``"server"``) are left out, and so are the results that
+  stand in the model's message with them: nobody was to answer them, and the API knows no such tools. A message of the
+  model's of which neither text nor calls remain is left out: servers refuse an answer that says nothing.
+- Metadata stays here, except a model's ``refusal``, and ``metadata["openai"]`` of a message or part: further fields of
+  OpenAI's object, kept and sent as they are (a call's thought signature must be). What other providers' formats keep
+  under their names is never sent. That a call came in the legacy form is not sent either: it goes back as a tool call.
 
 The other way, system and developer messages are joined in one, the legacy function role and ``function_call`` become
 tool calls and results, and tool messages that stand together become one.
 """
 
-import base64
 import json
-import mimetypes
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote_to_bytes
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel
 
-from tailrace.wrappers.assembly import MessageAssembly
 from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.files import file_note
+from tailrace.wrappers.folding import fold_message
 from tailrace.wrappers.history import HistoryConverter
+from tailrace.wrappers.loose_json import as_index, as_mappings
 from tailrace.wrappers.messages import (
     ContentPart,
     ContentPartData,
@@ -44,34 +52,31 @@ from tailrace.wrappers.messages import (
     Role,
 )
 from tailrace.wrappers.openai.chunks import ChoiceDelta, ChoiceDeltaWrapper, wrap_chunk
+from tailrace.wrappers.openai.files import file_param, file_part, own_metadata
+from tailrace.wrappers.openai.reasoning import calls_for_others, reasoning_fields
+from tailrace.wrappers.tool_calls import arguments_json
+from tailrace.wrappers.tool_names import LETTERS_DIGITS_DASHES, NameRule
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionMessageParam
     from openai.types.chat.chat_completion_chunk import ChoiceDelta as PackageChoiceDelta
 
-_AUDIO_FORMATS = {
-    "audio/wav": "wav",
-    "audio/wave": "wav",
-    "audio/x-wav": "wav",
-    "audio/vnd.wave": "wav",
-    "audio/mpeg": "mp3",
-    "audio/mp3": "mp3",
-}
-_AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
-_IMAGE_TYPES = {
-    ".gif": "image/gif",
-    ".jpeg": "image/jpeg",
-    ".jpg": "image/jpeg",
-    ".png": "image/png",
-    ".webp": "image/webp",
-}
-_FILE_ID = "openai-file:"  # a file uploaded before, which the API knows by its id alone
-
 Fields = dict[str, Any]
 
 
 class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelta | PackageChoiceDelta"]):
-    """Converts conversations to the messages of Chat Completions and back. Holds no state."""
+    """Converts conversations to the messages of Chat Completions and back. Holds no state.
+
+    Args:
+        reasoning_field: The only field in which the server takes reasoning, ``""`` if it takes none; None where it takes
+            back what it gave, as most do.
+    """
+
+    id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[^\x00-\x1f]{1,64}")
+    name_rule: ClassVar[NameRule | None] = LETTERS_DIGITS_DASHES
+
+    def __init__(self, *, reasoning_field: str | None = None) -> None:
+        self._reasoning_field = reasoning_field
 
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
         """The request's messages: system, then context, then the conversation; content as lists of parts.
@@ -84,13 +89,15 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
             messages.append({"role": "system", "content": [_text_param(history.system_message)]})
         if history.context is not None:
             messages.append({"role": "user", "content": [_text_param(history.context)]})
-        for message in history.conversation:
-            results = [_tool_message(part) for part in message.tool_results]
+        reasoning = reasoning_fields(history.conversation, self._reasoning_field)
+        for message, sent_back in zip(history.conversation, reasoning, strict=True):
             if message.role is Role.MODEL:
-                # Results inside a model's message are those of tools that the provider ran.
-                messages += [_assistant_message(message), *results]
+                called = {call.id for call in calls_for_others(message)}
+                answered = [_tool_message(part) for part in message.tool_results if part.id in called]
+                messages += [*_assistant_message(message, sent_back), *answered]
             else:
                 # The API wants results directly after the calls, so what else was said follows them.
+                results = [_tool_message(part) for part in message.tool_results]
                 messages += [*results, *_user_message(message)]
         return cast("list[ChatCompletionMessageParam]", messages)
 
@@ -105,17 +112,21 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
     def to_message(
         self,
         response: "Iterable[ChunkWrapper[Any]] | ChatCompletion | ChatCompletionMessage | Mapping[str, Any]",
+        *,
+        choice: int | None = 0,
     ) -> Message:
         """The complete message of a stream's wrappers, or of a whole response.
 
         Args:
             response: Wrappers; a ``ChatCompletion`` or its JSON object; an assistant message or its JSON
-                object. Only the first choice counts.
+                object.
+            choice: Which of several answers, by its index; None when all that came is one answer, though the server
+                spread it over several choices. The first, unless told otherwise. One that is not there is empty.
         """
         if isinstance(response, Mapping | BaseModel):
-            fields = _fields(cast("object", response))
-            return _fold(wrap_chunk({"choices": [_first_choice(fields)]}))
-        return _fold(response)
+            choices = _choices(_fields(cast("object", response)), choice)
+            return fold_message(wrap_chunk({"choices": choices}) if choices else ())
+        return fold_message(response, choice=choice)
 
     def tool_result_messages(
         self, results: Sequence[ContentPartToolResult]
@@ -140,15 +151,22 @@ def arguments_text(call: ContentPartToolCall) -> str:
     return json.dumps(call.arguments, ensure_ascii=False)
 
 
-def tool_call_param(call: ContentPartToolCall) -> Fields:
-    """One entry of ``tool_calls``, with the provider's own fields of the call."""
+def tool_call_param(call: ContentPartToolCall, arguments: str | None = None) -> Fields:
+    """One entry of ``tool_calls``, with the further fields of Chat Completions that the call came with.
+
+    Args:
+        call: The call.
+        arguments: Its arguments, if not as the model wrote them; a custom tool's input is always that.
+    """
+    own = _own_fields(call.metadata)
+    own.pop("legacy", None)
     if call.kind == "custom":
         return _merge(
-            call.metadata,
+            own,
             {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": arguments_text(call)}},
         )
-    function = {"name": call.name, "arguments": arguments_text(call)}
-    return _merge(call.metadata, {"id": call.id, "type": call.kind, "function": function})
+    function = {"name": call.name, "arguments": arguments_text(call) if arguments is None else arguments}
+    return _merge(own, {"id": call.id, "type": call.kind, "function": function})
 
 
 def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> Fields:
@@ -157,28 +175,9 @@ def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> 
         return _merge(_own_fields(part.metadata), _text_param(part.text))
     if isinstance(part, ContentPartData):
         return _text_param(_compact_json(part.data))
-    media_type = _essence(part.media_type)
-    if part.url is not None:
-        if part.url.startswith(_FILE_ID):
-            fields = {"type": "file", "file": {"file_id": part.url.removeprefix(_FILE_ID)}}
-        elif media_type.startswith("image/") or (not media_type and _image_type(part.url)):
-            fields = {"type": "image_url", "image_url": {"url": part.url}}
-        else:
-            return _text_param(f"[{part.filename or part.url}]({part.url})")
-    else:
-        data = base64.b64encode(part.data or b"").decode("ascii")
-        url = f"data:{part.media_type or 'application/octet-stream'};base64,{data}"
-        if media_type.startswith("image/"):
-            fields = {"type": "image_url", "image_url": {"url": url}}
-        elif media_type in _AUDIO_FORMATS:
-            fields = {
-                "type": "input_audio",
-                "input_audio": {"data": data, "format": _AUDIO_FORMATS[media_type]},
-            }
-        else:
-            # The API refuses a file without a name.
-            filename = part.filename or f"file{mimetypes.guess_extension(media_type) or ''}"
-            fields = {"type": "file", "file": {"file_data": url, "filename": filename}}
+    fields = file_param(part)
+    if fields is None:
+        return _text_param(file_note(part))
     return _merge(_own_fields(part.metadata), fields)
 
 
@@ -201,29 +200,27 @@ def _user_message(message: Message) -> list[Fields]:
     return [_merge(_own_fields(message.metadata), {"role": "user", "content": content or ""})]
 
 
-def _assistant_message(message: Message) -> Fields:
+def _assistant_message(message: Message, reasoning: Mapping[str, Any]) -> list[Fields]:
+    """The model's message, with the fields in which its reasoning goes back; none where nothing is left of it."""
     content: list[Fields] = []
     for part in message.content:
         if isinstance(part, ContentPartFile):
-            content.append(_text_param(_file_note(part)))
+            content.append(_text_param(file_note(part)))
         elif isinstance(part, ContentPartText | ContentPartData):
             content.append(content_param(part))
     fields: Fields = {"role": "assistant"}
-    if message.tool_calls:
-        fields["tool_calls"] = [tool_call_param(call) for call in message.tool_calls]
+    calls = calls_for_others(message)
+    if calls:
+        fields["tool_calls"] = [tool_call_param(call, arguments_json(call)) for call in calls]
     refusal = message.metadata.get("refusal")
     if refusal and isinstance(refusal, str):
         fields["refusal"] = refusal
+    own = _own_fields(message.metadata)
+    if not content and len(fields) == 1 and not own.keys() - {"name"}:
+        return []
     # Without calls or a refusal the API demands content.
     fields["content"] = content or (None if len(fields) > 1 else "")
-    return _merge(_own_fields(message.metadata), fields)
-
-
-def _file_note(part: ContentPartFile) -> str:
-    if part.url is not None:
-        return f"[{part.filename or part.url}]({part.url})"
-    facts = (f"file {part.filename}".rstrip(), part.media_type, f"{len(part.data or b'')} bytes")
-    return f"[{', '.join(fact for fact in facts if fact)}]"
+    return [_merge(own, {**fields, **reasoning})]
 
 
 def _tool_message(result: ContentPartToolResult) -> Fields:
@@ -289,7 +286,7 @@ class _HistoryReader:
             self._system.append("\n\n".join(_texts(fields.get("content"))))
         elif role == "user":
             content = tuple(_content_part(part) for part in _entries(fields.get("content")))
-            metadata = _metadata(fields, "role", "content")
+            metadata = own_metadata(fields, "role", "content")
             self._conversation.append(Message(role=Role.USER, content=content, metadata=metadata))
         elif role == "assistant":
             self._read_assistant(fields)
@@ -318,7 +315,7 @@ class _HistoryReader:
             id=call_id,
             name=self._names.get(call_id) or name or "unknown",
             output="".join(_texts(fields.get("content"))),
-            metadata=_metadata(fields, "role", "content", "tool_call_id", "name"),
+            metadata=own_metadata(fields, "role", "content", "tool_call_id", "name"),
         )
 
     def _end_results(self) -> None:
@@ -327,28 +324,44 @@ class _HistoryReader:
             self._results = []
 
 
-def _fold(wrappers: Iterable[ChunkWrapper[Any]]) -> Message:
-    assembly = MessageAssembly()
-    for wrapper in wrappers:
-        if wrapper.choice == 0:
-            assembly.add(wrapper)
-    assembly.close()
-    return assembly.message()
+def _choices(response: Fields, index: int | None) -> list[Fields]:
+    """The choices that an answer is made of, of a whole response or of a single message, in the form of a chunk's.
+
+    Args:
+        response: The response, or the message.
+        index: Of the choice; None for all, as one.
+    """
+    given = response.get("choices")
+    if not isinstance(given, list):
+        return [{"index": 0, "message": _message_fields(response)}]
+    found: list[Fields] = []
+    for position, entry in enumerate(chosen(as_mappings(cast("object", given)), index)):
+        message = _message_fields(_mapping(entry.get("message")), position << 32)
+        # A whole message says all again that was said so far: where there are several, each adds to those before.
+        found.append({**entry, "index": 0, "message": None, "delta" if index is None else "message": message})
+    return found
 
 
-def _first_choice(response: Fields) -> Fields:
-    """The first choice of a whole response, or of one made of a single message, in the form of a chunk's."""
-    choices = response.get("choices")
-    if isinstance(choices, list):
-        choice = dict(_mapping(cast("list[object]", choices)[0])) if choices else {}
-        message = dict(_mapping(choice.get("message")))
-    else:
-        choice, message = {}, response
+def chosen(choices: Sequence[Mapping[str, Any]], index: int | None) -> Sequence[Mapping[str, Any]]:
+    """The choice with an index, by default its position; for 0 the first if none has it, for None all of them."""
+    if index is None:
+        return choices
+    found = [
+        choice for position, choice in enumerate(choices) if as_index(choice.get("index", position)) == index
+    ]
+    return (found or (choices if index == 0 else []))[:1]
+
+
+def _message_fields(given: Mapping[str, Any], first_index: int = 0) -> Fields:
+    """An assistant's message in the form of a delta."""
+    message = dict(given)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple):
         # Each entry is a call of its own, whatever its id: that is what an index says in a stream.
         entries = cast("Sequence[object]", calls)
-        message["tool_calls"] = [{**_mapping(call), "index": index} for index, call in enumerate(entries)]
+        message["tool_calls"] = [
+            {**_mapping(call), "index": index} for index, call in enumerate(entries, first_index)
+        ]
     content = message.get("content")
     if isinstance(content, list | tuple):
         parts = [
@@ -359,7 +372,7 @@ def _first_choice(response: Fields) -> Fields:
         refusals = [_text(part.get("refusal")) for part in parts if part.get("type") == "refusal"]
         if refusals and not message.get("refusal"):
             message["refusal"] = "".join(refusals)
-    return {**choice, "index": 0, "message": message}
+    return message
 
 
 def _content_part(part: object) -> ContentPart:
@@ -369,46 +382,11 @@ def _content_part(part: object) -> ContentPart:
     fields = _mapping(part)
     kind = fields.get("type")
     if kind == "text":
-        return ContentPartText(text=_text(fields.get("text")), metadata=_metadata(fields, "type", "text"))
-    inner = fields.get(kind) if isinstance(kind, str) else None
-    if kind == "image_url":
-        image = {"url": inner} if isinstance(inner, str) else _mapping(inner)
-        metadata = _inner_metadata(fields, image, "url")
-        url = _text(image.get("url"))
-        if url.startswith("data:"):
-            media_type, data = _read_data_url(url)
-            return ContentPartFile(data=data, media_type=media_type, metadata=metadata)
-        return ContentPartFile(url=url, media_type=_image_type(url) or "image/*", metadata=metadata)
-    if kind == "input_audio":
-        audio = _mapping(inner)
-        return ContentPartFile.model_validate(
-            {
-                "data": _text(audio.get("data")),
-                "media_type": _AUDIO_TYPES.get(_text(audio.get("format")), f"audio/{audio.get('format')}"),
-                "metadata": _inner_metadata(fields, audio, "data", "format"),
-            }
-        )
-    if kind == "file":
-        file = _mapping(inner)
-        metadata = _inner_metadata(fields, file, "file_id", "file_data", "filename")
-        filename = _text(file.get("filename"))
-        if file.get("file_id"):
-            return ContentPartFile(url=f"{_FILE_ID}{file['file_id']}", filename=filename, metadata=metadata)
-        media_type, data = _read_data_url(_text(file.get("file_data")))
-        return ContentPartFile(data=data, media_type=media_type, filename=filename, metadata=metadata)
+        return ContentPartText(text=_text(fields.get("text")), metadata=own_metadata(fields, "type", "text"))
+    file = file_part(fields)
+    if file is not None:
+        return file
     raise ValueError(f"a content part of type {kind!r} is not one of Chat Completions")
-
-
-def _read_data_url(url: str) -> tuple[str, bytes]:
-    """Media type and bytes of a data URL (RFC 2397); base64 alone counts as one without a type."""
-    header, comma, body = url.partition(",")
-    if not comma:
-        header, body = "data:;base64", url
-    media_type = header.removeprefix("data:")
-    if not media_type.endswith(";base64"):
-        return media_type, unquote_to_bytes(body)
-    part = ContentPartFile.model_validate({"data": body})
-    return media_type.removesuffix(";base64"), part.data or b""
 
 
 def _texts(content: object) -> list[str]:
@@ -433,32 +411,11 @@ def _entries(content: object) -> list[object]:
     raise ValueError(f"content of type {type(content).__name__}")
 
 
-def _metadata(fields: Mapping[str, Any], *known: str) -> Fields:
-    """What an object holds beyond the known fields, under the key that sends it back."""
-    rest = {name: value for name, value in fields.items() if name not in known and value is not None}
-    return {"openai": rest} if rest else {}
-
-
-def _inner_metadata(fields: Mapping[str, Any], inner: Mapping[str, Any], *known: str) -> Fields:
-    kind = fields["type"]
-    rest = {name: value for name, value in inner.items() if name not in known and value is not None}
-    return _metadata({**fields, kind: rest or None}, "type")
-
-
 def _fields(message: object) -> Fields:
     if isinstance(message, BaseModel):
         # The package builds its objects without validation, so that odd values are no reason to warn.
         return message.model_dump(mode="json", exclude_unset=True, warnings=False)
     return dict(_mapping(message))
-
-
-def _image_type(url: str) -> str:
-    path = url.partition("#")[0].partition("?")[0].lower()
-    return next((kind for ending, kind in _IMAGE_TYPES.items() if path.endswith(ending)), "")
-
-
-def _essence(media_type: str) -> str:
-    return media_type.partition(";")[0].strip().lower()
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

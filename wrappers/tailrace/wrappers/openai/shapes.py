@@ -1,26 +1,26 @@
-"""The shapes of a Chat Completions chunk: as OpenAI documents it, and as servers send it instead.
+"""The shapes of a Chat Completions delta: as OpenAI documents it, and as servers send it instead.
 
-The structs are for decoding at speed; they refuse unknown fields, so a payload that decodes has no others. The
-functions read a payload that did not decode, as plain JSON: they keep unknown fields and find the meaning of the
-shapes that are known to stand in place of the documented ones.
+The structs are for decoding at speed (see `tailrace.wrappers.openai.streamed`); they refuse unknown fields, so a delta
+that decodes has no others. The functions read a delta that did not decode, as plain JSON: they keep unknown fields and
+find the meaning of the shapes that are known to stand in place of the documented ones.
 """
 
-import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 
 from tailrace.wrappers.chunks import Usage
 from tailrace.wrappers.fields import json_text
+from tailrace.wrappers.loose_json import as_count, as_index, as_mapping, as_mappings, as_text
 
 # Padding against length side channels, and fields that repeat what is said elsewhere.
 PADDING = frozenset({"index", "obfuscation", "object", "p"})
 _MAX_PART_LEVELS = 4  # parts inside parts: thinking holds text, and nothing was seen deeper
-_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
-
-_decode_json = msgspec.json.Decoder().decode
+_TEXT_FIELDS = frozenset({"content", "reasoning", "summary", "text", "thinking"})
+_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_DETAILS_TEXT = {"reasoning.text": "text", "reasoning.summary": "summary"}
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 
 
 class FunctionDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -58,40 +58,6 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     model_extra: dict[str, Any] | None = msgspec.field(default=None, name="(model_extra)")
 
 
-class ChunkChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One entry of ``choices``.
-
-    The fields of type None stand in every chunk of some servers (vLLM, SGLang), as null. With a value, the payload
-    does not decode, and is read the other way.
-    """
-
-    index: int = 0
-    delta: ChoiceDelta | None = None
-    logprobs: dict[str, Any] | None = None
-    finish_reason: str | None = None
-    native_finish_reason: str | None = None
-    content_filter_results: dict[str, Any] | None = None
-    matched_stop: None = None
-    stop_reason: None = None
-    token_ids: None = None
-
-
-class Chunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One payload of the stream, ``chat.completion.chunk``."""
-
-    id: str = ""
-    object: str = ""
-    created: int | float = 0
-    model: str = ""
-    provider: str | None = None
-    service_tier: str | None = None
-    system_fingerprint: str | None = None
-    choices: list[ChunkChoice] = []
-    usage: dict[str, Any] | None = None
-    obfuscation: str | None = None
-    p: str | None = None
-
-
 def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
     """The delta that a JSON object means, and those of its fields that have no place in the interface."""
     odd: dict[str, Any] = {}
@@ -107,110 +73,133 @@ def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
                 delta.content = value
             else:
                 odd[key] = value
-                others = _take_parts(delta, value)
-                if others:
-                    extra["content_parts"] = others
-        elif key in _REASONING_FIELDS and isinstance(value, str):
-            # Servers that send several of these repeat the same text.
-            delta.reasoning_content = delta.reasoning_content or value
+                take_parts(delta, value, extra)
+        elif key in REASONING_FIELDS and isinstance(value, str):
             odd[key] = value
         elif key == "reasoning_details" and isinstance(value, list):
             delta.reasoning_details = cast("list[Any]", value)
         elif key == "tool_calls":
             calls = [_read_call(call) for call in as_mappings(value)]
-            delta.tool_calls = [*(delta.tool_calls or []), *calls]
+            delta.tool_calls = [*calls, *(delta.tool_calls or [])]
         elif key == "function_call" and as_mapping(value) is not None:
-            # The form before tool calls: at most one, without an id.
-            call = _read_call({"index": 0, "function": value})
-            delta.tool_calls = [*(delta.tool_calls or []), call]
+            delta.tool_calls = [*(delta.tool_calls or []), legacy_call(_read_call({"function": value}))]
             odd[key] = value
         else:
             odd[key] = value
             extra[key] = value
+    if delta.reasoning_content is None:
+        # Servers that send several of these repeat the same text.
+        texts = (odd.get(name) for name in REASONING_FIELDS)
+        delta.reasoning_content = next((text for text in texts if text and isinstance(text, str)), None)
     return delta, extra
 
 
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
     """The normalised triple beside the object as sent; None for an object that counts nothing."""
-
-    def count(*names: str) -> int | None:
-        for name in names:
-            value = fields.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                return int(value)
-        return None
-
-    given = count("prompt_tokens", "input_tokens")
-    made = count("completion_tokens", "output_tokens")
-    total = count("total_tokens")
+    given, made, total = map(fields.get, _COUNTS)
+    if type(given) is int and type(made) is int and type(total) is int:
+        return Usage(given, made, total, fields)  # as documented
+    given = _count(fields, "prompt_tokens", "input_tokens")
+    made = _count(fields, "completion_tokens", "output_tokens")
+    total = _count(fields, "total_tokens")
     if given is None and made is None and total is None:
         return None
     return Usage(given or 0, made or 0, total if total is not None else (given or 0) + (made or 0), fields)
 
 
-def read_json(payload: bytes) -> object:
-    """Any JSON value. The second reader takes what JSON forbids but servers send: lone surrogates, NaN.
+def counting_usage(
+    first: Mapping[str, Any] | None, other: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """Of two usage objects of one chunk the first that counts something: servers send zeros as placeholders."""
+    if not first or not other:
+        return first or other
+    usage = read_usage(first)
+    counts = usage is not None and (usage.input_tokens or usage.output_tokens or usage.total_tokens)
+    return first if counts else other
 
-    Raises:
-        ValueError: It is not JSON even so.
-        RecursionError: It is nested too deeply.
+
+def _count(fields: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = fields.get(name)
+        count = as_count(value)
+        if count is not None:
+            return count
+    return None
+
+
+def details_text(details: object) -> str:
+    """The text in ``reasoning_details``, of which sealed ones have none.
+
+    Source: https://openrouter.ai/docs/use-cases/reasoning-tokens
     """
-    try:
-        return _decode_json(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return json.loads(payload.decode("utf-8", "replace"))
+    return "".join(
+        as_text(item.get(_DETAILS_TEXT[kind]))
+        for item in as_mappings(details)
+        if isinstance(kind := item.get("type"), str) and kind in _DETAILS_TEXT
+    )
 
 
-def as_mapping(value: object) -> Mapping[str, Any] | None:
-    """``value`` if it is an object, else None."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+def says_something(delta: ChoiceDelta) -> bool:
+    """Whether a delta holds a piece of an answer."""
+    return bool(
+        delta.content or delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls
+    )
 
 
-def as_mappings(value: object) -> list[Mapping[str, Any]]:
-    """The objects in a list; a single object counts as a list of one."""
-    items = cast("list[object]", value) if isinstance(value, list) else [value]
-    return [mapping for item in items if (mapping := as_mapping(item)) is not None]
+def legacy_call(call: ToolCallChunk) -> ToolCallChunk:
+    """A fragment of the form before tool calls, ``function_call``: an answer has at most one, without an id."""
+    call.index = 0
+    call.model_extra = {**(call.model_extra or {}), "legacy": "function_call"}
+    return call
 
 
-def _take_parts(delta: ChoiceDelta, value: object) -> list[Mapping[str, Any]]:
+def take_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> None:
     """Take ``content`` that is a list of parts: text is text, thinking (nested or not) reasoning, a refusal one.
 
-    Returns:
-        The parts that hold no text at all: images, references.
+    Args:
+        delta: What it is taken into.
+        content: The list; a single part counts as a list of one.
+        extra: Gets the parts that hold no text at all (images, references), as ``content_parts``.
     """
     text: list[str] = []
     reasoning: list[str] = []
     refusal: list[str] = []
     others: list[Mapping[str, Any]] = []
-    for item in cast("list[object]", value) if isinstance(value, list) else [value]:
+    for item in cast("list[object]", content) if isinstance(content, list) else [content]:
         part = as_mapping(item)
         if part is None:
             text += [item] if isinstance(item, str) else []
             continue
-        pieces = list(_texts(part))
-        if part.get("type") == "refusal" and isinstance(part.get("refusal"), str):
+        kind = part.get("type")
+        pieces = _texts(part)
+        if kind == "refusal" and isinstance(part.get("refusal"), str):
             refusal.append(part["refusal"])
         elif not pieces:
             others.append(part)
-        elif part.get("type") in ("thinking", "reasoning"):
+        elif kind == "thinking" or kind == "reasoning":
             reasoning += pieces
         else:
             text += pieces
     delta.content = "".join(text) or None
     if reasoning:
         delta.reasoning_content = "".join(reasoning)
-    delta.refusal = delta.refusal or "".join(refusal) or None
-    return others
+    if refusal and not delta.refusal:
+        delta.refusal = "".join(refusal)
+    if others:
+        extra["content_parts"] = others
 
 
-def _texts(part: Mapping[str, Any], levels: int = _MAX_PART_LEVELS) -> Iterable[str]:
-    for key in ("text", "thinking", "summary", "reasoning", "content"):
-        value = part.get(key)
+def _texts(part: Mapping[str, Any], levels: int = _MAX_PART_LEVELS) -> list[str]:
+    texts: list[str] = []
+    for key, value in part.items():
+        if key not in _TEXT_FIELDS:
+            continue
         if isinstance(value, str):
-            yield value
+            texts.append(value)
         elif levels:
             for inner in as_mappings(value):
-                yield from _texts(inner, levels - 1)
+                texts += _texts(inner, levels - 1)
+    return texts
 
 
 def _read_call(call: Mapping[str, Any]) -> ToolCallChunk:
@@ -229,7 +218,7 @@ def _read_call(call: Mapping[str, Any]) -> ToolCallChunk:
     if arguments is not None and not isinstance(arguments, str):
         arguments = json_text(arguments)
     return ToolCallChunk(
-        index=index if isinstance(index, int) else None,
+        index=as_index(index),
         id=None if call_id is None else str(call_id),
         type=kind if isinstance(kind, str) else None,
         function=FunctionDelta(name if isinstance(name, str) else None, arguments),

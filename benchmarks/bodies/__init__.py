@@ -1,0 +1,46 @@
+"""Response bodies as the providers send them, made here: one module a wire format.
+
+The shapes are the documented ones; how long the pieces are follows what was counted in some five thousand recorded
+responses (`benchmarks.bodies.writing.LENGTHS`). The benchmarks measure with them, the tests mutate them.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from benchmarks.bodies.anthropic import MessagesWriter
+from benchmarks.bodies.bedrock import ConverseWriter, InvocationWriter
+from benchmarks.bodies.chat_completions import (
+    AzureWriter,
+    ChatCompletionsWriter,
+    MistralWriter,
+    OpenRouterWriter,
+)
+from benchmarks.bodies.cohere import ChatWriter
+from benchmarks.bodies.completions import CompletionsWriter
+from benchmarks.bodies.gemini import ArrayWriter, GenerateContentWriter
+from benchmarks.bodies.interactions import InteractionsWriter
+from benchmarks.bodies.ollama import GenerateWriter, OllamaWriter
+from benchmarks.bodies.responses import ResponsesWriter
+from benchmarks.bodies.writing import BodyWriter, Kind, pieces, write_body
+
+WRITERS: Mapping[str, Callable[[Random], BodyWriter]] = {
+    "openai": ChatCompletionsWriter,
+    "azure": AzureWriter,
+    "openrouter": OpenRouterWriter,
+    "mistral": MistralWriter,
+    "openai-responses": ResponsesWriter,
+    "anthropic": MessagesWriter,
+    "gemini": GenerateContentWriter,
+    "ollama": OllamaWriter,
+    "cohere": ChatWriter,
+    "bedrock": ConverseWriter,
+    # Further vocabularies of the same providers.
+    "openai-completions": CompletionsWriter,
+    "gemini-generate": ArrayWriter,
+    "google-interactions": InteractionsWriter,
+    "ollama-generate": GenerateWriter,
+    "bedrock-invoke": InvocationWriter,
+}
+"""Who sends what, by the name that `tailrace.wrappers.providers.find_provider` knows."""
+
+__all__ = ("WRITERS", "BodyWriter", "Kind", "pieces", "write_body")

@@ -1,0 +1,39 @@
+"""OpenAI's text completions, which Chat Completions has replaced; vLLM and others still offer them."""
+
+from random import Random
+from typing import Any
+
+from benchmarks.bodies.writing import CREATED, BodyWriter, Kind, sse
+
+
+class CompletionsWriter(BodyWriter):
+    """Text and nothing else: this format has no reasoning and no calls."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._id = "cmpl-" + self.token(29)
+
+    def begin(self) -> list[bytes]:
+        """Nothing."""
+        return []
+
+    def open(self, kind: Kind) -> list[bytes]:
+        """Nothing: there are no blocks."""
+        return []
+
+    def delta(self, kind: Kind, piece: str) -> bytes:
+        """One event; none for what is no text."""
+        return self._event(piece, None) if kind is Kind.TEXT else b""
+
+    def shut(self, kind: Kind, whole: str) -> list[bytes]:
+        """Nothing."""
+        return []
+
+    def end(self, tokens: int) -> list[bytes]:
+        """The finish reason, and ``[DONE]``."""
+        return [self._event("", "stop"), b"data: [DONE]\n\n"]
+
+    def _event(self, text: str, finish_reason: str | None) -> bytes:
+        choice: dict[str, Any] = {"text": text, "index": 0, "logprobs": None, "finish_reason": finish_reason}
+        head = {"id": self._id, "object": "text_completion", "created": CREATED}
+        return sse({**head, "choices": [choice], "model": "gpt-3.5-turbo-instruct"})

@@ -1,0 +1,55 @@
+"""Answers for addresses that do not exist, and for methods that an address does not take, as the protocol's errors.
+
+Only an application that is the agent's alone answers so: in somebody else's, what becomes of an unknown address is that
+application's to say.
+"""
+
+from typing import cast
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from tailrace.server.bindings.http import Problem
+from tailrace.server.bindings.http_json_v0_3 import write_problem
+
+# Where a client of 0.3 is that has lost its way.
+_OLD_PREFIXES = ("/v1/message", "/v1/tasks", "/v1/card")
+
+
+def answer_unknown_routes(app: FastAPI, router: APIRouter) -> None:
+    """Have an application answer 404 and 405 in the form of the version that the address belongs to.
+
+    Args:
+        app: The application.
+        router: The agent's addresses, which are at its root.
+    """
+
+    async def answer(request: Request, error: Exception) -> Response:
+        failure = cast("HTTPException", error)
+        path = request.url.path
+        if failure.status_code == 404:
+            problem = Problem(404, "NOT_FOUND", "NotFoundError", f"There is nothing at {path}")
+        elif failure.status_code == 405:
+            allowed = _methods_at(request, app, router)
+            message = f"{path} takes {allowed}, not {request.method}"
+            problem = Problem(
+                405, "UNIMPLEMENTED", "MethodNotAllowedError", message, headers={"Allow": allowed}
+            )
+        else:
+            return await http_exception_handler(request, failure)
+        body = write_problem(problem) if path.startswith(_OLD_PREFIXES) else problem.body()
+        return Response(body, problem.code, headers=problem.headers, media_type="application/json")
+
+    app.add_exception_handler(HTTPException, answer)
+
+
+def _methods_at(request: Request, app: FastAPI, router: APIRouter) -> str:
+    """All methods that an address takes: its routes are one a method, and the framework names those of one alone."""
+    found: set[str] = set()
+    for route in (*router.routes, *app.routes):
+        methods: set[str] = getattr(route, "methods", None) or set()
+        if methods and route.matches(request.scope)[0] is not Match.NONE:
+            found |= methods
+    return ", ".join(sorted(found))

@@ -1,0 +1,44 @@
+"""``tailrace providers``: who can be asked, in which format, and for whom the environment holds a key."""
+
+import os
+
+from rich.console import Console
+from rich.table import Table
+
+from tailrace.wrappers.providers import Provider, providers
+
+
+def list_providers() -> None:
+    """Show every provider: what it speaks, what that can carry, and where its key and address come from.
+
+    A model is named PROVIDER:MODEL, by a provider's name or one of its aliases.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("provider", "aliases", "format", "tool arguments", "reasoning", "sends", "streams", "key"):
+        table.add_column(title, overflow="fold")
+    for provider in providers():
+        wire = provider.wire_format
+        table.add_row(
+            provider.name,
+            ", ".join(provider.aliases),
+            wire.title,
+            wire.arguments,
+            wire.reasoning,
+            ", ".join(("text", "tools", *wire.sends)),
+            ", ".join(("text", "tools", *wire.streams)),
+            _key(provider),
+        )
+    # A pipe has no width: rows are then written whole, one a line.
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=400)
+    console.print(table)
+
+
+def _key(provider: Provider) -> str:
+    found = next((name for name in provider.key_variables if os.environ.get(name)), None)
+    if found is not None:
+        return f"{found} (set)"
+    return " or ".join(provider.key_variables) or (
+        "AWS credentials" if provider.format == "bedrock" else "none"
+    )

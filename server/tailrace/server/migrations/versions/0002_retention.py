@@ -1,0 +1,22 @@
+"""What it takes to find what is kept for a time only, without looking at everything."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    """Say of each task whether it has events, and find tasks by their end, and messages by their task."""
+    op.add_column("tasks", sa.Column("events_kept", sa.Boolean, nullable=False, server_default=sa.true()))
+    op.create_index(
+        "tasks_with_events",
+        "tasks",
+        ["events_kept", "state", "updated"],
+        sqlite_where=sa.text("events_kept = 1"),
+        postgresql_where=sa.text("events_kept"),
+    )
+    op.drop_index("tasks_by_state", "tasks")
+    op.create_index("tasks_by_state_and_time", "tasks", ["state", "updated"])
+    op.create_index("messages_by_task", "messages", ["task_id"])

@@ -1,0 +1,379 @@
+"""Push notifications: a task's changes of status, posted to the webhooks that its caller set (A2A 1.0, section 4.3).
+
+A webhook is a reader like any other: a number, and what comes after it in the store. So nothing is told that is not
+durable, a restart goes on where the last process ended, and what waits for a slow webhook waits in the store and not in
+memory. Each webhook with something to be told has a task of its own; no task and no other webhook waits for it.
+
+What is told: every change of status, in order, as the event that streams carry; after the last one the task as a
+whole, with its artifacts. Chunks of artifacts are not: they are what streams are for. To a webhook that was set in an
+older version each change is the whole task, in that version's form. A webhook that is further behind than
+`MAX_BEHIND` changes is told the task as it stands instead of all of them.
+"""
+
+import base64
+import binascii
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import anyio
+from anyio.abc import TaskGroup
+
+from tailrace.server.store import PushConfig, Store
+from tailrace.server.webhook_client import Stopping, WebhookClient
+from tailrace.streaming.a2a.dialect import Dialect, Operation
+from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError, TaskNotFoundError
+from tailrace.streaming.a2a.models import StreamResponse, Task
+from tailrace.streaming.a2a.requests import (
+    ListTaskPushNotificationConfigsResponse,
+    TaskPushNotificationConfig,
+)
+from tailrace.streaming.a2a.v0_1 import Version01
+from tailrace.streaming.a2a.v0_3 import Version03
+from tailrace.streaming.extension import extension_facts, with_extension_facts
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.task import Event
+from tailrace.wrappers import StoreError
+
+logger = logging.getLogger("tailrace.server")
+
+MAX_CONFIGS = 20
+"""Webhooks that a task may have."""
+
+MAX_BEHIND = 100
+"""Changes of status that a webhook is told one by one; when more wait for it, it is told the newest state."""
+
+_STORE_PAUSE = 1.0  # seconds before a store that fails is asked again
+
+# Those who are told tasks in an older version; 1.0 is told events.
+_OLDER: dict[str, Dialect] = {"0.3": Version03(), "0.1": Version01()}
+
+
+LoadTask = Callable[[str, str], Awaitable[Task]]
+"""Gives the task of an id and an owner as it stands, everything in it durable."""
+
+
+@dataclass(eq=False, slots=True)
+class _Webhook:
+    """A webhook that may yet have something to be told of.
+
+    Attributes:
+        owner: Whose task it is.
+        dialect: The version of the protocol that it is told in.
+        config: What the caller set.
+        delivered: The number of the last event that it was told of, or that was given up.
+        behind: There may be more.
+        running: A task is telling it.
+        failing: The last notification was given up.
+        is_over: It was told the end of the task.
+        scope: Of the task that is telling it; cancelled when the webhook is deleted or replaced.
+    """
+
+    owner: str
+    dialect: str
+    config: TaskPushNotificationConfig
+    delivered: int
+    behind: bool = False
+    running: bool = False
+    failing: bool = False
+    is_over: bool = False
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class PushNotifier:
+    """Keeps the webhooks of tasks, and tells them.
+
+    Args:
+        store: Where webhooks and events are kept; open while `running`.
+        client: Posts what they are told.
+        grace: Seconds that tries under way have when the server stops; the rest is told after the next start.
+    """
+
+    def __init__(self, store: Store, client: WebhookClient, *, grace: float = 3.0) -> None:
+        self._store = store
+        self._client = client
+        self._grace = grace
+        # The webhooks of tasks that are not over, or whose end was not told yet: by task, by id.
+        self._webhooks: dict[str, dict[str, _Webhook]] = {}
+        self._group: TaskGroup | None = None
+        self._load_task: LoadTask
+        self._busy = 0
+        self._idle = anyio.Event()
+
+    @asynccontextmanager
+    async def running(self, load_task: LoadTask) -> AsyncGenerator[None]:
+        """Tell webhooks while the block runs, first of all what an earlier process did not get to.
+
+        On leaving, tries that are under way have `grace` seconds; what is not told by then stays to be told.
+
+        Args:
+            load_task: Gives tasks.
+
+        Raises:
+            StoreError: The webhooks cannot be read.
+        """
+        self._load_task = load_task
+        async with self._client.open(), anyio.create_task_group() as self._group:
+            for config, is_behind in await self._store.load_open_push_configs():
+                webhook = self._follow(config)
+                if is_behind:
+                    self._wake(webhook)
+            try:
+                yield
+            finally:
+                await self._finish()
+                self._group.cancel_scope.cancel()
+                self._group = None
+                self._webhooks.clear()
+
+    # --- the webhooks of a task ---------------------------------------------------------------------------------
+
+    async def accept(
+        self, config: TaskPushNotificationConfig, owner: str, *, dialect: str, after: int
+    ) -> PushConfig:
+        """A webhook as it is to be kept, with an id.
+
+        Args:
+            config: What the caller set, with the task's id.
+            owner: Whose task it is.
+            dialect: The version of the protocol that it is to be told in.
+            after: It is told of the events after this number.
+
+        Raises:
+            InvalidParamsError: It cannot be called, or the task has `MAX_CONFIGS` others.
+            StoreError: The others cannot be read.
+        """
+        self._client.guard.check(config)
+        config = config if config.id else config.model_copy(update={"id": str(uuid4())})
+        others = {each.config.id for each in await self._store.load_push_configs(config.task_id, owner)}
+        if len(others - {config.id}) >= MAX_CONFIGS:
+            raise InvalidParamsError(f"a task has at most {MAX_CONFIGS} push notification configs")
+        return PushConfig(owner, dialect, config, after)
+
+    async def create(
+        self, config: TaskPushNotificationConfig, owner: str, *, dialect: str, after: int, is_over: bool
+    ) -> TaskPushNotificationConfig:
+        """Set a webhook for a task of that owner, in the place of the one of the same id, if there is one.
+
+        Args:
+            config: As for `accept`.
+            owner: As for `accept`; the caller of this method has seen to it that the task is theirs.
+            dialect: As for `accept`.
+            after: As for `accept`.
+            is_over: No events follow.
+
+        Returns:
+            The webhook with its id.
+
+        Raises:
+            InvalidParamsError: As `accept`.
+            StoreError: It cannot be kept.
+        """
+        accepted = await self.accept(config, owner, dialect=dialect, after=after)
+        await self._store.put_push_config(accepted)
+        task_id, config_id = accepted.key
+        if not is_over or config_id in self._webhooks.get(task_id, ()):
+            self.notify(task_id, (accepted,))
+        return accepted.config
+
+    async def get(self, task_id: str, config_id: str, owner: str) -> TaskPushNotificationConfig:
+        """One webhook of a task.
+
+        Raises:
+            TaskNotFoundError: It has none of that id (A2A 1.0, section 3.1.8).
+            StoreError: It cannot be read.
+        """
+        for each in await self._store.load_push_configs(task_id, owner):
+            if each.config.id == config_id:
+                return each.config
+        raise TaskNotFoundError("no such push notification config", metadata={"taskId": task_id})
+
+    async def list_configs(
+        self, task_id: str, owner: str, *, limit: int = 0, page_token: str = ""
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """The webhooks of a task, in the order of their ids.
+
+        Args:
+            task_id: The task.
+            owner: Whose it is.
+            limit: How many at most; 0 for all.
+            page_token: Go on after an earlier page.
+
+        Raises:
+            InvalidParamsError: The token is none of ours.
+            StoreError: They cannot be read.
+        """
+        after = _read_token(page_token)
+        found = [each.config for each in await self._store.load_push_configs(task_id, owner)]
+        rest = [config for config in found if config.id > after]
+        page = rest[:limit] if limit else rest
+        token = _page_token(page[-1].id) if len(page) < len(rest) else ""
+        return ListTaskPushNotificationConfigsResponse(configs=tuple(page), next_page_token=token)
+
+    async def delete(self, task_id: str, config_id: str) -> None:
+        """Forget a webhook; it is told nothing more, and a try under way is broken off. Unknown ones are no error.
+
+        Raises:
+            StoreError: It cannot be deleted.
+        """
+        webhook = self._webhooks.get(task_id, {}).get(config_id)
+        if webhook is not None:
+            webhook.scope.cancel()
+            self._forget(webhook)
+        await self._store.delete_push_config(task_id, config_id)
+
+    def notify(self, task_id: str, new: Sequence[PushConfig] = ()) -> None:
+        """Say that a task's status has changed, and that the event of it is kept; returns at once.
+
+        Args:
+            task_id: The task.
+            new: Webhooks that the task has from this event on; they are kept too.
+        """
+        for config in new:
+            self._follow(config)
+        for webhook in self._webhooks.get(task_id, {}).values():
+            self._wake(webhook)
+
+    # --- who has something to be told of ------------------------------------------------------------------------
+
+    def _follow(self, config: PushConfig) -> _Webhook:
+        task_id, config_id = config.key
+        of_task = self._webhooks.setdefault(task_id, {})
+        replaced = of_task.get(config_id)
+        delivered = config.delivered
+        if replaced is not None:
+            replaced.scope.cancel()
+            delivered = replaced.delivered
+        webhook = _Webhook(config.owner, config.dialect, config.config, delivered)
+        of_task[config_id] = webhook
+        return webhook
+
+    def _forget(self, webhook: _Webhook) -> None:
+        task_id = webhook.config.task_id
+        of_task = self._webhooks.get(task_id, {})
+        if of_task.get(webhook.config.id) is webhook:
+            del of_task[webhook.config.id]
+            if not of_task:
+                del self._webhooks[task_id]
+
+    def _wake(self, webhook: _Webhook) -> None:
+        webhook.behind = True
+        if not webhook.running and self._group is not None:
+            webhook.running = True
+            webhook.scope = anyio.CancelScope()
+            self._busy += 1
+            self._group.start_soon(self._run, webhook, name=f"webhook of {webhook.config.task_id}")
+
+    async def _run(self, webhook: _Webhook) -> None:
+        """Tell a webhook everything that there is; nothing that goes wrong with it reaches anybody else."""
+        try:
+            with webhook.scope:
+                while webhook.behind:
+                    webhook.behind = False
+                    await self._catch_up(webhook)
+                if webhook.is_over:
+                    self._forget(webhook)
+        except Stopping:
+            pass  # the next start goes on from here
+        except Exception:
+            logger.exception("a webhook of task %s cannot be told", webhook.config.task_id)
+        finally:
+            webhook.running = False
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
+
+    async def _finish(self) -> None:
+        self._client.stop()
+        with anyio.move_on_after(self._grace, shield=True):
+            while self._busy:
+                self._idle = anyio.Event()
+                await self._idle.wait()
+
+    # --- what it is told ----------------------------------------------------------------------------------------
+
+    async def _catch_up(self, webhook: _Webhook) -> None:
+        """Tell a webhook what it has not been told, until there is nothing more."""
+        while True:
+            try:
+                changes = await self._changes(webhook)
+                if not changes:
+                    return
+                for number, state in changes:
+                    await self._tell_change(webhook, number, state)
+            except (StoreError, A2AError) as error:
+                logger.warning("webhooks of task %s have to wait: %s", webhook.config.task_id, error)
+                await self._client.pause(_STORE_PAUSE)
+
+    async def _changes(self, webhook: _Webhook) -> list[tuple[int, TaskState | None]]:
+        """The changes of status to be told next; one without a state stands for many, up to the newest."""
+        task_id = webhook.config.task_id
+        found = await self._store.load_status_numbers(task_id, webhook.delivered, MAX_BEHIND + 1)
+        return [(found[-1][0], None)] if len(found) > MAX_BEHIND else [*found]
+
+    async def _tell_change(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
+        config = webhook.config
+        if state is None:
+            task = await self._load_task(config.task_id, webhook.owner)
+            number, state = extension_facts(task.metadata)["number"], task.status.state
+            notifications = [(f"{config.task_id}/{number}", _write_task(webhook.dialect, task))]
+        else:
+            notifications = await self._notifications(webhook, number, state)
+        for name, body in notifications:
+            taken = await self._client.tell(
+                config,
+                name,
+                body,
+                media_type="application/json" if webhook.dialect in _OLDER else "application/a2a+json",
+                once=webhook.failing and not state.terminal,
+            )
+            webhook.failing = not taken
+        webhook.delivered, webhook.is_over = number, state.terminal
+        await self._store.mark_delivered(config.task_id, config.id, number)
+
+    async def _notifications(
+        self, webhook: _Webhook, number: int, state: TaskState
+    ) -> list[tuple[str, bytes]]:
+        """What a change of status is told as: names and bodies."""
+        task_id = webhook.config.task_id
+        name = f"{task_id}/{number}"
+        [event] = await self._store.load_events(task_id, number - 1, limit=1)
+        if webhook.dialect in _OLDER:
+            task = _at_event(await self._load_task(task_id, webhook.owner), event)
+            return [(name, _write_task(webhook.dialect, task))]
+        told = [(name, event.body)]
+        if state.terminal:
+            task = await self._load_task(task_id, webhook.owner)
+            told.append((f"{name}/task", _write_task(webhook.dialect, task)))
+        return told
+
+
+def _write_task(dialect: str, task: Task) -> bytes:
+    if dialect not in _OLDER:
+        return StreamResponse(task=task).to_json()
+    if dialect == "0.1":
+        task = task.model_copy(update={"history": ()})  # that version gives none unless it is asked for
+    return _OLDER[dialect].write_result(Operation.GET_TASK, task)
+
+
+def _at_event(task: Task, event: Event) -> Task:
+    """The task as of a change of its status: itself while that is the newest, else no more than the status of then."""
+    told = StreamResponse.model_validate_json(event.body)
+    then = told.task or told.status_update
+    if then is None or then.status == task.status:
+        return task
+    metadata = with_extension_facts({}, number=event.number)
+    return Task(id=task.id, context_id=task.context_id, status=then.status, metadata=metadata)
+
+
+def _page_token(config_id: str) -> str:
+    return base64.urlsafe_b64encode(config_id.encode()).decode().rstrip("=")
+
+
+def _read_token(token: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    except (binascii.Error, ValueError):
+        raise InvalidParamsError("pageToken is not one that this agent gave out") from None

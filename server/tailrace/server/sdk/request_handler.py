@@ -1,0 +1,191 @@
+"""Our engine behind the official SDK's routes: JSON-RPC, HTTP+JSON and gRPC as the SDK serves them.
+
+::
+
+    engine = Engine(Store("sqlite:///tailrace.db"), handler)
+    routes = create_jsonrpc_routes(RequestHandler(Operations(engine)), "/")
+
+    async with engine.running():
+        ...  # serve the routes
+
+The SDK's routes decide what goes over the wire, so what they do not do is not there: SSE ids, and the version that a
+client asks for beyond its first number. The number of an event stands in the extension's facts, and a subscription
+goes on after the number in ``Last-Event-ID``, which the SDK hands through.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from a2a.server.context import ServerCallContext
+from a2a.server.events.event_queue import Event as SdkEvent
+from a2a.server.request_handlers.request_handler import RequestHandler as SdkRequestHandler
+from a2a.types import a2a_pb2
+from google.protobuf.message import Message as ProtoMessage
+
+from tailrace.server.bindings.http import parse_cursor
+from tailrace.server.operations import Caller, Operations
+from tailrace.server.sdk.errors import as_sdk_error
+from tailrace.server.sdk.events import to_sdk_event
+from tailrace.server.sdk.types import from_sdk, to_sdk
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.models import A2AModel, Task
+from tailrace.streaming.a2a.v1_0 import REQUESTS
+
+P = TypeVar("P", bound=ProtoMessage)
+
+CURSOR_HEADER = "last-event-id"
+
+
+def caller_of(context: ServerCallContext) -> Caller:
+    """Who asks, as the SDK's context says: its user, if it is authenticated, and its tenant."""
+    user = context.user
+    return Caller(user.user_name if user.is_authenticated else "", context.tenant)
+
+
+class RequestHandler(SdkRequestHandler):
+    """Answers the SDK's requests out of our engine.
+
+    Every method raises the SDK's own errors, which its routes know how to write; leaving a stream leaves the task
+    running.
+
+    Args:
+        operations: What carries the requests out; its engine must be running.
+        caller: Who asks, of the SDK's context: whose tasks are seen.
+    """
+
+    def __init__(
+        self, operations: Operations, *, caller: Callable[[ServerCallContext], Caller] = caller_of
+    ) -> None:
+        self._operations = operations
+        self._caller = caller
+
+    async def on_message_send(
+        self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
+    ) -> a2a_pb2.Task | a2a_pb2.Message:
+        """SendMessage: the task when it is over or waits, or a direct message."""
+        with _raising_sdk_errors():
+            result = await self._ask(Operation.SEND_MESSAGE, params, context)
+            return (
+                to_sdk(result, a2a_pb2.Task) if isinstance(result, Task) else to_sdk(result, a2a_pb2.Message)
+            )
+
+    def on_message_send_stream(
+        self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[SdkEvent]:
+        """SendStreamingMessage: the task first, then what happens to it."""
+        return self._stream(Operation.SEND_STREAMING_MESSAGE, params, context)
+
+    def on_subscribe_to_task(
+        self, params: a2a_pb2.SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[SdkEvent]:
+        """SubscribeToTask: the task as it stands and what follows, or what follows after a cursor."""
+        return self._stream(Operation.SUBSCRIBE_TO_TASK, params, context)
+
+    async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
+        """GetTask."""
+        return await self._answer(Operation.GET_TASK, params, context, a2a_pb2.Task)
+
+    async def on_list_tasks(
+        self, params: a2a_pb2.ListTasksRequest, context: ServerCallContext
+    ) -> a2a_pb2.ListTasksResponse:
+        """ListTasks."""
+        return await self._answer(Operation.LIST_TASKS, params, context, a2a_pb2.ListTasksResponse)
+
+    async def on_cancel_task(
+        self, params: a2a_pb2.CancelTaskRequest, context: ServerCallContext
+    ) -> a2a_pb2.Task:
+        """CancelTask: the canceled task, its work stopped."""
+        return await self._answer(Operation.CANCEL_TASK, params, context, a2a_pb2.Task)
+
+    async def on_create_task_push_notification_config(
+        self, params: a2a_pb2.TaskPushNotificationConfig, context: ServerCallContext
+    ) -> a2a_pb2.TaskPushNotificationConfig:
+        """CreateTaskPushNotificationConfig."""
+        return await self._answer(
+            Operation.CREATE_PUSH_CONFIG, params, context, a2a_pb2.TaskPushNotificationConfig
+        )
+
+    async def on_get_task_push_notification_config(
+        self, params: a2a_pb2.GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> a2a_pb2.TaskPushNotificationConfig:
+        """GetTaskPushNotificationConfig."""
+        return await self._answer(
+            Operation.GET_PUSH_CONFIG, params, context, a2a_pb2.TaskPushNotificationConfig
+        )
+
+    async def on_list_task_push_notification_configs(
+        self, params: a2a_pb2.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> a2a_pb2.ListTaskPushNotificationConfigsResponse:
+        """ListTaskPushNotificationConfigs."""
+        return await self._answer(
+            Operation.LIST_PUSH_CONFIGS, params, context, a2a_pb2.ListTaskPushNotificationConfigsResponse
+        )
+
+    async def on_delete_task_push_notification_config(
+        self, params: a2a_pb2.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        """DeleteTaskPushNotificationConfig."""
+        with _raising_sdk_errors():
+            await self._ask(Operation.DELETE_PUSH_CONFIG, params, context)
+
+    async def on_get_extended_agent_card(
+        self, params: a2a_pb2.GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> a2a_pb2.AgentCard:
+        """GetExtendedAgentCard."""
+        return await self._answer(Operation.GET_EXTENDED_CARD, params, context, a2a_pb2.AgentCard)
+
+    async def _answer(
+        self, operation: Operation, params: ProtoMessage, context: ServerCallContext, kind: type[P]
+    ) -> P:
+        with _raising_sdk_errors():
+            return to_sdk(await self._ask(operation, params, context), kind)
+
+    async def _ask(self, operation: Operation, params: ProtoMessage, context: ServerCallContext) -> A2AModel:
+        asked = from_sdk(params, REQUESTS[operation])
+        result = await self._operations.answer(operation, asked, self._who(context, asked))
+        return cast("A2AModel", result)  # None for a deletion, where nobody looks at it
+
+    async def _stream(
+        self, operation: Operation, params: ProtoMessage, context: ServerCallContext
+    ) -> AsyncGenerator[SdkEvent]:
+        with _raising_sdk_errors():
+            asked = from_sdk(params, REQUESTS[operation])
+            after = _cursor_of(context) if operation is Operation.SUBSCRIBE_TO_TASK else None
+            stream = await self._operations.stream(operation, asked, self._who(context, asked), after=after)
+            async with aclosing(stream.batches()) as batches:
+                async for events in batches:
+                    for event in events:
+                        yield to_sdk_event(event)
+
+    def _who(self, context: ServerCallContext, asked: A2AModel) -> Caller:
+        # The SDK's routes know the tenant of an address, or of JSON-RPC's params; that of another body is in the request.
+        if not context.tenant:
+            context = context.model_copy(update={"tenant": getattr(asked, "tenant", "")})
+        extensions = self._operations.offer.activated(context.requested_extensions)
+        caller = self._caller(context)
+        send_key = caller.send_key or _sent_with(context).get("idempotency-key", "")
+        return replace(caller, extensions=extensions, send_key=send_key)
+
+
+@contextmanager
+def _raising_sdk_errors() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise as_sdk_error(error) from error
+
+
+def _cursor_of(context: ServerCallContext) -> int | None:
+    """The number after which a subscription goes on."""
+    return parse_cursor(_sent_with(context).get(CURSOR_HEADER, ""), "Last-Event-ID")
+
+
+def _sent_with(context: ServerCallContext) -> Mapping[str, str]:
+    """The headers of a request, or the metadata of a gRPC call."""
+    sent = cast("Mapping[str, str]", context.state.get("headers") or {})
+    grpc_context: Any = context.state.get("grpc_context")
+    if grpc_context is not None:
+        sent = dict(cast("Iterable[tuple[str, str]]", grpc_context.invocation_metadata() or ()))
+    return sent

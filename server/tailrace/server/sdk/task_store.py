@@ -1,0 +1,196 @@
+"""Our store as the official SDK's task store: its tasks in a database of ours.
+
+::
+
+    tasks = TaskStore("sqlite:///agent.db")
+    handler = DefaultRequestHandler(agent_executor=…, task_store=tasks, agent_card=…)
+
+    async with tasks.running():
+        ...  # serve
+
+The SDK saves a whole task with each of its events, so that a long answer costs more with every piece; what many tasks
+save at a time shares transactions. The tables are those of our own server, which can go on with the same file.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Self
+
+import anyio
+from a2a.server.context import ServerCallContext
+from a2a.server.tasks import TaskStore as SdkTaskStore
+from a2a.types import a2a_pb2
+
+from tailrace.server.operations import Caller, page_token, read_page_token
+from tailrace.server.sdk.errors import as_sdk_error, to_sdk_error
+from tailrace.server.sdk.request_handler import caller_of
+from tailrace.server.sdk.types import from_sdk, to_sdk
+from tailrace.server.store import Store, TaskFilter, TaskWrite
+from tailrace.server.writer import GroupWriter
+from tailrace.streaming.a2a.errors import (
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    TaskNotFoundError,
+)
+from tailrace.streaming.a2a.models import Message, Task, TaskStatus
+from tailrace.streaming.a2a.requests import ListTasksRequest
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.task import TaskRecord, agent_message
+from tailrace.wrappers import StoreError
+
+
+class TaskStore(SdkTaskStore):
+    """Keeps the SDK's tasks; also the conversations of `tailrace.server.sdk.AgentExecutor`.
+
+    Every method sees the tasks of its caller alone. They raise the SDK's own errors: InternalError when the database
+    does not work, InvalidAgentResponseError for a task that is not what the protocol allows (the SDK itself checks
+    nothing).
+
+    Args:
+        store: Where to keep them, or the URL of it; opened and closed by `running`.
+        caller: Who asks, of the SDK's context: whose tasks they are.
+    """
+
+    def __init__(
+        self, store: Store | str, *, caller: Callable[[ServerCallContext], Caller] = caller_of
+    ) -> None:
+        self._store = Store(store) if isinstance(store, str) else store
+        self._writer = GroupWriter(self._store)
+        self._caller = caller
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Self]:
+        """Open the database, end what a crash interrupted as FAILED, and keep tasks until the block is left.
+
+        Raises:
+            StoreError: It cannot be opened, or another process has it open.
+        """
+        await self._store.open()
+        try:
+            async with anyio.create_task_group() as writing:
+                writing.start_soon(self._writer.run)
+                await self._end_interrupted_tasks()
+                try:
+                    yield self
+                finally:
+                    self._writer.close()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._store.close()
+
+    async def save(self, task: a2a_pb2.Task, context: ServerCallContext | None = None) -> None:
+        """Keep a task as it stands, in the place of what was kept of it; durable when this returns."""
+        try:
+            model = from_sdk(task, Task)
+        except InvalidParamsError as error:
+            raise to_sdk_error(InvalidAgentResponseError(f"task {task.id}: {error.detail}")) from None
+        await self._keep(TaskWrite(model.id, self._owner(context), model.context_id, (), model))
+
+    async def create(self, task: a2a_pb2.Task, context: ServerCallContext | None = None) -> a2a_pb2.Task:
+        """Keep a task that is new.
+
+        Raises:
+            InvalidParamsError: The SDK's own: there is one of that id already.
+        """
+        if await self._store.holds_task(task.id):
+            raise to_sdk_error(InvalidParamsError("there is a task of this id already"))
+        await self.save(task, context)
+        return task
+
+    async def update(self, task: a2a_pb2.Task, context: ServerCallContext | None = None) -> a2a_pb2.Task:
+        """Keep a task that is there already.
+
+        Raises:
+            TaskNotFoundError: The SDK's own: the caller has no such task.
+        """
+        if await self.get(task.id, context) is None:
+            raise to_sdk_error(TaskNotFoundError(metadata={"taskId": task.id}))
+        await self.save(task, context)
+        return task
+
+    async def get(self, task_id: str, context: ServerCallContext | None = None) -> a2a_pb2.Task | None:
+        """The task; None when the caller has none of that id."""
+        try:
+            stored = await self._store.load_task(task_id, self._owner(context))
+            return to_sdk(stored.task, a2a_pb2.Task) if stored is not None else None
+        except Exception as error:
+            raise as_sdk_error(error) from error
+
+    async def list(
+        self, params: a2a_pb2.ListTasksRequest | None = None, context: ServerCallContext | None = None
+    ) -> a2a_pb2.ListTasksResponse:
+        """The caller's tasks that match, the one with the newest status first, a page at a time; all when None.
+
+        Raises:
+            InvalidParamsError: The SDK's own: a filter, or the token of a page, is none.
+        """
+        try:
+            asked = from_sdk(params, ListTasksRequest) if params is not None else ListTasksRequest()
+            wanted = TaskFilter(asked.context_id, asked.status, asked.status_timestamp_after)
+            after = read_page_token(asked.page_token, wanted) if asked.page_token else None
+            rows, total = await self._store.list_tasks(
+                self._owner(context), wanted, after=after, limit=asked.page_size + 1
+            )
+            page = rows[: asked.page_size]
+            return a2a_pb2.ListTasksResponse(
+                tasks=[to_sdk(task, a2a_pb2.Task) for _, task in page],
+                next_page_token=page_token(page[-1][0], wanted) if len(rows) > len(page) else "",
+                page_size=len(page),
+                total_size=total,
+            )
+        except Exception as error:
+            raise as_sdk_error(error) from error
+
+    async def delete(  # pyright: ignore[reportIncompatibleMethodOverride] — the SDK's says nothing, the older one did
+        self, task_id: str, context: ServerCallContext | None = None
+    ) -> bool:
+        """Forget a task, with its events and what was said in it; says whether the caller had one of that id."""
+        try:
+            return await self._store.delete_task(task_id, self._owner(context))
+        except StoreError as error:
+            raise as_sdk_error(error) from error
+
+    # --- conversations ------------------------------------------------------------------------------------------
+
+    async def load_conversation(self, context_id: str, owner: str, limit: int) -> Sequence[Message]:
+        """The newest messages of a conversation, oldest first."""
+        return await self._store.load_conversation(context_id, owner, limit)
+
+    async def remember(self, context_id: str, owner: str, task_id: str, said: Sequence[Message]) -> None:
+        """Add messages to a conversation; durable when this returns."""
+        await self._keep(TaskWrite(task_id, owner, context_id, (), said=said))
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    async def _keep(self, write: TaskWrite) -> None:
+        done = anyio.Event()
+        failure: StoreError | None = None
+
+        def outcome(_events: object, error: StoreError | None) -> None:
+            nonlocal failure
+            failure = error
+            done.set()
+
+        self._writer.put(write, outcome)
+        await done.wait()
+        if failure is not None:
+            raise as_sdk_error(failure) from failure
+
+    async def _end_interrupted_tasks(self) -> None:
+        """Nobody works on what was being worked on when the process ended."""
+        for task_id, owner in await self._store.load_unfinished():
+            stored = await self._store.load_task(task_id, owner)
+            if stored is None:
+                continue
+            record = TaskRecord(stored.task, stored.number)
+            while events := await self._store.load_events(task_id, record.number):
+                for event in events:
+                    record.replay(event)
+            said = agent_message("the server stopped unexpectedly before the answer was complete")
+            status = TaskStatus(state=TaskState.FAILED, message=said, timestamp=datetime.now(UTC))
+            task = record.snapshot().model_copy(update={"status": status})
+            await self._keep(TaskWrite(task_id, owner, record.context_id, (), task))
+
+    def _owner(self, context: ServerCallContext | None) -> str:
+        return self._caller(context or ServerCallContext()).owner

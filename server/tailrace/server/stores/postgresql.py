@@ -1,0 +1,206 @@
+"""PostgreSQL: one connection that writes and holds a lock that no other server can have, and a few that read.
+
+The lock is the session's: whoever has it is the one who writes. When the connection is lost, the lock is taken again
+with the next one, before anything is written; so of two servers, never both write.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import anyio
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from tailrace.server.stores.database import Database, Work, engine_options, is_lost_connection
+from tailrace.server.stores.versions import bring_up_to_date
+from tailrace.wrappers import ConfigurationError, StoreError
+
+READERS = 5
+"""Connections that read; as many more for a while when all are in use."""
+
+CONNECT_SECONDS = 10.0
+COMMAND_SECONDS = 60.0
+"""How long the database has to take a connection, and to carry out one statement."""
+
+# The database itself finds out when the machine of a server is gone, and lets go of its lock within a minute.
+_SESSION = {
+    "application_name": "tailrace",
+    "jit": "off",  # for short statements it costs more than it gains
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+
+_TAKE_LOCK = text("SELECT pg_try_advisory_lock(hashtextextended('tailrace:' || current_schema(), 0))")
+
+T = TypeVar("T")
+
+# By the beginning of the SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_WORDS = {
+    "28": "the database does not let this user in; see the user and password in TAILRACE_STORE",
+    "3D": "there is no such database; make it with CREATE DATABASE",
+    "42501": "the database user may not do this; it needs to own the tables",
+    "25006": "the database may only be read",
+    "53100": "the database's disk is full",
+    "53": "the database has no room for this",
+    "55P03": "somebody else has the tables locked",
+    "57": "the database is being shut down or started",
+}
+_TEMPORARY = ("08", "25006", "40", "53", "55", "57", "58")
+
+
+class PostgresqlDatabase(Database):
+    """A PostgreSQL database.
+
+    Args:
+        url: Its address; ``sslmode`` and a ``host`` that is a folder (a socket) as in libpq, and ``timeout`` and
+            ``command_timeout`` in the place of `CONNECT_SECONDS` and `COMMAND_SECONDS`.
+
+    Raises:
+        ConfigurationError: The driver is not installed.
+    """
+
+    def __init__(self, url: URL) -> None:
+        try:
+            import asyncpg
+        except ImportError:
+            raise ConfigurationError(
+                "TAILRACE_STORE: PostgreSQL needs a driver: pip install 'tailrace[postgres]'"
+            ) from None
+        self._driver_errors = (asyncpg.PostgresError, asyncpg.InterfaceError)
+        query: dict[str, Any] = dict(url.query)
+        try:
+            self._patience = {
+                name: float(query.pop(name, seconds))
+                for name, seconds in (("timeout", CONNECT_SECONDS), ("command_timeout", COMMAND_SECONDS))
+            }
+        except (TypeError, ValueError):
+            raise ConfigurationError("TAILRACE_STORE: the timeouts in the address must be numbers") from None
+        if "sslmode" in query:
+            query["ssl"] = query.pop("sslmode")
+        self._url = url.set(drivername="postgresql+asyncpg", query=query)
+        self._engine: AsyncEngine | None = None
+        self._connection: AsyncConnection | None = None
+        self._writing = anyio.Lock(fast_acquire=True)
+
+    async def open(self) -> None:
+        """As `Database.open`."""
+        self._engine = create_async_engine(
+            self._url,
+            pool_size=READERS + 1,
+            max_overflow=READERS,
+            pool_pre_ping=True,
+            connect_args={**self._patience, "server_settings": dict(_SESSION)},
+            **engine_options(),
+        )
+        try:
+            await _to_its_end(self._open(self._engine))
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.close()
+            raise
+
+    async def _open(self, engine: AsyncEngine) -> None:
+        try:
+            with self.translating("open the store", *self._driver_errors):
+                self._connection = await engine.connect()
+                await self._transaction(self._connection, bring_up_to_date)
+        except TypeError as error:  # the driver's, for an option in the address that it has not
+            raise ConfigurationError(
+                f"TAILRACE_STORE: an option of the address is not known: {error}"
+            ) from None
+
+    async def close(self) -> None:
+        """As `Database.close`."""
+        connection, engine = self._connection, self._engine
+        self._connection = self._engine = None
+        async with self._writing:
+            if connection is not None:
+                await connection.close()
+        if engine is not None:
+            await engine.dispose()
+
+    async def write(self, work: Work[T]) -> T:
+        """As `Database.write`."""
+        return await _to_its_end(self._write(work))
+
+    async def _write(self, work: Work[T]) -> T:
+        async with self._writing:
+            if self._connection is None:
+                raise StoreError("the store is closed")
+            with self.translating("write to the store", *self._driver_errors):
+                return await self._transaction(self._connection, work)
+
+    async def _transaction(self, connection: AsyncConnection, work: Work[T]) -> T:
+        async with connection.begin():
+            return await connection.run_sync(_holding_lock, work)
+
+    async def read(self, work: Work[T]) -> T:
+        """As `Database.read`."""
+        return await _to_its_end(self._read(work))
+
+    async def _read(self, work: Work[T]) -> T:
+        if self._engine is None:
+            raise StoreError("the store is closed")
+        with self.translating("read from the store", *self._driver_errors):
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(work)
+
+    def is_temporary(self, error: Exception) -> bool:
+        """As `Database.is_temporary`."""
+        if isinstance(error, OSError | OperationalError | InterfaceError) or is_lost_connection(error):
+            return True
+        return _state_of(getattr(error, "orig", None) or error).startswith(_TEMPORARY)
+
+    def explain(self, cause: BaseException) -> str:
+        """As `Database.explain`."""
+        if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
+            return f"there is no database at {self._url.render_as_string(hide_password=True)}"
+        if isinstance(cause, TimeoutError):
+            return "the database does not answer"
+        state = _state_of(cause)
+        return next((words for code, words in _WORDS.items() if state.startswith(code)), "")
+
+
+def _state_of(error: BaseException) -> str:
+    return getattr(error, "sqlstate", None) or ""
+
+
+def _holding_lock(connection: Connection, work: Work[T]) -> T:
+    """Do something on a connection that holds the lock, which a new one takes first.
+
+    Two servers on one database would each take the other's running tasks for interrupted ones, and give the same
+    numbers to different events.
+    """
+    if "tailrace" not in connection.info:  # of the session, and gone with it
+        if not connection.scalar(_TAKE_LOCK):
+            raise StoreError(
+                "the store is in use by another process, which holds its lock: one server a database"
+            )
+        connection.info["tailrace"] = "holds the lock"
+    return work(connection)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await something to its end, and be cancelled then.
+
+    A statement that is broken off halfway costs its connection; that of the writer, with the lock, is not to be lost
+    because somebody did not want to wait. A task of its own, as a scope's shield does not keep off a cancellation that
+    comes from outside anyio (gRPC's).
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # seen
+        raise cancelled
+    return task.result()

@@ -1,0 +1,249 @@
+"""SQLite: one thread that writes, a few that read beside it, and a file that no other process may have open.
+
+The driver is blocking: a transaction is run as a whole in a thread, and so cannot be broken off halfway by whoever
+waited for it. A database in memory has one connection, which the thread that writes uses for reading, too.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import anyio
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from tailrace.server.stores.database import Database, Work, engine_options
+from tailrace.server.stores.versions import bring_up_to_date, is_up_to_date
+from tailrace.wrappers import StoreError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
+logger = logging.getLogger("tailrace.server")
+
+READERS = 4
+"""Threads that read, and connections for them."""
+
+CHECK_SECONDS = 5.0
+"""How long a file that was not closed in good order is checked for damage before it is used."""
+
+T = TypeVar("T")
+
+# By the primary code of a result: https://sqlite.org/rescode.html
+_WORDS = {
+    sqlite3.SQLITE_BUSY: "another program has the database locked",
+    sqlite3.SQLITE_LOCKED: "another program has the database locked",
+    sqlite3.SQLITE_READONLY: "the file, or its folder, may not be written to",
+    sqlite3.SQLITE_IOERR: "the disk cannot be read or written",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup, or move it away to begin anew",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_CANTOPEN: "the file, or one beside it, cannot be opened or made",
+    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database, or its beginning is damaged",
+}
+
+
+class SqliteDatabase(Database):
+    """A SQLite file, or a database in memory.
+
+    Args:
+        url: Its address; without a file name it is in memory. ``timeout``: seconds to wait for a lock (5).
+    """
+
+    def __init__(self, url: URL) -> None:
+        self._url = url.set(drivername="sqlite")
+        self._path = "" if url.database == ":memory:" else url.database or ""
+        self._engine: Engine | None = None
+        self._connection: Connection | None = None
+        self._writing: ThreadPoolExecutor | None = None
+        self._reading: ThreadPoolExecutor | None = None
+        self._lock: IO[bytes] | None = None
+        self._is_whole = False
+
+    async def open(self) -> None:
+        """As `Database.open`; a file that was not closed in good order is checked for `CHECK_SECONDS`."""
+        self._writing = ThreadPoolExecutor(1, "store-writer")
+        self._reading = ThreadPoolExecutor(READERS, "store-reader") if self._path else self._writing
+        try:
+            await self._run(self._writing, lambda: self._open())
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(StoreError):  # what was wrong before is told
+                await self.close()
+            raise
+
+    def _open(self) -> None:
+        with self.translating("open the store"):
+            is_unclean = False
+            if self._path:
+                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+                self._lock = _lock(f"{self._path}.lock")
+                # SQLite removes its log when the last connection is closed, also of a file that is damaged.
+                is_unclean = bool(self._lock.read()) or _size(f"{self._path}-wal") > 0
+                _mark(self._lock, b"open\n")
+            pool: dict[str, Any] = {"poolclass": StaticPool}
+            if self._path:
+                pool = {"poolclass": QueuePool, "pool_size": READERS + 1, "max_overflow": 0}
+            self._engine = create_engine(
+                self._url, connect_args={"check_same_thread": False}, **pool, **engine_options()
+            )
+            event.listen(self._engine, "connect", _set_pragmas)
+            self._connection = self._engine.connect()
+            if is_unclean:
+                _check(self._connection, self._path)
+            self._is_whole = True
+            with self._connection.begin():
+                if is_up_to_date(self._connection):
+                    return
+            with self._connection.begin():
+                # What it does is done wholly or not at all; the driver itself begins at a row's change only.
+                self._connection.exec_driver_sql("BEGIN IMMEDIATE")
+                bring_up_to_date(self._connection)
+
+    async def close(self) -> None:
+        """As `Database.close`."""
+        writing, reading = self._writing, self._reading
+        self._writing = self._reading = None
+        if writing is None or reading is None:
+            return
+        if reading is not writing:
+            await self._run(writing, lambda: reading.shutdown())
+        await self._run(writing, lambda: self._close())
+        writing.shutdown()
+
+    def _close(self) -> None:
+        connection, engine, lock = self._connection, self._engine, self._lock
+        is_whole, self._is_whole = self._is_whole, False
+        self._connection = self._engine = self._lock = None
+        with self.translating("close the store"):
+            try:
+                with ExitStack() as closing:  # the connection first, and whatever comes of that, the rest
+                    if engine is not None:
+                        closing.callback(engine.dispose)
+                    if connection is not None:
+                        closing.callback(connection.close)
+                if lock is not None and is_whole:
+                    _mark(lock, b"")
+            finally:
+                if lock is not None:
+                    lock.close()
+
+    async def write(self, work: Work[T]) -> T:
+        """As `Database.write`: in the thread that writes, where they stand in line."""
+        return await self._run(self._writing, lambda: self._transaction(work))
+
+    def _transaction(self, work: Work[T]) -> T:
+        connection = self._connection
+        if connection is None:
+            raise StoreError("the store is closed")
+        with self.translating("write to the store"), connection.begin():
+            return work(connection)
+
+    async def read(self, work: Work[T]) -> T:
+        """As `Database.read`: in one of a few threads."""
+        return await self._run(self._reading, lambda: self._look(work))
+
+    def _look(self, work: Work[T]) -> T:
+        if self._engine is None:
+            raise StoreError("the store is closed")
+        with self.translating("read from the store"), self._engine.connect() as connection:
+            return work(connection)
+
+    async def _run(self, threads: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
+        if threads is None:
+            raise StoreError("the store is closed")
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    def is_temporary(self, error: Exception) -> bool:
+        """As `Database.is_temporary`."""
+        return isinstance(error, OperationalError | OSError)
+
+    def explain(self, cause: BaseException) -> str:
+        """As `Database.explain`."""
+        return _WORDS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, "")
+
+
+def _set_pragmas(connection: Any, _record: object) -> None:
+    """Readers beside one writer, and a commit that survives the end of the process (not of the machine)."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _check(connection: Connection, path: str) -> None:
+    """Look for damage in a file that was not closed in good order, for a time that is bounded.
+
+    Raises:
+        StoreError: It is damaged.
+    """
+    driver: Any = connection.connection.driver_connection
+    done = threading.Event()
+
+    def break_off() -> None:
+        # Again and again: SQLite forgets what comes before the check has begun.
+        wait = CHECK_SECONDS
+        while not done.wait(wait):
+            driver.interrupt()
+            wait = 0.001
+
+    clock = threading.Thread(target=break_off, name="store-check")
+    clock.start()
+    try:
+        [found] = driver.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        logger.info("%s was not closed in good order; no damage found in %g s", path, CHECK_SECONDS)
+        return
+    finally:
+        done.set()
+        clock.join()
+    if found != "ok":
+        raise StoreError(
+            f"cannot open the store: {_WORDS[sqlite3.SQLITE_CORRUPT]} ({path}: {' '.join(found.split())})",
+            temporary=False,
+        )
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _mark(file: IO[bytes], mark: bytes) -> None:
+    """Write into the file that is held whether the database is open: it says so still after a crash."""
+    file.seek(0)
+    file.truncate()
+    file.write(mark)
+    file.flush()
+
+
+def _lock(path: str) -> IO[bytes]:
+    """Hold a file so that no other process can; it is let go when this one ends, however it ends.
+
+    Two servers on one file would each take the other's running tasks for interrupted ones, and give the same
+    numbers to different events.
+    """
+    file = Path(path).open("a+b")  # held until the store is closed
+    file.seek(0)
+    if fcntl is None:
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise StoreError(
+            f"the store is in use by another process, which holds {path}: one server a database"
+        ) from None
+    return file

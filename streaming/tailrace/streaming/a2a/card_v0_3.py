@@ -1,0 +1,110 @@
+"""The agent card of A2A 0.3, made from that of 1.0.
+
+Source: A2A 0.3.0, ``types/src/types.ts``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tailrace.streaming.a2a.models import AgentCard
+
+Fields = dict[str, Any]
+
+_VERSION = "0.3.0"
+
+# The members of a 1.0 scheme and what 0.3 (OpenAPI) calls the type of such a scheme.
+_SCHEMES = {
+    "apiKeySecurityScheme": "apiKey",
+    "httpAuthSecurityScheme": "http",
+    "oauth2SecurityScheme": "oauth2",
+    "openIdConnectSecurityScheme": "openIdConnect",
+    "mtlsSecurityScheme": "mutualTLS",
+}
+
+
+def write_card(card: AgentCard) -> Fields:
+    """The card as a client of 0.3 (or 0.2) reads it.
+
+    The interfaces of version 0.3 are its addresses, the first one the main one; where the card names none, those of
+    1.0 are taken.
+    """
+    fields = card.to_dict()
+    fields.pop("signatures", None)  # they are over the card in the form of 1.0
+    interfaces: list[Fields] = fields.pop("supportedInterfaces")
+    spoken = [each for each in interfaces if each["protocolVersion"].startswith("0.")] or interfaces
+    extended = fields["capabilities"].pop("extendedAgentCard", False)
+    schemes = fields.pop("securitySchemes", {})
+    requirements = fields.pop("securityRequirements", [])
+    fields |= {
+        "protocolVersion": _VERSION,
+        "url": spoken[0]["url"],
+        "preferredTransport": spoken[0]["protocolBinding"],
+        "additionalInterfaces": [
+            {"url": each["url"], "transport": each["protocolBinding"]} for each in spoken
+        ],
+        "skills": [_skill(skill) for skill in fields["skills"]],
+    }
+    if extended:
+        fields["supportsAuthenticatedExtendedCard"] = True
+    if schemes:
+        fields["securitySchemes"] = {name: _scheme(scheme) for name, scheme in schemes.items()}
+    if requirements:
+        fields["security"] = [_requirement(each) for each in requirements]
+    return fields
+
+
+def write_proto_card(card: AgentCard) -> Fields:
+    """The card in the ProtoJSON of the 0.3 proto, as gRPC carries it: schemes and requirements are those of 1.0."""
+    fields = write_card(card)
+    new = card.to_dict()
+    for skill, given in zip(fields["skills"], new["skills"], strict=True):
+        skill.pop("security", None)
+        if given.get("securityRequirements"):
+            skill["security"] = given["securityRequirements"]
+    kept = {"securitySchemes": "securitySchemes", "security": "securityRequirements"}
+    return fields | {name: new[given] for name, given in kept.items() if new.get(given)}
+
+
+def merge_cards(card: AgentCard) -> Fields:
+    """One card that clients of 1.0 and of 0.3 can both read: each leaves out what it does not know.
+
+    The members of 1.0 are as they are, but not signed: a signature is over a card without those of 0.3.
+    """
+    new = card.to_dict()
+    new.pop("signatures", None)
+    return _merged(new, write_card(card))
+
+
+def _merged(new: Fields, old: Fields) -> Fields:
+    """The members of both; of what both have and cannot be merged, the first one's."""
+    merged = old | new
+    for name in old.keys() & new.keys():
+        if isinstance(new[name], dict) and isinstance(old[name], dict):
+            merged[name] = _merged(new[name], old[name])
+        elif name == "skills":
+            skills = zip(cast("list[Fields]", new[name]), cast("list[Fields]", old[name]), strict=True)
+            merged[name] = [_merged(one, other) for one, other in skills]
+    return merged
+
+
+def _skill(fields: Fields) -> Fields:
+    skill = {name: value for name, value in fields.items() if name != "securityRequirements"}
+    if fields.get("securityRequirements"):
+        skill["security"] = [_requirement(each) for each in fields["securityRequirements"]]
+    return skill
+
+
+def _scheme(wrapped: Mapping[str, Any]) -> Fields:
+    for name, kind in _SCHEMES.items():
+        if name in wrapped:
+            scheme = dict(cast("Mapping[str, Any]", wrapped[name]))
+            if kind == "apiKey":
+                scheme["in"] = scheme.pop("location", "header")
+            return {"type": kind, **scheme}
+    return dict(wrapped)
+
+
+def _requirement(requirement: Mapping[str, Any]) -> Fields:
+    """``{"schemes": {"name": {"list": [scope]}}}`` → ``{"name": [scope]}``."""
+    schemes = cast("Mapping[str, Mapping[str, Any]]", requirement.get("schemes", {}))
+    return {name: list(scopes.get("list", ())) for name, scopes in schemes.items()}

@@ -1,0 +1,74 @@
+"""A2A 1.0: the object model itself, so that events and results go out as they are kept."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+from pydantic import ValidationError
+
+from tailrace.streaming.a2a.dialect import Dialect, Operation
+from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError
+from tailrace.streaming.a2a.models import A2AModel, Message, Task
+from tailrace.streaming.a2a.requests import (
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTasksRequest,
+    SendMessageRequest,
+    SendMessageResponse,
+    SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
+)
+from tailrace.streaming.task import Event
+
+REQUESTS: Mapping[Operation, type[A2AModel]] = {
+    Operation.SEND_MESSAGE: SendMessageRequest,
+    Operation.SEND_STREAMING_MESSAGE: SendMessageRequest,
+    Operation.GET_TASK: GetTaskRequest,
+    Operation.LIST_TASKS: ListTasksRequest,
+    Operation.CANCEL_TASK: CancelTaskRequest,
+    Operation.SUBSCRIBE_TO_TASK: SubscribeToTaskRequest,
+    Operation.CREATE_PUSH_CONFIG: TaskPushNotificationConfig,
+    Operation.GET_PUSH_CONFIG: GetTaskPushNotificationConfigRequest,
+    Operation.LIST_PUSH_CONFIGS: ListTaskPushNotificationConfigsRequest,
+    Operation.DELETE_PUSH_CONFIG: DeleteTaskPushNotificationConfigRequest,
+    Operation.GET_EXTENDED_CARD: GetExtendedAgentCardRequest,
+}
+"""What each operation takes."""
+
+
+class Version10(Dialect):
+    """A2A 1.0, with the ProtoJSON of its ``a2a.proto``."""
+
+    version = "1.0"
+    methods: ClassVar[Mapping[str, Operation]] = {str(operation): operation for operation in Operation}
+
+    def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
+        """The request, validated."""
+        try:
+            return REQUESTS[operation].model_validate(dict(params))
+        except ValidationError as error:
+            raise InvalidParamsError.from_validation(error) from None
+
+    def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
+        """The result as it is; what was sent is wrapped in a ``SendMessageResponse``."""
+        if result is None:
+            return b"{}"
+        if operation is Operation.SEND_MESSAGE:
+            sent = cast("Task | Message", result)
+            result = (
+                SendMessageResponse(task=sent)
+                if isinstance(sent, Task)
+                else SendMessageResponse(message=sent)
+            )
+        return result.to_json()
+
+    def write_event(self, event: Event, *, closes: bool) -> bytes:
+        """The body as it was kept."""
+        return event.body
+
+    def write_error(self, error: A2AError) -> dict[str, Any]:
+        """Code, message and typed details."""
+        return error.to_jsonrpc()

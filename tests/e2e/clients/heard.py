@@ -1,0 +1,117 @@
+"""What clients heard, in one form whichever version they speak and however their objects look as JSON."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+Fields = dict[str, Any]
+
+_MEMBERS = {"task": "task", "statusUpdate": "status", "artifactUpdate": "artifact", "message": "message"}
+_KINDS = {
+    "task": "task",
+    "status-update": "status",
+    "artifact-update": "artifact",
+    "message": "message",
+    "folded": "folded",
+}
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An event of a stream.
+
+    Attributes:
+        kind: ``task``, ``status``, ``artifact``, ``message``; ``folded`` is the task that a client has made of a
+            stream, at its end.
+        fields: The object itself.
+    """
+
+    kind: str
+    fields: Fields
+
+    @property
+    def task_id(self) -> str:
+        return self.fields["id"] if self.kind in ("task", "folded") else self.fields["taskId"]
+
+    @property
+    def state(self) -> str:
+        """The state in the words of 0.3; empty where there is none."""
+        return state_of(self.fields) if "status" in self.fields else ""
+
+    @property
+    def text(self) -> str:
+        """The text of an artifact's chunk."""
+        return _text(self.fields["artifact"])
+
+    @property
+    def artifact_id(self) -> str:
+        return self.fields["artifact"]["artifactId"]
+
+    @property
+    def append(self) -> bool:
+        return bool(self.fields.get("append"))
+
+    @property
+    def last(self) -> bool:
+        return bool(self.fields.get("lastChunk"))
+
+    @property
+    def final(self) -> bool:
+        return bool(self.fields.get("final"))
+
+
+def read_event(fields: Fields) -> Heard:
+    """An event, from the JSON of 1.0 (a member says what it is) or of 0.3 (``kind`` does)."""
+    if "kind" in fields:
+        return Heard(_KINDS[fields["kind"]], fields)
+    [(member, value)] = fields.items()
+    return Heard(_MEMBERS[member], value)
+
+
+def task_of(answer: Fields) -> Fields:
+    """The task that was sent back, bare in 0.3 and wrapped in 1.0."""
+    return answer.get("task", answer)
+
+
+def state_of(task: Fields) -> str:
+    """A task's state, in the words of 0.3."""
+    return task["status"]["state"].removeprefix("TASK_STATE_").lower().replace("_", "-")
+
+
+def texts_of(task: Fields) -> list[str]:
+    """The text of each of a task's artifacts."""
+    return [_text(artifact) for artifact in task.get("artifacts", [])]
+
+
+def data_of(message: Fields) -> list[Any]:
+    """The data of a message's parts."""
+    return [part["data"] for part in message["parts"] if "data" in part]
+
+
+def said_in(task: Fields) -> list[str]:
+    """The texts of a task's history."""
+    return [_text(message) for message in task.get("history", [])]
+
+
+def fold(events: Iterable[Heard]) -> dict[str, str]:
+    """The text of each artifact that a reader of these events has: chunks are added, whole copies replace."""
+    artifacts: dict[str, str] = {}
+    for event in events:
+        if event.kind == "task":
+            found = event.fields.get("artifacts", [])
+            artifacts |= {artifact["artifactId"]: _text(artifact) for artifact in found}
+        elif event.kind == "artifact":
+            so_far = artifacts[event.artifact_id] if event.append else ""
+            artifacts[event.artifact_id] = so_far + event.text
+    return artifacts
+
+
+def text_heard(events: Iterable[Heard]) -> str:
+    """All text, where there is one artifact at most."""
+    artifacts = fold(events)
+    assert len(artifacts) <= 1
+    return "".join(artifacts.values())
+
+
+def _text(holder: Fields) -> str:
+    return "".join(part.get("text", "") for part in holder.get("parts", []))

@@ -1,0 +1,155 @@
+"""A client's program, run and spoken to by a test: commands as lines of JSON in, what came of them as lines out."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self, cast
+
+import anyio
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
+
+from e2e.clients.heard import Heard, read_event
+from e2e.clients.kinds import Kind
+
+TESTS = Path(__file__).parents[2]
+
+Line = dict[str, Any]
+
+
+class RefusedError(Exception):
+    """What a client threw.
+
+    Attributes:
+        type: The name of its class.
+        message: What it says.
+        code: That of JSON-RPC, HTTP or gRPC, where there is one.
+    """
+
+    def __init__(self, type: str, message: str, code: object) -> None:
+        super().__init__(f"{type}: {message} ({code})")
+        self.type = type
+        self.message = message
+        self.code = code
+
+
+class Answer:
+    """What comes of one command: events, as an async iterator, and at their end a result.
+
+    Attributes:
+        result: What the client returned, once everything else was read.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.result: Any = None
+        self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
+
+    def add(self, line: Line | None) -> None:
+        """The program printed a line for this command; None when it has ended."""
+        self._lines.put_nowait(line)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Heard:
+        line = await self._lines.get()
+        if line is None:
+            raise RuntimeError("the client's program has ended")
+        if "event" in line:
+            return read_event(line["event"])
+        if "error" in line:
+            raise RefusedError(**line["error"])
+        self.result = line["result"]
+        raise StopAsyncIteration
+
+
+class Client:
+    """A client's program while it runs."""
+
+    def __init__(self, kind: Kind, process: Process) -> None:
+        self.kind = kind
+        self._process = process
+        self._answers: dict[int, Answer] = {}
+        self._count = 0
+
+    async def stream(self, do: str, **fields: object) -> Answer:
+        """Tell the client to do something that gives a stream of events."""
+        self._count += 1
+        answer = self._answers[self._count] = Answer(self._count)
+        await self._tell({"id": self._count, "do": do, **fields})
+        return answer
+
+    async def events(self, do: str, **fields: object) -> list[Heard]:
+        """All events of a stream, to its end.
+
+        Raises:
+            RefusedError: The client threw something.
+        """
+        return [event async for event in await self.stream(do, **fields)]
+
+    async def ask(self, do: str, **fields: object) -> Any:
+        """Tell the client to do something that gives one answer.
+
+        Raises:
+            RefusedError: The client threw something.
+        """
+        answer = await self.stream(do, **fields)
+        async for event in answer:
+            raise AssertionError(f"an event came of {do}: {event}")
+        return answer.result
+
+    async def leave(self, answer: Answer) -> None:
+        """Have the client drop a stream, and wait until it has."""
+        await self._tell({"do": "leave", "of": answer.number})
+        async for _ in answer:
+            pass
+        assert answer.result == "left"
+
+    async def _tell(self, command: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        await self._process.stdin.send(json.dumps(command).encode() + b"\n")
+
+    async def listen(self) -> None:
+        """Hand on what the program prints, until it ends."""
+        assert self._process.stdout is not None
+        rest = ""
+        async for text in TextReceiveStream(self._process.stdout):
+            *lines, rest = (rest + text).split("\n")
+            for line in lines:
+                said = cast("Line", json.loads(line))
+                number = said["id"]
+                answer = self._answers[number] if "event" in said else self._answers.pop(number)
+                answer.add(said)
+        for answer in self._answers.values():
+            answer.add(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the program by ending its input."""
+        assert self._process.stdin is not None
+        await self._process.stdin.aclose()
+        with anyio.move_on_after(10):
+            await self._process.wait()
+
+
+@asynccontextmanager
+async def running_client(kind: Kind, url: str, *arguments: str) -> AsyncGenerator[Client]:
+    """Run a client's program while the block runs."""
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    command = [*kind.command, url, kind.binding, *arguments]
+    # Its errors go where the test's do.
+    async with await anyio.open_process(
+        command, stdin=subprocess.PIPE, stderr=None, env=environment
+    ) as process:
+        client = Client(kind, process)
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.listen)
+            async with client:
+                yield client

@@ -1,0 +1,98 @@
+"""One case: which body, what happens to it, and in which reads it arrives. Small enough to be written down."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from fuzz.corpus import Seed, seeds, vocabulary
+from fuzz.mutations import NAMES, mutate
+from tailrace.wrappers.providers import FORMATS
+
+_SHORT = 2000  # only bodies below this many bytes arrive byte by byte
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is done to which body.
+
+    Attributes:
+        format: The format of the body, and of the decoder that reads it.
+        body: Which of the format's bodies, counted from 0, modulo how many there are.
+        other: Which body of another format (or of the same one) is mixed in, where a mutation mixes.
+        steps: Mutations, each by its name and the number from which its choices follow.
+        reads: The number from which the cuts between reads follow.
+        bound: On one event, in bytes; 0 for the decoder's own.
+        think_tags: Reasoning in the text is to be told apart.
+        detecting: The decoder has to find out the format.
+    """
+
+    format: str
+    body: int
+    other: int
+    steps: tuple[tuple[str, int], ...]
+    reads: int
+    bound: int = 0
+    think_tags: bool = False
+    detecting: bool = False
+
+    def build(self) -> bytes:
+        """The mutated body."""
+        body = _nth(seeds(self.format), self.body).body
+        other = _nth(_all_seeds(self.format), self.other).body
+        words = vocabulary(self.format)
+        for name, number in self.steps:
+            body = mutate(name, number, body, other, words)
+        return body
+
+    def to_json(self) -> str:
+        """As text, for `from_json`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Case":
+        """The case of a text."""
+        fields: dict[str, Any] = json.loads(text)
+        steps = tuple((str(name), int(number)) for name, number in fields.pop("steps"))
+        return cls(**fields, steps=steps)
+
+    @classmethod
+    def random(cls, rng: Random, format: str) -> "Case":
+        """A case out of all."""
+        count = min(12, 1 + int(rng.expovariate(0.5)))
+        return cls(
+            format,
+            rng.randrange(1 << 16),
+            rng.randrange(1 << 16),
+            tuple((rng.choice(NAMES), rng.randrange(1 << 32)) for _ in range(count)),
+            rng.randrange(1 << 32),
+            rng.choice((0, 0, 0, 0, 0, 0, 0, 300)),
+            rng.random() < 0.3,
+            rng.random() < 0.05,
+        )
+
+
+def cut(body: bytes, number: int) -> list[bytes]:
+    """The body in reads, whose sizes follow from the number."""
+    rng = Random(number)
+    way = rng.randrange(4)
+    if way == 0 and len(body) < _SHORT:
+        return [body[at : at + 1] for at in range(len(body))]
+    if way == 1:
+        size = rng.choice((1, 2, 3, 7, 16, 64, 1000)) if len(body) < _SHORT else rng.randint(64, 5000)
+        return [body[at : at + size] for at in range(0, len(body), size)]
+    places = sorted(rng.randrange(len(body) + 1) for _ in range(rng.choice((1, 2, 10, 60))))
+    edges = [0, *places, len(body)]
+    return [body[begin:end] for begin, end in pairwise(edges)]  # some of them empty
+
+
+def _all_seeds(format: str) -> list[Seed]:
+    """Bodies to mix in: the format's own twice, as nothing mixes so well."""
+    own = seeds(format)
+    return [*own, *own, *(seed for name in FORMATS for seed in seeds(name))]
+
+
+def _nth(items: Sequence[Seed], number: int) -> Seed:
+    return items[number % len(items)]

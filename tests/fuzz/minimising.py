@@ -1,0 +1,104 @@
+"""Making a body that shows a fault as small as it gets, so that somebody can look at it."""
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, TypeVar
+
+from fuzz.framing import Frame, join, split
+from fuzz.json_text import parse, places, write
+
+T = TypeVar("T")
+Fails = Callable[[bytes], bool]
+
+
+class _OutOfTimeError(Exception):
+    """What was found by now must do."""
+
+
+def minimised(body: bytes, fails: Fails, *, seconds: float = 20) -> bytes:
+    """The smallest body found within a time that fails as well: without events, members or bytes it does not need.
+
+    Args:
+        body: One that fails.
+        fails: Whether a body shows the fault.
+        seconds: By the clock; the last attempt may take longer.
+    """
+    best = body
+    until = monotonic() + seconds
+
+    def still_fails(candidate: bytes) -> bool:
+        nonlocal best
+        if monotonic() > until:
+            raise _OutOfTimeError
+        if len(candidate) < len(best) and fails(candidate):
+            best = candidate
+            return True
+        return False
+
+    try:
+        while True:
+            before = len(best)
+            _without(split(best), join, still_fails)
+            _without_members(best, still_fails)
+            if len(best) < 4000:
+                _without(list(best), bytes, still_fails)
+            if len(best) == before:
+                return best
+    except _OutOfTimeError:
+        return best
+
+
+def _without(items: Sequence[T], make: Callable[[list[T]], bytes], fails: Fails) -> None:
+    """Leave out halves, quarters, …, single items, as long as it fails."""
+    kept = list(items)
+    size = len(kept) // 2
+    while size:
+        at = 0
+        while at < len(kept):
+            fewer = kept[:at] + kept[at + size :]
+            if fails(make(fewer)):
+                kept = fewer
+            else:
+                at += size
+        size //= 2
+
+
+def _without_members(body: bytes, fails: Fails) -> None:
+    """Leave out members and items, and shorten texts, in the JSON of each event."""
+    frames = split(body)
+    for index, frame in enumerate(frames):
+        try:
+            root = [parse(frame.payload)]
+        except ValueError:
+            continue
+        position = 0
+        while position < len(found := places(root)):
+            place = found[position]
+            if place.parent is root:
+                position += 1
+                continue
+            former = place.parent[place.index]
+            del place.parent[place.index]
+            if _fails_with(frames, index, root, fails):
+                continue
+            place.parent.insert(place.index, former)
+            text = place.value
+            if isinstance(text, str) and len(text) > 1:
+                place.put(text[: len(text) // 2])
+                if _fails_with(frames, index, root, fails):
+                    continue
+                place.put(text)
+            position += 1
+
+
+def _fails_with(frames: list[Frame], index: int, root: list[Any], fails: Fails) -> bool:
+    former = frames[index]
+    try:
+        payload = write(root[0])
+    except RecursionError:
+        return False
+    frames[index] = Frame(former.head, payload, former.tail, former.binary)
+    if fails(join(frames)):
+        return True
+    frames[index] = former
+    return False

@@ -1,0 +1,39 @@
+"""Databases for tests: a SQLite file, and one of a PostgreSQL that is started once for all tests that want it."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from support.postgres import PostgresServer, running_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Generator[PostgresServer]:
+    """A PostgreSQL server."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The address of a SQLite file that is not there yet."""
+    return f"sqlite:///{tmp_path}/deep/folder/tasks.db"
+
+
+@pytest.fixture
+async def postgresql_url(postgres: PostgresServer) -> str:
+    """The address of an empty PostgreSQL database."""
+    return await postgres.empty_database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """The address of an empty database: a test that asks for it runs on each kind."""
+    return request.getfixturevalue(f"{request.param}_url")
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def any_url(request: pytest.FixtureRequest) -> str:
+    """As `store_url`, and a database in memory, too."""
+    return "sqlite://" if request.param == "memory" else request.getfixturevalue(f"{request.param}_url")

@@ -1,0 +1,139 @@
+"""Messages that their sender names: each is taken once, however often it is sent."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.http_json import HttpJson
+from support.rpc import Rpc, message
+from support.serving import serving
+from tailrace.server import Settings, Turn, create_app
+from tailrace.server.engine import Engine
+from tailrace.server.handlers import FunctionHandler
+from tailrace.server.live import Subscription
+from tailrace.server.store import Retention, Store
+from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
+from tailrace.streaming.a2a.errors import InvalidParamsError
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
+from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.extension import EXTENSION_URI
+
+
+class Asker:
+    """A handler that asks once, then is content. Counts its turns."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    async def handle(self, turn: Turn) -> AsyncIterator[Update | Message]:
+        self.turns += 1
+        yield StatusUpdate(TaskState.WORKING)
+        yield ArtifactUpdate(Artifact(artifact_id=f"{turn.number}", parts=(Part(text="hm"),)))
+        if turn.number == 1:
+            yield StatusUpdate(TaskState.INPUT_REQUIRED)
+
+
+def request(text: str = "hello", task_id: str = "") -> SendMessageRequest:
+    return SendMessageRequest(
+        message=Message(message_id="m", role=Role.USER, parts=(Part(text=text),), task_id=task_id)
+    )
+
+
+async def send(engine: Engine, asked: SendMessageRequest, key: str, owner: str = "") -> Subscription:
+    started = await engine.start(asked, owner, send_key=key)
+    assert isinstance(started, Subscription)
+    async for _ in started.batches(until_interrupted=True):
+        pass
+    return started
+
+
+async def test_a_message_of_one_name_is_taken_once() -> None:
+    asker = Asker()
+    async with Engine(Store("sqlite://"), FunctionHandler(asker.handle)).running() as engine:
+        ids: set[str] = set()
+
+        async def once() -> None:
+            ids.add((await send(engine, request(), "k")).task_id)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(once)
+        [task_id] = ids
+        for _ in range(2):  # a further message of the task, and the first one again, late
+            assert (await send(engine, request("more", task_id), "k2")).task_id == task_id
+            assert (await send(engine, request(), "k")).task_id == task_id
+        task = await engine.get_task(task_id)
+        assert asker.turns == 2
+        assert [said.parts[0].text for said in task.history] == ["hello", "more"]
+        assert task.status.state is TaskState.COMPLETED
+        for other in (request("something else"), request("more", task_id)):
+            with pytest.raises(InvalidParamsError, match="idempotency key was used for another message"):
+                await engine.start(other, send_key="k")
+        # A name is its owner's alone; and a message without one is a new one each time.
+        assert (await send(engine, request(), "k", owner="else")).task_id != task_id
+        assert len({(await send(engine, request(), "")).task_id for _ in range(2)} | ids) == 3
+
+
+async def test_names_are_kept_over_a_restart_and_as_long_as_the_task(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/t.db"
+
+    async def work(turn: Turn) -> AsyncIterator[Update | Message]:
+        yield StatusUpdate(TaskState.COMPLETED)
+
+    async with Engine(Store(url), FunctionHandler(work)).running() as engine:
+        task_id = (await send(engine, request(), "k")).task_id
+    async with Engine(Store(url), FunctionHandler(work)).running() as engine:
+        assert (await send(engine, request(), "k")).task_id == task_id
+    store = Store(url, Retention(tasks=1e-6))
+    async with Engine(store, FunctionHandler(work)).running() as engine:
+        while await store.drop_expired():
+            pass
+        assert (await send(engine, request(), "k")).task_id != task_id
+
+
+@pytest.mark.parametrize("how", ["header", "fact"])
+async def test_the_name_is_a_header_or_a_fact_of_the_message(how: str) -> None:
+    headers = {"Idempotency-Key": "k"} if how == "header" else {}
+    facts: dict[str, Any] = {} if headers else {"metadata": {EXTENSION_URI: {"idempotencyKey": "k"}}}
+    async with (
+        serving(create_app(Settings(store="sqlite://"), handler=Asker().handle)) as url,
+        Rpc(url) as rpc,
+    ):
+        params = {**message(), **facts}
+        first = (await rpc.call("SendMessage", params, headers))["result"]["task"]
+        events = await rpc.stream("SendStreamingMessage", params, headers)
+        assert [event for _, event in events] == [{"task": first}]
+        status, again = await HttpJson(rpc).ask("POST", "/message:send", params, headers)
+        assert (status, again["task"]) == (200, first)
+        error = await rpc.error("SendMessage", {**message("other"), **facts}, headers)
+        assert error["code"] == -32602
+        error = await rpc.error("SendMessage", message(), {"Idempotency-Key": "k" * 300})
+        assert "256 characters" in error["message"]
+
+
+def legacy(task_id: str, text: str = "hi") -> dict[str, Any]:
+    return {"id": task_id, "message": {"role": "user", "parts": [{"type": "text", "text": text}]}}
+
+
+async def test_a_named_message_may_name_its_task_too() -> None:
+    """Before 0.2 the client makes the task's id, and a message has none: a name may be any, that of a task too."""
+    async with (
+        serving(create_app(Settings(store="sqlite://"), handler=Asker().handle)) as url,
+        Rpc(url) as rpc,
+    ):
+        answers: list[Any] = []
+
+        async def send_named(task_id: str, key: str) -> None:
+            answers.append(await rpc.call("tasks/send", legacy(task_id), {"Idempotency-Key": key}))
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                for task_id, key in (("a", "b"), ("b", "a"), ("c", "c")):
+                    group.start_soon(send_named, task_id, key)
+        first = {answer["result"]["id"]: answer["result"] for answer in answers}
+        assert set(first) == {"a", "b", "c"}
+        again = await rpc.call("tasks/send", legacy("c"), {"Idempotency-Key": "c"})
+        assert again["result"] == first["c"]

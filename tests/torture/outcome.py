@@ -1,0 +1,78 @@
+"""What a scenario came to: counts of what must not happen, and everything that is wrong in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SHOWN_FAULTS = 20
+
+
+@dataclass
+class Outcome:
+    """The outcome of one scenario, filled while it runs.
+
+    Attributes:
+        name: Of the scenario.
+        rounds: How often what the scenario does was done.
+        lost: Events that a client should have seen and never did.
+        repeated: Events that a client saw more than once.
+        unfinished: Tasks that came to no end.
+        figures: Whatever else was measured, in words.
+        faults: Everything that broke a rule, in words.
+        seconds: How long it took.
+        comparison: It is another program that was measured: nothing is a violation.
+    """
+
+    name: str
+    rounds: int = 0
+    lost: int = 0
+    repeated: int = 0
+    unfinished: int = 0
+    figures: list[str] = field(default_factory=list[str])
+    faults: list[str] = field(default_factory=list[str])
+    seconds: float = 0.0
+    comparison: bool = False
+
+    @property
+    def violated(self) -> bool:
+        """Whether a rule was broken."""
+        return not self.comparison and bool(self.lost or self.repeated or self.unfinished or self.faults)
+
+    def check(self, holds: object, words: str) -> bool:
+        """Write down what does not hold; gives whether it does."""
+        if not holds:
+            self.faults.append(words)
+        return bool(holds)
+
+    def explain(self) -> str:
+        """The faults, one a line; empty when there is none."""
+        counts = {"lost": self.lost, "repeated": self.repeated, "not ended": self.unfinished}
+        lines = [f"{name}: {count}" for name, count in counts.items() if count]
+        lines += self.faults[:SHOWN_FAULTS]
+        if len(self.faults) > SHOWN_FAULTS:
+            lines.append(f"… and {len(self.faults) - SHOWN_FAULTS} more")
+        return "\n".join(lines)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """One line a scenario, in columns."""
+    rows = [("scenario", "rounds", "lost", "repeated", "non-terminal", "faults", "seconds", "figures")]
+    rows += [
+        (
+            each.name,
+            str(each.rounds),
+            str(each.lost),
+            str(each.repeated),
+            str(each.unfinished),
+            str(len(each.faults)),
+            f"{each.seconds:.0f}",
+            "; ".join(each.figures),
+        )
+        for each in outcomes
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines: list[str] = []
+    for name, *numbers, figures in rows:
+        cells = [name.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([*cells, figures]).rstrip())
+    return "\n".join(lines)

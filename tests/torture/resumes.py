@@ -1,0 +1,128 @@
+"""Resume: at every event of a stream, by three clients at once, at every pacing, while the task runs and after its end.
+
+For each event N of a stream there is one task. A client leaves its stream after event N, and at once three others go on
+after N; each must be shown N+1, N+2, … to the end, once. When the task is over the same is asked again.
+"""
+
+import random
+from pathlib import Path
+
+import aiohttp
+import anyio
+
+from torture.outcome import Outcome
+from torture.reading import FINAL, Refused, Seen, client, resume, send, stored
+from torture.serving import server
+from torture.upstream import Order, upstream
+
+READERS = 3
+PACES = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005)
+AT_ONCE = 8  # tasks
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.resumed = self.running = 0
+
+
+async def run(
+    folder: Path, rng: random.Random, *, pieces: int = 60, paces: tuple[float, ...] = PACES, step: int = 1
+) -> Outcome:
+    """Resume everywhere.
+
+    Args:
+        folder: For the database and the logs.
+        rng: Decides about the order of things.
+        pieces: Of an answer.
+        paces: Seconds between the pieces.
+        step: Resume at every event, at every second, ….
+    """
+    outcome = Outcome("resume")
+    counts = _Counts()
+    with upstream() as provider:
+        async with server(folder, provider.base_url, {"coalesce": "none"}) as process, client() as http:
+            whole = Seen()
+            await send(http, process.url, Order("whole", pieces=pieces), whole)
+            trials = [(pace, number) for pace in paces for number in range(1, whole.last + 1, step)]
+            rng.shuffle(trials)
+            limiter = anyio.CapacityLimiter(AT_ONCE)
+            async with anyio.create_task_group() as group:
+                for pace, number in trials:
+                    order = Order(f"r{number}p{int(pace * 1e4)}", pieces=pieces, pace=pace)
+                    group.start_soon(_try, limiter, http, process.url, order, number, outcome, counts)
+    outcome.rounds = len(trials)
+    outcome.figures.append(
+        f"{whole.last} events a stream, {counts.resumed} resumptions, {counts.running} of them while the task ran"
+    )
+    outcome.check(counts.running > 0, "nothing was resumed while it ran")
+    return outcome
+
+
+async def _try(
+    limiter: anyio.CapacityLimiter,
+    http: aiohttp.ClientSession,
+    url: str,
+    order: Order,
+    number: int,
+    outcome: Outcome,
+    counts: _Counts,
+) -> None:
+    async with limiter:
+        first = Seen()
+        await send(http, url, order, first, upto=number)
+        outcome.check(first.last == number, f"{order.key}: left after {first.last}, not {number}")
+        others = [await _resume_together(http, url, first, outcome, order.key)]
+        state, text, _ = await stored(http, url, first.task_id)
+        counts.running += sum(seen.ran for seen in others[0])
+        others.append(await _resume_together(http, url, first, outcome, order.key))
+        counts.resumed += 2 * READERS
+    outcome.unfinished += state not in FINAL
+    outcome.check(text == order.text(), f"{order.key}: the stored text is not what the provider sent")
+    for seen in (each for group in others for each in group):
+        outcome.lost += seen.lost
+        outcome.repeated += seen.repeated
+        outcome.check(seen.overviews == 0, f"{order.key}: a copy of the task came, which nobody needs")
+        outcome.check(
+            "".join(first.texts.get("text", [])) + seen.added == text,
+            f"{order.key}: the text at the end is another",
+        )
+        outcome.check(seen.last == others[0][0].last, f"{order.key}: streams end at different numbers")
+
+
+class _Resumed(Seen):
+    """What came after a number.
+
+    Attributes:
+        added: The text.
+        ran: The task was not over when it was asked for.
+    """
+
+    def __init__(self, first: Seen) -> None:
+        self.pieces: list[str] = []
+        super().__init__(self.pieces.append)
+        self.task_id, self.last, self.state = first.task_id, first.last, first.state
+        self.texts = {"text": []}
+        self.ran = False
+
+    @property
+    def added(self) -> str:
+        return "".join(self.pieces)
+
+
+async def _resume_together(
+    http: aiohttp.ClientSession, url: str, first: Seen, outcome: Outcome, key: str
+) -> list[_Resumed]:
+    resumed = [_Resumed(first) for _ in range(READERS)]
+
+    async def go_on(seen: _Resumed) -> None:
+        try:
+            outcome.check(await resume(http, url, seen), f"{key}: a resumed stream broke off")
+        except Refused as refused:
+            outcome.check(False, f"{key}: not resumed after {first.last}: {refused}")
+
+    before, _, _ = await stored(http, url, first.task_id)
+    async with anyio.create_task_group() as group:
+        for seen in resumed:
+            seen.ran = before not in FINAL
+            group.start_soon(go_on, seen)
+    return resumed

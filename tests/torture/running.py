@@ -1,0 +1,83 @@
+"""Every scenario in full, one after the other, and one table of what came of it; exit status 1 when a rule was broken."""
+
+import argparse
+import random
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+
+from torture import chaos, disks, kills, leaks, peer, resumes, stalls, verdict
+from torture.outcome import Outcome, table
+
+Scenario = Callable[[Path, random.Random], Awaitable[Outcome]]
+
+SCENARIOS: dict[str, Scenario] = {
+    "kill": kills.run,
+    "resume": resumes.run,
+    "peer": peer.run,
+    "stall": stalls.run,
+    "chaos": chaos.run,
+    "verdict": verdict.run,
+    "disk": disks.run,
+    "leak": leaks.run,
+}
+
+
+async def run_scenario(name: str, folder: Path, seed: int) -> Outcome:
+    """Run one scenario in a fresh folder, which stays when a rule was broken."""
+    shutil.rmtree(folder, ignore_errors=True)
+    await anyio.Path(folder).mkdir(parents=True)
+    begun = time.monotonic()
+    try:
+        outcome = await SCENARIOS[name](folder, random.Random(f"{seed} {name}"))
+    except Exception:
+        outcome = Outcome(name, faults=[f"the scenario broke off: {traceback.format_exc()}"])
+    outcome.seconds = time.monotonic() - begun
+    if not outcome.violated:
+        shutil.rmtree(folder, ignore_errors=True)
+    return outcome
+
+
+async def run_all(names: list[str], folder: Path, seed: int) -> list[Outcome]:
+    """Run scenarios one after the other, and say of each how it went."""
+    outcomes: list[Outcome] = []
+    for name in names:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        outcome = await run_scenario(name, folder / name, seed)
+        if outcome.violated:
+            print(f"{outcome.explain()}\nlogs and database: {folder / name}", file=sys.stderr, flush=True)
+        print(f"{name}: {outcome.rounds} rounds; {'; '.join(outcome.figures)}", file=sys.stderr, flush=True)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="torture", description="Try to make `tailrace serve` lose something. In full: about 25 minutes."
+    )
+    parser.add_argument(
+        "--seed", type=int, default=random.SystemRandom().randrange(10**6), help="repeat a run"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS), help="some scenarios"
+    )
+    parser.add_argument("--folder", type=Path, default=Path("build/torture"), help="for databases and logs")
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", flush=True)
+    outcomes: list[Outcome] = anyio.run(
+        run_all,
+        arguments.only,
+        arguments.folder.absolute(),
+        arguments.seed,
+        backend_options={"use_uvloop": True},
+    )
+    print(table(outcomes))
+    broken = [outcome.name for outcome in outcomes if outcome.violated]
+    print(f"BROKEN: {', '.join(broken)} (seed {arguments.seed})" if broken else "nothing was lost")
+    return 1 if broken else 0

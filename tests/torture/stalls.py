@@ -1,0 +1,173 @@
+"""Stall: one reader that never reads, beside many that do, in a burst. It delays nobody, and resumes to the whole text.
+
+The same burst is served with and without the stalled reader, in turns; the figure is the ratio of the readers' p99
+latency (from the provider's write to the reader's read) of such a pair, and what counts is the median of the ratios.
+"""
+
+import random
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import anyio
+
+from support.processes import Served
+from torture.outcome import Outcome
+from torture.reading import FINAL, PATIENCE, Seen, client, message, resume, stored
+from torture.serving import server
+from torture.upstream import Order, upstream
+
+MAX_GROWTH = 1.10
+MAX_SCATTER = 1.20  # between the ratios of the middle half of the pairs: beyond it their median says nothing
+LONGEST = 600.0  # seconds of a burst
+
+
+class _Timed(Seen):
+    """A reader that takes the time from a piece's stamp to its arrival.
+
+    Attributes:
+        delays: In nanoseconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._arrived)
+        self.delays: list[int] = []
+        self.now = 0
+
+    def feed(self, data: bytes, upto: int | None = None) -> bool:
+        self.now = time.monotonic_ns()
+        return super().feed(data, upto)
+
+    def _arrived(self, piece: str) -> None:
+        # The newest stamp of a piece: an event may hold several, and a copy of the task all of them.
+        at = piece.rfind("@")
+        if at >= 0:
+            self.delays.append(self.now - int(piece[at + 1 :]))
+
+
+async def run(
+    folder: Path,
+    rng: random.Random,
+    *,
+    events: int = 60_000,
+    readers: int = 50,
+    repeats: int = 7,
+    max_growth: float | None = MAX_GROWTH,
+) -> Outcome:
+    """Serve bursts with and without a stalled reader.
+
+    Args:
+        folder: For the database and the logs.
+        rng: Decides which of a pair comes first.
+        events: Of a burst.
+        readers: That read.
+        repeats: Pairs.
+        max_growth: How many times as long the p99 may be; None where that is not measured.
+    """
+    outcome = Outcome("stall")
+    ratios: list[float] = []
+    lines: list[float] = []
+    lags = 0
+    # Every reader is given every event: one that is given the task as it stands is through much sooner, and how many
+    # are is chance.
+    settings = {"coalesce": "none", "send_timeout": 120, "max_lag": 2 * events}
+    with upstream() as provider:
+        async with server(folder, provider.base_url, settings) as process:
+            await _burst(process, Order("warm", pieces=events, stamped=True), readers, False, Outcome("warm"))
+            for number in range(repeats):
+                p99: dict[bool, float] = {}
+                for stalled in rng.sample([False, True], 2):
+                    order = Order(f"s{number}{'x' * stalled}", pieces=events, stamped=True)
+                    p99[stalled], overviews = await _burst(process, order, readers, stalled, outcome)
+                    lags += overviews
+                    outcome.rounds += 1
+                ratios.append(p99[True] / p99[False])
+                lines.append(p99[False])
+    ratio = statistics.median(ratios)
+    outcome.figures.append(
+        f"{readers} readers x {events} events; p99 {statistics.median(lines) * 1e3:.0f} ms, with the stalled one "
+        f"x{ratio:.3f} (median of {', '.join(f'{each:.3f}' for each in sorted(ratios))}); {lags} overviews"
+    )
+    if max_growth is not None:
+        low, *_, high = sorted(ratios)[len(ratios) // 4 : len(ratios) - len(ratios) // 4]
+        outcome.check(
+            high / low <= MAX_SCATTER, f"not measured, the machine is too busy: {low:.2f} to {high:.2f}"
+        )
+        outcome.check(
+            ratio <= max_growth, f"the readers' p99 grows by {ratio - 1:.1%} beside one that never reads"
+        )
+    return outcome
+
+
+async def _burst(
+    process: Served, order: Order, readers: int, stalled: bool, outcome: Outcome
+) -> tuple[float, int]:
+    """One burst; the p99 of the readers in seconds, and how often one was given the task as it stands."""
+    seen = [_Timed() for _ in range(readers)]
+    never: aiohttp.ClientResponse | None = None
+    async with client() as http, aiohttp.ClientSession(timeout=PATIENCE, read_bufsize=2**10) as lazy:
+        async with anyio.create_task_group() as group:
+            started = anyio.Event()
+
+            async def begin() -> None:
+                body = {
+                    "jsonrpc": "2.0",
+                    "id": "s",
+                    "method": "SendStreamingMessage",
+                    "params": message(order),
+                }
+                async with http.post(process.url + "/", json=body) as response:
+                    async for data in response.content.iter_any():
+                        seen[0].feed(data)
+                        started.set()
+
+            group.start_soon(begin)
+            await started.wait()
+            for each in seen[1:]:
+                each.task_id = seen[0].task_id
+                group.start_soon(partial(resume, http, process.url, each, seconds=LONGEST))
+            if stalled:
+                never = await _subscribe(lazy, process.url, seen[0].task_id)
+        state, text, _ = await stored(http, process.url, seen[0].task_id)
+        if never is not None:
+            await _catch_up(http, process.url, never, seen[0].task_id, text, outcome)
+    outcome.unfinished += state not in FINAL
+    whole = len(text.split()) == order.pieces and text.startswith(f"{order.key}.0@")
+    outcome.check(whole, f"{order.key}: the stored text is not what the provider sent")
+    for each in seen:
+        outcome.lost += each.lost
+        outcome.repeated += each.repeated
+        outcome.check(each.text == text, f"{order.key}: a reader has another text than the store")
+        outcome.check(each.state == state, f"{order.key}: a reader ended {each.state}")
+    delays = sorted(delay for each in seen for delay in each.delays)
+    return delays[int(len(delays) * 0.99)] / 1e9, sum(each.overviews for each in seen)
+
+
+async def _subscribe(lazy: aiohttp.ClientSession, url: str, task_id: str) -> aiohttp.ClientResponse:
+    """A stream whose head was read, and nothing more."""
+    body = {"jsonrpc": "2.0", "id": "s", "method": "SubscribeToTask", "params": {"id": task_id}}
+    return await lazy.post(url + "/", json=body, headers={"Last-Event-ID": "0"})
+
+
+async def _catch_up(
+    http: aiohttp.ClientSession,
+    url: str,
+    never: aiohttp.ClientResponse,
+    task_id: str,
+    text: str,
+    outcome: Outcome,
+) -> None:
+    """The stalled reader takes the little that had reached it, loses its connection, and resumes."""
+    seen = Seen()
+    seen.task_id = task_id
+    async for data in never.content.iter_any():
+        seen.feed(data)
+        break
+    never.close()
+    outcome.check(not seen.over, f"{task_id}: the stalled reader was not stalled")
+    await resume(http, url, seen)
+    outcome.lost += seen.lost
+    outcome.repeated += seen.repeated
+    outcome.check(seen.text == text, f"{task_id}: the stalled reader resumed to another text")

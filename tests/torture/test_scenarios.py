@@ -1,0 +1,65 @@
+"""A short run of each torture: what ``make torture`` does in full, against the same real server.
+
+Nothing here is timed: what depends on the speed of the machine is measured by ``make torture`` alone.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from torture import chaos, disks, kills, leaks, resumes, stalls, verdict
+from torture.outcome import Outcome, table
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit and /proc")
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random("short")
+
+
+def check(outcome: Outcome) -> None:
+    assert not outcome.violated, outcome.explain()
+    assert outcome.rounds
+
+
+async def test_a_killed_server_has_kept_everything_that_it_showed(tmp_path: Path, rng: random.Random) -> None:
+    check(await kills.run(tmp_path, rng, kills=2, streams=10))
+
+
+async def test_a_stream_goes_on_after_every_event(tmp_path: Path, rng: random.Random) -> None:
+    check(await resumes.run(tmp_path, rng, pieces=20, paces=(0.0, 0.02), step=3))
+
+
+async def test_one_that_never_reads_takes_nothing_from_the_others(tmp_path: Path, rng: random.Random) -> None:
+    # Enough for the connection of the one that does not read to be full.
+    check(await stalls.run(tmp_path, rng, events=40_000, readers=3, repeats=1, max_growth=None))
+
+
+async def test_a_provider_that_does_everything_wrong(tmp_path: Path, rng: random.Random) -> None:
+    check(await chaos.run(tmp_path, rng, each=1, timed=False))
+
+
+async def test_llmock_finds_the_server_resilient(tmp_path: Path, rng: random.Random) -> None:
+    check(await verdict.run(tmp_path, rng, each=1))
+
+
+@linux
+async def test_a_disk_that_is_full_or_locked(tmp_path: Path, rng: random.Random) -> None:
+    check(await disks.run(tmp_path, rng, rounds=1, streams=4))
+
+
+@linux
+async def test_many_turns_leave_nothing_behind(tmp_path: Path, rng: random.Random) -> None:
+    check(await leaks.run(tmp_path, rng, turns=100, warm_up=60, max_growth=None))
+
+
+def test_the_table_has_a_line_for_each_scenario() -> None:
+    lines = table([Outcome("kill", 3, figures=["a", "b"]), Outcome("resume", lost=2)]).splitlines()
+    assert lines[1].split() == ["kill", "3", "0", "0", "0", "0", "0", "a;", "b"]
+    assert lines[2].split() == ["resume", "0", "2", "0", "0", "0", "0"]
+    assert Outcome("x", lost=1).violated
+    assert not Outcome("x", lost=1, comparison=True).violated
+    assert Outcome("x", faults=["y"]).explain() == "y"

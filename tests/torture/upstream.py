@@ -1,0 +1,281 @@
+"""The provider of the torture: a real HTTP server in a process of its own, whose answers are what the prompt asks for.
+
+The last message of a request is JSON, an `Order`; the answer is the text ``KEY.0 KEY.1 …``, in which a piece that is
+missing, repeated or out of its place shows. `ordered_text` says what an answer holds in the end.
+"""
+
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, ClassVar
+
+import aiohttp
+import anyio
+import msgspec
+from anyio.abc import ByteReceiveStream, SocketAttribute, SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+MAX_HEAD = 64 * 1024
+BATCH = 200  # pieces of a burst in one write
+
+CHUNK = (
+    b'data: {"id":"chatcmpl-t","object":"chat.completion.chunk","created":1700000000,"model":"t","choices":'
+    b'[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
+)
+FINISH = (
+    b'data: {"id":"chatcmpl-t","object":"chat.completion.chunk","created":1700000000,"model":"t","choices":'
+    b'[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
+ERROR_FRAME = b'data: {"error":{"message":"the GPU fell off","type":"server_error","code":"gpu"}}\n\n'
+SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an answer is to be like.
+
+    Attributes:
+        key: Names the answer; part of each piece.
+        pieces: How many.
+        pace: Seconds between two pieces; 0: as fast as the connection takes them.
+        fault: What goes wrong (`FAULTS`); empty for nothing.
+        after: How many pieces come before it does.
+        refusals: How many requests are refused before one is answered, for faults that are a status.
+        stamped: Each piece ends with the time at which it was sent, in nanoseconds of the monotonic clock.
+    """
+
+    key: str
+    pieces: int = 10
+    pace: float = 0.0
+    fault: str = ""
+    after: int = 0
+    refusals: int = 1_000
+    stamped: bool = False
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def text(self, pieces: int | None = None) -> str:
+        """The text of the answer, or of its first pieces."""
+        return "".join(f"{self.key}.{index} " for index in range(self.pieces if pieces is None else pieces))
+
+
+FAULTS = (
+    "429", "500", "hang-at-once", "hang-after-head", "hang-later", "cut-mid-json", "cut", "reset", "reset-at-once",
+    "error-frame", "malformed", "no-finish", "not-http", "never-ending", "byte-by-byte",
+)  # fmt: skip
+
+
+class Told(msgspec.Struct):
+    """What became of an answer, as the provider saw it.
+
+    Attributes:
+        requests: How often it was asked for.
+        sent: Pieces that were sent.
+        left_at: When the client left in the middle, on the monotonic clock; None when it did not.
+    """
+
+    requests: int = 0
+    sent: int = 0
+    left_at: float | None = None
+
+
+class Upstream:
+    """The provider, seen from the process that tests.
+
+    Attributes:
+        base_url: As a server wants it.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.base_url = f"http://127.0.0.1:{port}/v1"
+        self._url = f"http://127.0.0.1:{port}"
+
+    async def told(self, http: aiohttp.ClientSession, key: str) -> Told:
+        """What became of the answer of this key."""
+        async with http.get(f"{self._url}/told/{key}") as response:
+            return msgspec.json.decode(await response.read(), type=Told)
+
+
+@contextmanager
+def upstream() -> Generator[Upstream]:
+    """Run the provider while the block runs."""
+    process = subprocess.Popen([sys.executable, "-P", __file__], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        yield Upstream(int(process.stdout.readline()))
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+class _Answering:
+    """One connection, which answers requests until its client leaves."""
+
+    told: ClassVar[dict[str, Told]] = {}
+
+    def __init__(self, stream: SocketStream) -> None:
+        self._stream = stream
+        self._reader = BufferedByteReceiveStream(stream)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                head = await self._reader.receive_until(b"\r\n\r\n", MAX_HEAD)
+            except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError):
+                return
+            path = head.split(b" ", 2)[1].decode()
+            length = next(
+                (
+                    int(line[15:])
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length:")
+                ),
+                0,
+            )
+            body = await self._reader.receive_exactly(length) if length else b""
+            if path.startswith("/told/"):
+                await self._send_json(200, self.told.get(path[6:], Told()))
+                continue
+            order = msgspec.json.decode(_last_text(body), type=Order)
+            told = self.told.setdefault(order.key, Told())
+            told.requests += 1
+            told.sent = 0
+            if not await self._answer(order, told):
+                return
+
+    async def _answer(self, order: Order, told: Told) -> bool:
+        """Give the answer; whether the connection can be used again."""
+        done = False
+        async with _noticed(self._reader, told) as scope:
+            try:
+                done = await self._play(order, told)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                told.left_at = told.left_at or time.monotonic()
+            scope.cancel()
+        return done
+
+    async def _play(self, order: Order, told: Told) -> bool:
+        fault = order.fault
+        if fault.isdigit() and told.requests <= order.refusals:
+            body = {"error": {"message": f"refused with {fault}", "code": "torture"}}
+            await self._send_json(int(fault), body, b"retry-after-ms: 20\r\n")
+            return True
+        if fault == "reset-at-once":
+            self._reset()
+            return False
+        if fault == "hang-at-once":
+            await anyio.sleep_forever()
+        if fault == "not-http":
+            await self._stream.send(b"\xff\xfe what is this?\r\n\r\n")
+            await self._stream.aclose()
+            return False
+        await self._stream.send(SSE_HEAD)
+        if fault == "hang-after-head":
+            await anyio.sleep_forever()
+        broken = bool(fault) and not fault.isdigit() and fault != "byte-by-byte"
+        await self._send_pieces(order, told, order.after if broken else order.pieces)
+        if broken:
+            return await self._break(order, told)
+        await self._send_body(FINISH)
+        await self._stream.send(b"0\r\n\r\n")
+        return True
+
+    async def _send_pieces(self, order: Order, told: Told, count: int) -> None:
+        step = BATCH if not order.pace and order.fault != "byte-by-byte" else 1
+        for start in range(0, count, step):
+            stamp = f"@{time.monotonic_ns()}" if order.stamped else ""
+            pieces = [
+                CHUNK % f"{order.key}.{index}{stamp} ".encode()
+                for index in range(start, min(start + step, count))
+            ]
+            data = b"".join(pieces)
+            if order.fault == "byte-by-byte":
+                for index in range(len(data)):
+                    await self._send_body(data[index : index + 1])
+            else:
+                await self._send_body(data)
+            told.sent = min(start + step, count)
+            if order.pace:
+                await anyio.sleep(order.pace)
+
+    async def _break(self, order: Order, told: Told) -> bool:
+        match order.fault:
+            case "hang-later":
+                await anyio.sleep_forever()
+            case "cut-mid-json":
+                await self._send_body(b'data: {"id":"chatcmpl-t","choices":[{"index":0,"del')
+                await self._stream.aclose()
+            case "cut":
+                await self._stream.aclose()
+            case "reset":
+                self._reset()
+            case "never-ending":
+                index = order.after
+                while True:
+                    await self._send_body(CHUNK % f"{order.key}.{index} ".encode())
+                    index += 1
+                    told.sent = index
+                    await anyio.sleep(order.pace)
+            case ending:
+                last = {"error-frame": ERROR_FRAME, "malformed": b"data: {nonsense\n\n", "no-finish": b""}[
+                    ending
+                ]
+                if last:
+                    await self._send_body(last)
+                await self._stream.send(b"0\r\n\r\n")
+                return True
+        return False
+
+    async def _send_body(self, data: bytes) -> None:
+        await self._stream.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def _send_json(self, status: int, value: object, fields: bytes = b"") -> None:
+        body = msgspec.json.encode(value)
+        head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n"
+        await self._stream.send(head % (status, fields, len(body)) + body)
+
+    def _reset(self) -> None:
+        raw = self._stream.extra(SocketAttribute.raw_socket)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@asynccontextmanager
+async def _noticed(reader: ByteReceiveStream, told: Told) -> AsyncGenerator[anyio.CancelScope]:
+    """Cancel the block when the client closes the connection."""
+
+    async def watch() -> None:
+        # A client sends nothing while it is answered: what can be received is the end.
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await reader.receive(1)
+        told.left_at = time.monotonic()
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        yield group.cancel_scope
+
+
+def _last_text(body: bytes) -> str | bytes:
+    content: Any = msgspec.json.decode(body)["messages"][-1]["content"]
+    return content if isinstance(content, str) else content[-1]["text"]
+
+
+async def _serve() -> None:
+    async def connected(stream: SocketStream) -> None:
+        async with stream:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await _Answering(stream).run()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", backlog=1024)
+    print(listener.extra(SocketAttribute.local_port), flush=True)
+    await listener.serve(connected)
+
+
+if __name__ == "__main__":
+    anyio.run(_serve, backend_options={"use_uvloop": True})

@@ -1,0 +1,386 @@
+"""The events of Bedrock's Converse API, and what they mean.
+
+``messageStart``, ``contentBlockStart``, ``contentBlockDelta``, ``contentBlockStop``, ``messageStop``, ``metadata``, or an
+exception: an event is an object with one member of that name. Amazon's own models send the same objects through
+InvokeModel.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tailrace.wrappers.bedrock.blocks import (
+    KEY,
+    PADDING,
+    arguments_text,
+    blob,
+    own_fields,
+    read_part,
+    read_tool_result,
+    wire_json,
+)
+from tailrace.wrappers.bedrock.wrapper import BedrockWrapper, finish_message, read_usage, service_error
+from tailrace.wrappers.chunks import (
+    BlockDelta,
+    ChunkDetails,
+    ToolCallDelta,
+)
+from tailrace.wrappers.error_reports import provider_error
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+from tailrace.wrappers.fields import json_text, plain_json
+from tailrace.wrappers.loose_json import as_index, as_mapping, as_mappings, as_text
+from tailrace.wrappers.messages import ContentPart, ContentPartFile, ContentPartText
+from tailrace.wrappers.wire import MAX_EVENT_BYTES
+
+EVENTS = frozenset(
+    {
+        "messageStart",
+        "contentBlockStart",
+        "contentBlockDelta",
+        "contentBlockStop",
+        "messageStop",
+        "metadata",
+    }
+)
+"""The events of a Converse stream, without its exceptions."""
+
+_SERVER_TOOL = "server_tool_use"
+_KEPT_TOOLS = 256  # calls of the provider's own tools whose names are kept for their results
+_SIGNED = {KEY: {"type": "reasoningContent"}}
+
+
+class _Pending:
+    """A block that is of use only when it is whole: an image, or what a tool of the provider's answered."""
+
+    __slots__ = ("content", "dropped", "fields", "index", "kind", "pieces", "size")
+
+    def __init__(self, index: int | None, kind: str, fields: Mapping[str, Any]) -> None:
+        self.index = index
+        self.kind = kind
+        self.fields: Mapping[str, Any] = fields
+        self.content: list[Mapping[str, Any]] = []
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.dropped = False
+
+    def drop(self) -> None:
+        """Keep nothing of it."""
+        self.content.clear()
+        self.pieces.clear()
+        self.fields = dict[str, Any]()
+        self.dropped = True
+
+
+class ConverseEvents:
+    """Makes wrappers of the events of one Converse stream, in their order. Sans-IO.
+
+    Args:
+        provider: Named in errors.
+        blocks_are_tokens: The stream makes a content block of every token, as Amazon's models do through
+            InvokeModel: text of neighbouring blocks belongs together. Otherwise every block stands for itself.
+        max_block_bytes: Bound on one block that is handed over whole (an image, a tool's result); of a larger one
+            nothing is kept, and an error said.
+
+    Attributes:
+        ended: The last event was seen: both the stop reason and the usage, or an exception.
+    """
+
+    __slots__ = (
+        "_annotated",
+        "_blocks_are_tokens",
+        "_bound",
+        "_open",
+        "_pending",
+        "_provider",
+        "_stopped",
+        "_tools",
+        "ended",
+    )
+
+    def __init__(
+        self,
+        *,
+        provider: str = "",
+        blocks_are_tokens: bool = False,
+        max_block_bytes: int = MAX_EVENT_BYTES,
+    ) -> None:
+        self._provider = provider
+        self._blocks_are_tokens = blocks_are_tokens
+        self._bound = max_block_bytes
+        self._open: object = None  # index of the latest block of text or reasoning
+        self._annotated = False  # it is sealed, or has citations
+        self._pending: _Pending | None = None
+        self._tools: dict[str, str] = {}  # names of the calls that the provider answers itself, by id
+        self._stopped = False
+        self.ended = False
+
+    def wrap(self, event: Mapping[str, Any]) -> list[BedrockWrapper]:
+        """The deltas of an event: an object as boto3 hands it out, with the event's name as its member."""
+        wrappers: list[BedrockWrapper] = []
+        for name, payload in event.items():
+            wrappers += self.wrap_event(name, payload)
+        return wrappers
+
+    def wrap_event(self, name: str, payload: Any) -> list[BedrockWrapper]:
+        """The deltas of an event given as its name and its payload; see `wrap`."""
+        if name == "contentBlockDelta" and payload.__class__ is dict:
+            delta: Any = payload.get("delta")
+            if delta.__class__ is dict and len(delta) == 1 and payload.get("contentBlockIndex") == self._open:
+                # What nearly every event is: more text of the block that is open.
+                text: Any = delta.get("text")
+                if text.__class__ is str:
+                    return [BedrockWrapper({name: payload}, 0, None, True, text)]
+                thought: Any = delta.get("reasoningContent")
+                if thought.__class__ is dict and len(thought) == 1:
+                    text = thought.get("text")
+                    if text.__class__ is str:
+                        return [BedrockWrapper({name: payload}, 0, None, True, "", text)]
+        return self._wrap_any(name, payload)
+
+    def _wrap_any(self, name: str, payload: Any) -> list[BedrockWrapper]:
+        fields = as_mapping(payload)
+        if fields is None:
+            return [self._error(name, payload)] if name.endswith(("Exception", "Error")) else []
+        wrapper: BedrockWrapper | None = None
+        if name == "contentBlockDelta":
+            wrapper = self._delta(fields)
+        elif name == "contentBlockStart":
+            wrapper = self._start(fields)
+        elif name == "contentBlockStop":
+            wrapper = self._end_block()
+        elif name == "messageStop":
+            wrapper = self._stop(fields)
+        elif name == "metadata":
+            wrapper = self._metadata(fields)
+        elif name == "messageStart":
+            role = as_text(fields.get("role"))
+            if role not in ("", "assistant"):
+                wrapper = BedrockWrapper({}, details=ChunkDetails(role=role))
+        elif name.endswith(("Exception", "Error")):
+            wrapper = self._error(name, fields)
+        if wrapper is None:
+            return []
+        wrapper.raw = {name: payload}
+        return [wrapper]
+
+    def wrap_response(self, fields: Mapping[str, Any]) -> list[BedrockWrapper]:
+        """The deltas of a whole response that was not streamed: the object of a Converse call."""
+        message = as_mapping((as_mapping(fields.get("output")) or {}).get("message")) or {}
+        wrappers = [
+            self.wrap_block(block, index)
+            for index, block in enumerate(as_mappings(message.get("content") or []))
+        ]
+        rest = {name: value for name, value in fields.items() if name != "output"}
+        if "stopReason" in rest:
+            stop = self._stop({"stopReason": rest.pop("stopReason")})
+            stop.raw = fields
+            wrappers.append(stop)
+        if rest:
+            facts = self._metadata(rest)
+            facts.raw = fields
+            wrappers.append(facts)
+        return wrappers
+
+    def wrap_block(self, block: Mapping[str, Any], index: int) -> BedrockWrapper:
+        """The delta that a whole content block of the model's amounts to."""
+        wrapper = BedrockWrapper(block)
+        call = as_mapping(block.get("toolUse"))
+        result = as_mapping(block.get("toolResult"))
+        reasoning = as_mapping(block.get("reasoningContent"))
+        if call is not None:
+            wrapper.calls = (self._call(call, index),)
+        elif result is not None:
+            name = self._tools.get(as_text(result.get("toolUseId")), "")
+            wrapper.details = ChunkDetails(parts=(read_tool_result(result, name),))
+        elif reasoning is not None:
+            thought = as_mapping(reasoning.get("reasoningText")) or {}
+            self._take_reasoning(wrapper, {**reasoning, **thought}, opens=True)
+        else:
+            part = read_part(block)
+            if isinstance(part, ContentPartText):
+                wrapper.text = part.text
+                wrapper.details = ChunkDetails(block=BlockDelta("text", True, metadata=part.metadata or None))
+                if cited := part.metadata.get(KEY, {}).get("citations"):
+                    wrapper.details.extra = {"annotations": cited}
+            else:
+                wrapper.details = ChunkDetails(parts=(part,))
+        return wrapper
+
+    def close(self) -> list[BedrockWrapper]:
+        """The stream is over: what a block held that was not ended."""
+        wrapper = self._end_block()
+        return [] if wrapper is None else [wrapper]
+
+    def _delta(self, fields: Mapping[str, Any]) -> BedrockWrapper:
+        delta = as_mapping(fields.get("delta")) or {}
+        index = as_index(fields.get("contentBlockIndex"))
+        wrapper = BedrockWrapper(fields)
+        for kind, value in delta.items():
+            if value is None or kind in PADDING:
+                continue
+            if kind == "text" and isinstance(value, str):
+                wrapper.text = value
+                if self._opens(index):
+                    _details(wrapper).block = BlockDelta("text", opens=True)
+            elif kind == "reasoningContent" and (reasoning := as_mapping(value)) is not None:
+                sealed = not reasoning.keys() <= {"text"}
+                self._take_reasoning(wrapper, reasoning, opens=self._opens(index, annotated=sealed))
+            elif kind == "toolUse" and (call := as_mapping(value)) is not None:
+                wrapper.calls = (ToolCallDelta(index, arguments=arguments_text(call.get("input"))),)
+            elif kind == "citation":
+                self._take_citation(wrapper, wire_json(value), opens=self._opens(index, annotated=True))
+            elif kind in ("toolResult", "image"):
+                self._hold(wrapper, index, kind, value)
+            else:
+                _details(wrapper).extra = {kind: plain_json(wire_json(value))}
+        # A promise that spares whoever folds it every further question.
+        wrapper.plain = wrapper.details is None and not wrapper.calls
+        return wrapper
+
+    def _opens(self, index: int | None, *, annotated: bool = False) -> bool:
+        """Whether a delta of text or reasoning begins a block that must not run into the one before."""
+        if index == self._open:
+            self._annotated = self._annotated or annotated
+            return False
+        opens = not self._blocks_are_tokens or annotated or self._annotated
+        self._open, self._annotated = index, annotated
+        return opens
+
+    def _take_reasoning(self, wrapper: BedrockWrapper, fields: Mapping[str, Any], *, opens: bool) -> None:
+        wrapper.reasoning = as_text(fields.get("text"))
+        signature = as_text(fields.get("signature"))
+        redacted = fields.get("redactedContent")
+        if redacted is not None:
+            # Each is a block of its own, sealed as a whole.
+            metadata = {KEY: {"redactedContent": plain_json(wire_json(redacted))}}
+            _details(wrapper).block = BlockDelta("reasoning", opens=True, metadata=metadata)
+        elif signature or opens:
+            metadata = _SIGNED if signature else None
+            _details(wrapper).block = BlockDelta("reasoning", opens, signature, metadata)
+
+    def _take_citation(self, wrapper: BedrockWrapper, citation: object, *, opens: bool) -> None:
+        cited = [plain_json(citation)]
+        details = _details(wrapper)
+        details.block = BlockDelta("text", opens, metadata={KEY: {"citations": cited}})
+        details.extra = {"annotations": cited}
+
+    def _start(self, fields: Mapping[str, Any]) -> BedrockWrapper | None:
+        start = as_mapping(fields.get("start")) or {}
+        index = as_index(fields.get("contentBlockIndex"))
+        call = as_mapping(start.get("toolUse"))
+        if call is not None:
+            return BedrockWrapper(fields, calls=(self._call(call, index),))
+        ended = self._end_block()
+        for kind in ("toolResult", "image"):
+            if (begun := as_mapping(start.get(kind))) is not None:
+                self._pending = _Pending(index, kind, begun)
+        return ended
+
+    def _call(self, call: Mapping[str, Any], index: int | None) -> ToolCallDelta:
+        name, call_id = as_text(call.get("name")), as_text(call.get("toolUseId"))
+        extra = own_fields(call, "name", "toolUseId", "input")
+        by_provider = call.get("type") == _SERVER_TOOL
+        if by_provider and call_id:
+            if len(self._tools) >= _KEPT_TOOLS:
+                del self._tools[next(iter(self._tools))]
+            self._tools[call_id] = name
+        return ToolCallDelta(
+            index,
+            call_id,
+            name,
+            arguments_text(call.get("input")),
+            "server" if by_provider else "function",
+            extra or None,
+        )
+
+    def _hold(self, wrapper: BedrockWrapper, index: int | None, kind: str, value: object) -> None:
+        """Keep a piece of a block that is handed over when it is whole."""
+        pending = self._pending
+        if pending is None or pending.index != index or pending.kind != kind:
+            ended = self._end_block()
+            if ended is not None and ended.details is not None:
+                _details(wrapper).parts = ended.details.parts
+            pending = self._pending = _Pending(index, kind, {})
+        if pending.dropped:
+            return
+        if kind == "toolResult":
+            for block in as_mappings(value):
+                pending.content.append(block)
+                pending.size += len(json_text(wire_json(block)))
+        else:
+            piece = as_mapping(value) or {}
+            source = as_mapping(piece.get("source")) or {}
+            data = blob(source.get("bytes"))
+            if data is not None:
+                pending.pieces.append(data)
+                pending.size += len(data)
+            elif source:
+                pending.fields = {**pending.fields, "source": source}
+            if piece.get("error"):
+                _details(wrapper).error = provider_error(piece["error"], self._provider)
+        if pending.size > self._bound:
+            pending.drop()
+            _details(wrapper).error = UpstreamError(
+                f"one content block of the stream is larger than the allowed {self._bound} bytes",
+                fault=UpstreamFault.TOO_LARGE,
+                provider=self._provider,
+            )
+
+    def _end_block(self) -> BedrockWrapper | None:
+        """The part that was held back, which is whole now."""
+        pending, self._pending = self._pending, None
+        if pending is None or pending.dropped:
+            return None
+        part: ContentPart
+        if pending.kind == "toolResult":
+            fields = {**pending.fields, "content": pending.content}
+            part = read_tool_result(fields, self._tools.get(as_text(pending.fields.get("toolUseId")), ""))
+        elif pending.pieces:
+            media_type = f"image/{as_text(pending.fields.get('format')) or '*'}"
+            part = ContentPartFile(data=b"".join(pending.pieces), media_type=media_type)
+        elif "source" in pending.fields:
+            part = read_part({pending.kind: pending.fields})
+        else:
+            return None
+        return BedrockWrapper({}, details=ChunkDetails(parts=(part,)))
+
+    def _stop(self, fields: Mapping[str, Any]) -> BedrockWrapper:
+        facts = _facts(fields, "stopReason")
+        self._stopped = True
+        return BedrockWrapper(
+            fields,
+            details=ChunkDetails(metadata=facts) if facts else None,
+            finish=finish_message(fields.get("stopReason")),
+        )
+
+    def _metadata(self, fields: Mapping[str, Any]) -> BedrockWrapper:
+        facts = _facts(fields, "usage", "serviceTier")
+        tier = fields.get("serviceTier")
+        if tier is not None:
+            facts["service_tier"] = (as_mapping(tier) or {}).get("type", tier)
+        usage = as_mapping(fields.get("usage"))
+        self.ended = self._stopped
+        return BedrockWrapper(
+            fields,
+            details=ChunkDetails(metadata=facts) if facts else None,
+            usage=read_usage(usage) if usage else None,
+        )
+
+    def _error(self, name: str, payload: object) -> BedrockWrapper:
+        self.ended = True
+        error = service_error(name, payload, self._provider)
+        return BedrockWrapper({name: payload}, details=ChunkDetails(error=error))
+
+
+def _facts(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+    return {
+        name: wire_json(value)
+        for name, value in fields.items()
+        if name not in known and name not in PADDING and value not in (None, {})
+    }
+
+
+def _details(wrapper: BedrockWrapper) -> ChunkDetails:
+    details = wrapper.details
+    if details is None:
+        details = wrapper.details = ChunkDetails()
+    return details

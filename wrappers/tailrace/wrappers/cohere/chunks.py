@@ -1,0 +1,348 @@
+"""Streams of Cohere's Chat API, version 2.
+
+Two ways in, one wrapper out: the bytes of a response body through `CohereDecoder`, or the cohere package's objects
+through `wrap_chunk`. Events are told by the ``type`` inside them, which equals the event's name where it has one.
+
+What the model says of its tools before it calls them (``tool_plan``) is reasoning, as are its ``thinking`` blocks;
+which of the two a block is stands in its metadata, for they are sent back in different places.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from msgspec import UNSET
+
+from tailrace.wrappers.chunks import (
+    BlockDelta,
+    ChunkDetails,
+    FinishMessage,
+    FinishReason,
+    ReadWrapper,
+    ToolCallDelta,
+    Usage,
+)
+from tailrace.wrappers.cohere.events import CallDelta, ContentDelta, PlanDelta, usual_event
+from tailrace.wrappers.decoding import EventDecoder
+from tailrace.wrappers.error_reports import provider_error, take_error
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+from tailrace.wrappers.fields import json_text, plain_json
+from tailrace.wrappers.loose_json import as_count, as_index, as_mapping, as_mappings, as_text
+from tailrace.wrappers.messages import ContentPartData
+from tailrace.wrappers.wire import MAX_EVENT_BYTES
+
+_FINISH_REASONS = {
+    "COMPLETE": FinishReason.STOP,
+    "STOP_SEQUENCE": FinishReason.STOP,
+    "MAX_TOKENS": FinishReason.LENGTH,
+    "ERROR_LIMIT": FinishReason.LENGTH,  # of the model's context
+    "TOOL_CALL": FinishReason.TOOL_CALLS,
+    "ERROR_TOXIC": FinishReason.CONTENT_FILTER,
+}
+_FAILURES = frozenset({"TIMEOUT", "NETWORK_ERROR"})
+
+_THINKING = {"cohere": {"type": "thinking"}}
+_TOOL_PLAN = {"cohere": {"type": "tool_plan"}}
+
+_RESPONSE = frozenset({"finish_reason", "logprobs", "message", "usage"})
+_MESSAGE = frozenset({"citations", "content", "role", "tool_calls", "tool_plan"})
+
+_MAX_OPEN_CALLS = 1024
+
+
+class _PackageObject(Protocol):
+    """An object of the cohere package."""
+
+    def model_dump(self, *, mode: str, exclude_unset: bool, warnings: bool) -> dict[str, Any]: ...
+
+
+class CohereWrapper(ReadWrapper[dict[str, Any]], gc=False):
+    """Over one event of the stream.
+
+    Attributes:
+        text: ``text`` of a content block.
+        reasoning: ``thinking`` of a content block, or the ``tool_plan``.
+        calls: The fragment of a tool call.
+        finish: ``finish_reason`` of the event ``message-end``.
+        usage: ``usage`` of the event ``message-end``: ``tokens``, or else ``billed_units``.
+    """
+
+
+class CohereDecoder(EventDecoder[CohereWrapper]):
+    """Decodes the body of a streamed response. Sans-IO.
+
+    A complete response that was not streamed is understood too.
+
+    Every ``tool-call-start`` begins a call of its own, whatever id and index it carries.
+
+    Args:
+        provider: Named in errors.
+        max_event_bytes: Bound on one event.
+
+    Attributes:
+        done: The message has ended.
+    """
+
+    __slots__ = ("_begun", "_calls", "_open_calls", "_planning")
+
+    def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        super().__init__(provider=provider, max_event_bytes=max_event_bytes)
+        self._begun: BlockDelta | None = None  # of a block that has begun and says nothing yet
+        self._planning = False
+        self._calls = 0
+        self._open_calls: dict[int, int] = {}  # by the provider's index, our own
+
+    def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[CohereWrapper]:
+        """The deltas of one event, or of a whole response."""
+        kind = fields.get("type")
+        wrappers = _wrap(fields, self._provider, error_event=error_event)
+        if kind == "tool-plan-delta":
+            self._plan(wrappers)
+            return wrappers
+        self._planning = False
+        if kind == "content-start":
+            return self._begin(wrappers)
+        for wrapper in wrappers:
+            if wrapper.calls:
+                wrapper.calls = tuple(self._own_call(call, kind) for call in wrapper.calls)
+            elif self._begun is not None and (wrapper.text or wrapper.reasoning):
+                details = wrapper.details = wrapper.details or ChunkDetails()
+                details.block, self._begun = self._begun, None
+                wrapper.plain = False
+            self.done = self.done or wrapper.finish is not None
+        self.done = self.done or kind == "message-end"
+        return wrappers
+
+    def wrap_usual(self, payload: bytes) -> list[CohereWrapper]:
+        """The delta of an event that goes on with what has begun: text, thinking, a plan, or a call's arguments."""
+        event = usual_event(payload)
+        if type(event) is ContentDelta and self._begun is None:
+            self._planning = False
+            content = event.delta.message.content
+            text, thinking = content.text, content.thinking
+            if text is UNSET and thinking is not UNSET:
+                return [CohereWrapper(event.raw("thinking", thinking), 0, None, True, "", thinking)]
+            if thinking is UNSET and text is not UNSET:
+                return [CohereWrapper(event.raw("text", text), 0, None, True, text)]
+        elif type(event) is CallDelta and event.index in self._open_calls:
+            self._planning = False
+            piece = ToolCallDelta(self._open_calls[event.index], arguments=event.arguments)
+            return [CohereWrapper(event.raw(), calls=(piece,))]
+        elif type(event) is PlanDelta and self._planning:
+            return [CohereWrapper(event.raw(), 0, None, True, "", event.plan)]
+        return []
+
+    def wrap_error(self, error: UpstreamError) -> CohereWrapper:
+        """An empty delta with this error."""
+        return CohereWrapper({}, details=ChunkDetails(error=error))
+
+    def _begin(self, wrappers: list[CohereWrapper]) -> list[CohereWrapper]:
+        """A block begins with its first text: one that never has any is none."""
+        self._begun = None
+        for wrapper in wrappers:
+            details = wrapper.details
+            if details is not None and details.block is not None and not (wrapper.text or wrapper.reasoning):
+                self._begun, details.block = details.block, None
+        return [wrapper for wrapper in wrappers if wrapper.details != ChunkDetails()]
+
+    def _plan(self, wrappers: list[CohereWrapper]) -> None:
+        """The first piece of a plan opens its block, the others add to it."""
+        for wrapper in wrappers:
+            if wrapper.reasoning and self._planning:
+                wrapper.details, wrapper.plain = None, True
+            elif wrapper.reasoning and wrapper.details is not None:
+                wrapper.details.block = BlockDelta("reasoning", opens=True, metadata=_TOOL_PLAN)
+                self._planning, self._begun = True, None
+
+    def _own_call(self, call: ToolCallDelta, kind: object) -> ToolCallDelta:
+        """The fragment with an index that no other call has."""
+        index = call.index or 0
+        if kind != "tool-call-delta" or index not in self._open_calls:
+            if len(self._open_calls) >= _MAX_OPEN_CALLS:
+                self._open_calls.clear()
+            self._open_calls[index] = self._calls
+            self._calls += 1
+        return ToolCallDelta(
+            self._open_calls[index], call.id, call.name, call.arguments, call.type, call.extra
+        )
+
+
+def wrap_chunk(chunk: Mapping[str, Any] | _PackageObject, *, provider: str = "") -> list[CohereWrapper]:
+    """The deltas of one event, or of a whole response: its JSON object, or the cohere package's object.
+
+    Args:
+        chunk: The object.
+        provider: Named in errors.
+
+    Returns:
+        No delta for an event that says nothing (the end of a block), one for most others, and for a whole response
+        one for each thing that it holds.
+    """
+    if isinstance(chunk, Mapping):
+        return _wrap(dict(chunk), provider)
+    return _wrap(chunk.model_dump(mode="json", exclude_unset=True, warnings=False), provider)
+
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+def _wrap(fields: dict[str, Any], provider: str, *, error_event: bool = False) -> list[CohereWrapper]:
+    wrappers = _wrap_event(fields, provider)
+    # An error that stands in no event has no type: it is an object whose message is text.
+    if (
+        error_event
+        or fields.get("error")
+        or fields.get("type") == "error"
+        or ("type" not in fields and isinstance(fields.get("message"), str))
+    ):
+        error = take_error(dict(fields), provider, error_event=True)
+        wrappers.append(CohereWrapper(fields, details=ChunkDetails(error=error)))
+    return wrappers
+
+
+def _wrap_event(fields: dict[str, Any], provider: str) -> list[CohereWrapper]:
+    kind = as_text(fields.get("type"))
+    delta = as_mapping(fields.get("delta")) or {}
+    message = as_mapping(delta.get("message")) or {}
+    if kind in ("content-start", "content-delta"):
+        return [
+            _wrap_content(fields, content, opens=kind == "content-start")
+            for content in as_mappings(message.get("content"))
+        ]
+    if kind == "tool-plan-delta":
+        return [_wrap_plan(fields, as_text(message.get("tool_plan")))]
+    if kind in ("tool-call-start", "tool-call-delta"):
+        index = as_index(fields.get("index"))
+        calls = tuple(_read_call(call, index) for call in as_mappings(message.get("tool_calls")))
+        return [CohereWrapper(fields, calls=calls)]
+    if kind == "citation-start":
+        return [_wrap_citation(fields, citation) for citation in as_mappings(message.get("citations"))]
+    if kind == "message-end":
+        return [_wrap_end(fields, delta, provider)]
+    if kind == "message-start":
+        facts = _facts(fields, "type", "delta") | _facts(message, *_MESSAGE)
+        return [
+            CohereWrapper(fields, details=ChunkDetails(metadata=facts or None)),
+            *_wrap_message(fields, message),
+        ]
+    if kind == "debug":
+        return [CohereWrapper(fields, details=ChunkDetails(metadata=_facts(fields, "type") or None))]
+    if not kind and as_mapping(fields.get("message")) is not None:
+        return _wrap_response(fields, provider)
+    return []
+
+
+def _wrap_response(fields: dict[str, Any], provider: str) -> list[CohereWrapper]:
+    message = as_mapping(fields.get("message")) or {}
+    end = _wrap_end(fields, fields, provider)
+    end.details = end.details or ChunkDetails()
+    end.details.metadata = (_facts(fields, *_RESPONSE) | _facts(message, *_MESSAGE)) or None
+    if fields.get("logprobs"):
+        end.details.extra = {"logprobs": fields["logprobs"]}
+    return [*_wrap_message(fields, message), end]
+
+
+def _wrap_message(fields: dict[str, Any], message: Mapping[str, Any]) -> list[CohereWrapper]:
+    """The deltas of a whole message: one for each thing that it holds."""
+    wrappers: list[CohereWrapper] = []
+    plan = as_text(message.get("tool_plan"))
+    if plan:
+        wrappers.append(_wrap_plan(fields, plan, opens=True))
+    content = message.get("content")
+    blocks = as_mappings({"type": "text", "text": content} if isinstance(content, str) else content)
+    wrappers += [_wrap_content(fields, block, opens=True) for block in blocks if not _is_empty(block)]
+    wrappers += [_wrap_citation(fields, citation) for citation in as_mappings(message.get("citations"))]
+    calls = as_mappings(message.get("tool_calls"))
+    if calls:
+        read = tuple(_read_call(call, index) for index, call in enumerate(calls))
+        wrappers.append(CohereWrapper(fields, calls=read))
+    return wrappers
+
+
+def _wrap_content(fields: dict[str, Any], content: Mapping[str, Any], *, opens: bool) -> CohereWrapper:
+    """The delta of a piece of a content block."""
+    text, thinking = as_text(content.get("text")), as_text(content.get("thinking"))
+    kind = as_text(content.get("type")) or ("thinking" if "thinking" in content else "text")
+    details = ChunkDetails()
+    if kind not in ("text", "thinking"):
+        details.parts = (ContentPartData(data=plain_json(content), metadata={"cohere": {"type": kind}}),)
+    elif opens and kind == "thinking":
+        details.block = BlockDelta("reasoning", opens=True, metadata=_THINKING)
+    elif opens:
+        details.block = BlockDelta("text", opens=True)
+    if "message" not in fields and fields.get("logprobs"):
+        details.extra = {"logprobs": [fields["logprobs"]]}
+    plain = details == ChunkDetails()
+    return CohereWrapper(fields, 0, None if plain else details, plain, text, thinking)
+
+
+def _is_empty(block: Mapping[str, Any]) -> bool:
+    return block.get("type") in ("text", "thinking") and not (block.get("text") or block.get("thinking"))
+
+
+def _wrap_plan(fields: dict[str, Any], plan: str, *, opens: bool = False) -> CohereWrapper:
+    if not plan:
+        return CohereWrapper(fields, plain=True)
+    block = BlockDelta("reasoning", opens=opens, metadata=_TOOL_PLAN)
+    return CohereWrapper(fields, details=ChunkDetails(block=block), reasoning=plan)
+
+
+def _wrap_citation(fields: dict[str, Any], citation: Mapping[str, Any]) -> CohereWrapper:
+    channel = "reasoning" if citation.get("type") in ("THINKING_CONTENT", "PLAN") else "text"
+    block = BlockDelta(channel, metadata={"cohere": {"citations": [citation]}})
+    return CohereWrapper(fields, details=ChunkDetails(block=block, extra={"annotations": [citation]}))
+
+
+def _wrap_end(fields: dict[str, Any], end: Mapping[str, Any], provider: str) -> CohereWrapper:
+    raw = as_text(end.get("finish_reason"))
+    finish = FinishMessage(_FINISH_REASONS.get(raw, FinishReason.UNSPECIFIED), raw) if raw else None
+    error = None
+    if end.get("error"):
+        error = provider_error(end["error"], provider)
+    elif raw in _FAILURES or (raw.startswith("ERROR") and raw not in _FINISH_REASONS):
+        error = UpstreamError(
+            "the provider ended the answer with an error",
+            fault=UpstreamFault.PROVIDER,
+            provider=provider,
+            code=raw,
+        )
+    details = ChunkDetails(error=error) if error is not None else None
+    return CohereWrapper(fields, details=details, finish=finish, usage=_read_usage(end.get("usage")))
+
+
+def _read_call(call: Mapping[str, Any], index: int | None) -> ToolCallDelta:
+    function = as_mapping(call.get("function")) or {}
+    arguments = function.get("arguments")
+    if arguments is None:
+        arguments = ""
+    elif not isinstance(arguments, str):
+        arguments = json_text(arguments)
+    extra = _facts(call, "id", "type", "function")
+    rest = _facts(function, "name", "arguments")
+    if rest:
+        extra["function"] = rest
+    return ToolCallDelta(
+        index=index,
+        id=as_text(call.get("id")),
+        name=as_text(function.get("name")),
+        arguments=arguments,
+        type=as_text(call.get("type")),
+        extra={"cohere": extra} if extra else None,
+    )
+
+
+def _read_usage(value: object) -> Usage | None:
+    usage = as_mapping(value)
+    if usage is None:
+        return None
+    counts = as_mapping(usage.get("tokens")) or as_mapping(usage.get("billed_units")) or {}
+    given, made = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
+    if given is None and made is None:
+        return None
+    return Usage(given or 0, made or 0, (given or 0) + (made or 0), usage)
+
+
+def _facts(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+    """What stands beside the known fields."""
+    return {
+        name: value for name, value in fields.items() if name not in known and value not in (None, "", [])
+    }

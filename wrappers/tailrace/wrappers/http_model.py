@@ -1,0 +1,363 @@
+"""Models behind HTTP: sending a request, reading the body of the answer as it comes, and saying what went wrong.
+
+Two ways of sending. `ClientModel` goes through a provider's official client where that hands out the bytes of a body
+as they are (the openai and anthropic packages do): it knows authentication, retries and base URLs. `DirectModel`
+posts the request itself, for providers whose client parses every chunk or hides the connection. Reading is the same
+for both.
+"""
+
+import asyncio
+import math
+import random
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, cast
+
+import aiohttp
+import anyio
+import httpx2
+import msgspec
+
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.decoding import ResponseDecoder
+from tailrace.wrappers.error_reports import provider_error
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+from tailrace.wrappers.loose_json import read_json
+from tailrace.wrappers.messages import History
+from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.tool_names import ToolNames
+
+_MAX_ERROR_BYTES = 1024 * 1024  # of an error's body
+_MAX_MESSAGE = 500  # characters of a body of plain text that are a message
+_RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0  # seconds between retries: doubled each time, cut by up to a quarter
+_MAX_RETRY_AFTER = 120.0  # as the official clients have it; whoever asks for more is not asked again
+_RETRY_COUNT = "x-stainless-retry-count"  # how often an official client had sent the request before
+
+
+class HTTPModel(Model):
+    """A model behind an HTTP API that streams its answers.
+
+    Args:
+        name: The model's name.
+        connect_timeout: Seconds allowed for opening a connection.
+        read_timeout: Seconds of silence allowed before and between the pieces of an answer.
+        max_retries: How often a request is sent again when nothing of an answer was received yet.
+        parameters: Further members of the request, under the provider's names.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 60.0,
+        max_retries: int = 2,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._connect_timeout = connect_timeout
+        self._read_timeout = read_timeout
+        self._max_retries = max_retries
+        self._given_parameters = dict(parameters or {})
+
+    @cached_property
+    def _parameters(self) -> dict[str, Any]:
+        """The further members of the request, with names of tools that the provider takes."""
+        return ToolNames(self.converter.name_rule).in_parameters(self._given_parameters)
+
+    @abstractmethod
+    def _send(self, history: History) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Send the request; the body of the answer as it comes."""
+
+    @abstractmethod
+    def _decoder(self) -> ResponseDecoder[Any]:
+        """A decoder for one answer."""
+
+    @asynccontextmanager
+    async def stream(self, history: History) -> AsyncGenerator[ChunkBatches]:
+        """Ask the model to go on with a conversation; see `Model.stream`.
+
+        A conversation that was interrupted, or begun with another provider, is mended first: calls and results
+        are matched, and their ids made such as the provider takes, and so are the names of tools: in the calls that
+        come back, tools have their own.
+        """
+        history = with_answers(with_matched_ids(history, pattern=self.converter.id_pattern))
+        names = ToolNames(self.converter.name_rule)
+        names.in_parameters(self._given_parameters)
+        async with self._send(names.in_history(history)) as body:
+            yield self._batches(body, names)
+
+    async def _batches(
+        self, body: AsyncIterator[bytes], names: ToolNames
+    ) -> AsyncIterator[Sequence[ChunkWrapper[Any]]]:
+        decoder = self._decoder()
+        try:
+            while not decoder.done:
+                # The transport has a read timeout of its own, but forgets it when the peer breaks HTTP's framing.
+                async with asyncio.timeout(self._read_timeout + 1):
+                    data = await anext(body, None)
+                if data is None:
+                    break
+                chunks = decoder.feed(data)
+                if chunks:
+                    yield names.restored(chunks)
+            last = decoder.close()
+        except (TimeoutError, httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
+            held = [
+                chunk for chunk in decoder.close() if chunk.details is None or chunk.details.error is None
+            ]
+            held = [*names.restored(held), *names.close()]
+            if held:
+                yield held  # what waited for more of the stream is part of the answer; why it ended is said here
+            if is_timeout(error):
+                raise self._silent() from error
+            raise UpstreamError(
+                f"the connection broke in the middle of the answer: {_first_words(error)}",
+                fault=UpstreamFault.TRUNCATED,
+                provider=self.provider,
+            ) from error
+        except UpstreamError:
+            held = names.close()
+            if held:
+                yield held
+            raise
+        chunks = [*names.restored(last), *names.close()]
+        if chunks:
+            yield chunks
+
+    def _silent(self) -> UpstreamError:
+        return UpstreamError(
+            f"the provider sent nothing for {self._read_timeout:g} seconds",
+            fault=UpstreamFault.TIMEOUT,
+            provider=self.provider,
+        )
+
+    def _unreachable(self, error: Exception, tries: int = 1) -> UpstreamError:
+        if is_timeout(error):
+            silent = self._silent()
+            silent.tries = tries
+            return silent
+        return UpstreamError(
+            f"the provider cannot be reached: {_first_words(error)}",
+            fault=UpstreamFault.CONNECTION,
+            provider=self.provider,
+            tries=tries,
+        )
+
+    def _refused(
+        self, status: int, headers: Mapping[str, str], body: object, message: str = ""
+    ) -> UpstreamError:
+        """The error that an answer with an error status means.
+
+        Args:
+            status: The HTTP status.
+            headers: Of the answer.
+            body: JSON, or text.
+            message: Says it in words where the body does not.
+        """
+        words = body.strip() if isinstance(body, str) else None
+        if words is not None and (words.startswith("<") or len(words) > _MAX_MESSAGE):
+            body, said = words, None  # a proxy's page, which is no message to show
+        else:
+            said = provider_error(body, self.provider) if body else None
+        return UpstreamError(
+            said.message if said else f"the provider refused: {message or f'HTTP {status}'}",
+            fault=UpstreamFault.STATUS,
+            provider=self.provider,
+            status=status,
+            code=said.code if said else None,
+            retry_after=retry_after(headers),
+            details=body,
+        )
+
+
+class _StatusError(Protocol):
+    """What the official clients raise for an error status."""
+
+    status_code: int
+    body: object | None
+    message: str
+    response: Any
+
+
+class ClientModel(HTTPModel):
+    """A model that is asked through a provider's official client, which hands out the bytes of a body.
+
+    Attributes:
+        status_errors: What the client raises for an answer with an error status.
+        connection_errors: What it raises when there is no answer.
+    """
+
+    status_errors: ClassVar[tuple[type[Exception], ...]]
+    connection_errors: ClassVar[tuple[type[Exception], ...]]
+
+    @abstractmethod
+    def _open(self, history: History) -> AbstractAsyncContextManager[Any]:
+        """The client's streaming response (``with_streaming_response``)."""
+
+    @asynccontextmanager
+    async def _send(self, history: History) -> AsyncGenerator[AsyncIterator[bytes]]:
+        try:
+            async with self._open(history) as response:
+                yield response.iter_bytes()
+        except self.status_errors as error:
+            refused = cast("_StatusError", error)
+            known = self._refused(
+                refused.status_code, refused.response.headers, refused.body, refused.message
+            )
+            known.tries = _tries(refused.response)
+            raise known from error
+        except (*self.connection_errors, httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error, _tries(error)) from error
+
+
+class DirectModel(HTTPModel):
+    """A model whose requests are posted as they are, over a connection pool of our own.
+
+    A request that was refused for the moment (429, 5xx), or that did not reach the provider, is sent again as the
+    official clients do it: after the pause that the provider asks for, else after one of our own, which doubles; not
+    at all when the provider says so (``x-should-retry: false``) or asks for a pause of more than two minutes. Once an
+    answer has begun nothing is sent again. Cancelling ends a pause at once.
+    """
+
+    _session: aiohttp.ClientSession | None = None
+
+    @abstractmethod
+    def _request(self, history: History) -> tuple[str, Mapping[str, str], object]:
+        """The request: address, headers, and the body, which is sent as JSON (as it is where it is bytes).
+
+        Called for every attempt, since some providers sign the time.
+        """
+
+    async def aclose(self) -> None:
+        """Close the kept connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @asynccontextmanager
+    async def _send(self, history: History) -> AsyncGenerator[AsyncIterator[bytes]]:
+        response = await self._post(history)
+        try:
+            yield response.content.iter_any()
+        finally:
+            response.close()
+
+    async def _post(self, history: History) -> aiohttp.ClientResponse:
+        for attempt in range(self._max_retries + 1):
+            last = attempt == self._max_retries
+            url, headers, body = self._request(history)
+            payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
+            try:
+                response = await self._client().post(
+                    url, data=payload, headers={"content-type": "application/json", **headers}
+                )
+            except (aiohttp.ClientError, OSError) as error:
+                # An answer that was waited for in vain is not asked for again: the wait was the limit.
+                if last or (is_timeout(error) and not isinstance(error, aiohttp.ConnectionTimeoutError)):
+                    raise self._unreachable(error, attempt + 1) from error
+                pause = None
+            else:
+                if response.status < 400:
+                    return response
+                refused = await self._read_refusal(response)
+                refused.tries = attempt + 1
+                if last or not _asks_to_retry(response.status, response.headers, refused.retry_after):
+                    raise refused
+                pause = refused.retry_after
+            await anyio.sleep(_pause(attempt, pause))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _read_refusal(self, response: aiohttp.ClientResponse) -> UpstreamError:
+        body = bytearray()
+        async with response:
+            # What it says matters less than that it refused: what comes within the time counts.
+            with suppress(TimeoutError, aiohttp.ClientError, OSError):
+                async with asyncio.timeout(self._read_timeout):
+                    async for data in response.content.iter_any():
+                        body += data
+                        if len(body) >= _MAX_ERROR_BYTES:
+                            break
+        try:
+            said: object = read_json(bytes(body))
+        except (ValueError, RecursionError):
+            said = body.decode("utf-8", "replace").strip()
+        return self._refused(response.status, response.headers, said, response.reason or "")
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(sock_connect=self._connect_timeout, sock_read=self._read_timeout)
+            # The default allows a hundred connections, and lets further requests wait without saying so.
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)
+        return self._session
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether time ran out. The transport calls refused and dropped connections timeouts too: the cause decides."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, aiohttp.ClientError):
+            return isinstance(cause, TimeoutError)
+        if isinstance(cause, TimeoutError):
+            return True
+        cause = cause.__cause__
+    return isinstance(error, httpx2.TimeoutException)
+
+
+def _asks_to_retry(status: int, headers: Mapping[str, str], asked: float | None) -> bool:
+    """Whether a refusal is one for the moment, and the moment is short enough to be waited for."""
+    if asked is not None and asked > _MAX_RETRY_AFTER:
+        return False
+    said = headers.get("x-should-retry")
+    return said == "true" or (said != "false" and status in _RETRIED)
+
+
+def _pause(attempt: int, asked: float | None) -> float:
+    if asked:
+        return asked
+    return min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * (1 - 0.25 * random.random())  # noqa: S311
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that an answer asks to be waited, as its headers say it; None where they do not.
+
+    ``retry-after-ms``, milliseconds, is the more exact one; ``retry-after`` is seconds (some send fractions), or the
+    time of day after which to come (RFC 9110, section 10.2.3), which may be over: 0 then.
+    """
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        with suppress(ValueError):
+            asked = float(headers.get(name, ""))
+            if math.isfinite(asked) and asked >= 0:
+                return asked / unit
+    with suppress(ValueError):
+        day = parsedate_to_datetime(headers.get("retry-after", ""))
+        day = day if day.tzinfo else day.replace(tzinfo=UTC)
+        return max(0.0, (day - datetime.now(UTC)).total_seconds())
+    return None
+
+
+def _tries(error: object) -> int:
+    """How often an official client sent the request that has come to this: the last one says it in a header.
+
+    Args:
+        error: Its error where there was no answer, else the answer.
+    """
+    try:
+        counted = cast("Any", error).request.headers.get(_RETRY_COUNT, "")
+    except (AttributeError, RuntimeError):  # it was not sent by such a client, or not at all
+        return 1
+    return 1 + int(counted) if counted.isdecimal() else 1
+
+
+def _first_words(error: BaseException) -> str:
+    """What the innermost cause says, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).partition("\n")[0] or type(error).__name__

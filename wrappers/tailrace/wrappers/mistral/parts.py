@@ -1,0 +1,121 @@
+"""The parts that the content of Mistral's messages is made of, beyond text: files, and what has no common form.
+
+Where Chat Completions has objects, Mistral has texts: an image, a document or a sound is its address or a data URL.
+"""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from tailrace.wrappers.fields import plain_json
+from tailrace.wrappers.files import IMAGE_TYPES, data_url, ending_type, essence, read_base64, read_data_url
+from tailrace.wrappers.loose_json import as_mapping, as_text
+from tailrace.wrappers.messages import ContentPartData, ContentPartFile, ContentPartText
+
+KEY = "mistral"
+"""Under this name stands in metadata what is to be sent back to Mistral as it was."""
+
+THINKING: Mapping[str, Any] = {KEY: {"type": "thinking"}}
+"""The metadata of reasoning that is Mistral's own."""
+
+_FILE_ID = "mistral-file:"  # a file uploaded before, which the API knows by its id alone
+_ENDINGS = {
+    **IMAGE_TYPES,
+    ".csv": "text/csv",
+    ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    ".md": "text/markdown",
+    ".pdf": "application/pdf",
+    ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    ".txt": "text/plain",
+    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+_DOCUMENTS = frozenset(kind for kind in _ENDINGS.values() if not kind.startswith("image/"))
+_ANY_TYPE = {"image_url": "image/*", "input_audio": "audio/*"}
+
+
+def own_fields(part: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands in metadata under Mistral's name."""
+    return dict(as_mapping(part.get(KEY)) or {})
+
+
+def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | ContentPartData:
+    """What a content part means that is neither thinking nor a reference; never raises."""
+    kind = as_text(part.get("type"))
+    if kind == "text" and isinstance(part.get("text"), str):
+        return ContentPartText(text=part["text"], metadata=_own(part, "type", "text"))
+    file = _read_file(kind, part)
+    if file is None:
+        return ContentPartData(data=plain_json(part), metadata={KEY: {"type": kind}})
+    if file_param(file) != part:
+        # Of a type that would go back as another kind of part, or in another form.
+        file = file.model_copy(update={"metadata": {KEY: {**file.metadata.get(KEY, {}), "type": kind}}})
+    return file
+
+
+def file_param(file: ContentPartFile) -> dict[str, Any] | None:
+    """The content part that a file is sent as; None where Mistral takes none of its kind."""
+    own = own_fields(file.metadata)
+    media_type = essence(file.media_type)
+    if file.url is not None and file.url.startswith(_FILE_ID):
+        return {**own, "type": "file", "file_id": file.url.removeprefix(_FILE_ID)}
+    kind = as_text(own.pop("type", "")) or _kind(file, media_type)
+    if kind is None or file.data == b"":
+        return None
+    if file.url is not None:
+        value = file.url
+    elif kind == "input_audio":
+        value = base64.b64encode(file.data or b"").decode("ascii")
+    else:
+        value = data_url(file.media_type or "application/octet-stream", file.data or b"")
+    if kind == "document_url" and file.filename:
+        own["document_name"] = file.filename
+    inner = as_mapping(own.pop(kind, None))
+    return {**own, "type": kind, kind: value if inner is None else {**inner, "url": value}}
+
+
+def _kind(file: ContentPartFile, media_type: str) -> str | None:
+    if not media_type or media_type == "application/octet-stream":
+        media_type = ending_type(file.url or file.filename, _ENDINGS)
+    if media_type.startswith("image/"):
+        return "image_url"
+    if media_type.startswith("audio/"):
+        return "input_audio"
+    return "document_url" if media_type in _DOCUMENTS else None
+
+
+def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
+    """The file in a content part; None where there is none."""
+    if kind == "file" and as_text(part.get("file_id")):
+        return ContentPartFile(url=f"{_FILE_ID}{part['file_id']}", metadata=_own(part, "type", "file_id"))
+    if kind not in ("image_url", "document_url", "input_audio"):
+        return None
+    value = part.get(kind)
+    inner = as_mapping(value)
+    url = as_text(inner.get("url")) if inner is not None else as_text(value)
+    own = _own(part, "type", kind, *(("document_name",) if kind == "document_url" else ()))
+    if inner is not None:
+        rest = {name: plain_json(field) for name, field in inner.items() if name != "url"}
+        own = {KEY: {**own.get(KEY, {}), kind: rest}}
+    filename = as_text(part.get("document_name")) if kind == "document_url" else ""
+    if not url:
+        return None
+    try:
+        if url.startswith("data:"):
+            media_type, data = read_data_url(url)
+        elif kind == "input_audio" and not url.startswith(("http://", "https://")):
+            media_type, data = _ANY_TYPE[kind], read_base64(url)
+        else:
+            media_type = ending_type(url, _ENDINGS) or _ANY_TYPE.get(kind, "")
+            return ContentPartFile(url=url, media_type=media_type, filename=filename, metadata=own)
+    except ValueError:
+        return None
+    if not data:
+        return None
+    return ContentPartFile(data=data, media_type=media_type, filename=filename, metadata=own)
+
+
+def _own(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+    rest = {
+        name: plain_json(value) for name, value in fields.items() if name not in known and value is not None
+    }
+    return {KEY: rest} if rest else {}

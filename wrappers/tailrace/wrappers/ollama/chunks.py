@@ -1,0 +1,306 @@
+"""Streams of Ollama's own API: ``/api/chat`` and ``/api/generate``, one JSON object a line.
+
+Two ways in, one wrapper out: the bytes of a response body through `OllamaDecoder`, or the ollama package's objects
+through `wrap_chunk`. A line of chat holds a ``message``, one of generate a ``response``; all else is the same.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from tailrace.wrappers.chunks import (
+    ChunkDetails,
+    FinishMessage,
+    FinishReason,
+    ReadWrapper,
+    ToolCallDelta,
+    Usage,
+)
+from tailrace.wrappers.decoding import EventDecoder
+from tailrace.wrappers.error_reports import take_error
+from tailrace.wrappers.errors import UpstreamError
+from tailrace.wrappers.fields import json_text
+from tailrace.wrappers.loose_json import as_count, as_index, as_mapping, as_mappings, as_text
+from tailrace.wrappers.messages import ContentPartFile
+from tailrace.wrappers.wire import MAX_EVENT_BYTES
+
+_FINISH_REASONS = {
+    "": FinishReason.STOP,  # servers before 0.1.38 said nothing but ``done``
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL_CALLS,
+}  # of ``load`` and ``unload`` there is no answer
+
+# What an object has a place for; everything else in it is a fact about the response.
+_LINE = frozenset(
+    {"message", "response", "thinking", "tool_calls", "images", "logprobs", "done", "done_reason", "error"}
+)
+_MESSAGE = frozenset({"role", "content", "thinking", "tool_calls", "images"})
+
+_MAX_CALLS = 1024  # of which it is remembered that they came
+
+_decode_line = msgspec.json.Decoder().decode
+
+# Images come as base64 without a type, which their first bytes tell.
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"BM", "image/bmp"),
+)
+
+
+class _PackageObject(Protocol):
+    """An object of the ollama package."""
+
+    def model_dump(self, *, mode: str, exclude_unset: bool, warnings: bool) -> dict[str, Any]: ...
+
+
+class OllamaWrapper(ReadWrapper[dict[str, Any]], gc=False):
+    """Over one line of the stream.
+
+    Attributes:
+        text: ``message.content``, or ``response``.
+        reasoning: ``message.thinking``, or ``thinking``.
+        calls: The calls of the line, which are always whole; their arguments, which come as an object, as JSON text.
+        finish: ``done_reason`` of the line that is ``done``.
+        usage: ``prompt_eval_count`` and ``eval_count``.
+    """
+
+
+class OllamaDecoder(EventDecoder[OllamaWrapper]):
+    """Decodes the body of a response of ``/api/chat`` or ``/api/generate``. Sans-IO.
+
+    A complete response that was not streamed is understood too.
+
+    Every entry of ``tool_calls`` is a call of its own, whatever ids and indexes it carries; only one that repeats
+    another in id, name and arguments is the same call, sent twice.
+
+    Args:
+        provider: Named in errors.
+        max_event_bytes: Bound on one line.
+
+    Attributes:
+        done: A line said that it is the last.
+    """
+
+    __slots__ = ("_calls", "_known", "_model")
+
+    def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        super().__init__(provider=provider, max_event_bytes=max_event_bytes)
+        self._model: object = None
+        self._calls = 0
+        self._known: set[int] = set()
+
+    def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[OllamaWrapper]:
+        """The delta of one line, if it says anything."""
+        wrapper = wrap_chunk(fields, provider=self._provider, error_event=error_event)
+        if wrapper is None:
+            return []
+        self.done = self.done or wrapper.finish is not None
+        if wrapper.calls:
+            wrapper.calls = self._own_calls(wrapper.calls)
+        details = wrapper.details
+        if details is not None and details.metadata:
+            details.metadata = self._new_facts(details.metadata)
+            if details == ChunkDetails():
+                wrapper.details = None
+        return [wrapper]
+
+    def wrap_usual(self, payload: bytes) -> list[OllamaWrapper]:
+        """The delta of a line that is only text or reasoning, of which nothing else is new."""
+        model = self._model
+        if model is None:
+            return []
+        try:
+            line = _decode_line(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return []
+        if type(line) is not dict:
+            return []
+        fields = cast("dict[str, Any]", line)
+        if len(fields) != 4 or fields.get("done") is not False or fields.get("model") != model:
+            return []
+        if "created_at" not in fields:  # nor is anything else new that may stand in its place
+            return []
+        value = fields.get("message")
+        if type(value) is not dict:
+            text = fields.get("response")
+            return [OllamaWrapper(fields, 0, None, True, text)] if type(text) is str else []
+        message = cast("dict[str, Any]", value)
+        text = message.get("content")
+        if type(text) is not str or message.get("role") != "assistant":
+            return []
+        if len(message) == 2:
+            return [OllamaWrapper(fields, 0, None, True, text)]
+        thinking = message.get("thinking")
+        if len(message) == 3 and type(thinking) is str:
+            return [OllamaWrapper(fields, 0, None, True, text, thinking)]
+        return []
+
+    def wrap_error(self, error: UpstreamError) -> OllamaWrapper:
+        """An empty delta with this error."""
+        return OllamaWrapper({}, details=ChunkDetails(error=error))
+
+    def _own_calls(self, calls: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:
+        """The calls with an index each that no other has, without those that were sent before."""
+        own: list[ToolCallDelta] = []
+        for call in calls:
+            if call.id:
+                key = hash((call.id, call.name, call.arguments))
+                if key in self._known:
+                    continue
+                if len(self._known) < _MAX_CALLS:
+                    self._known.add(key)
+            own.append(ToolCallDelta(self._calls, call.id, call.name, call.arguments, call.type, call.extra))
+            self._calls += 1
+        return tuple(own)
+
+    def _new_facts(self, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The facts without model and time where they were told: every line has them."""
+        facts = dict(metadata)
+        model = facts.get("model")
+        if self._model is not None:
+            facts.pop("created", None)
+            facts.pop("created_at", None)
+            if model == self._model:
+                del facts["model"]
+        self._model = self._model if model is None else model
+        return facts or None
+
+
+def wrap_chunk(
+    chunk: Mapping[str, Any] | _PackageObject, *, provider: str = "", error_event: bool = False
+) -> OllamaWrapper | None:
+    """The delta of one line, or of a whole response: its JSON object, or the ollama package's object.
+
+    Args:
+        chunk: The object.
+        provider: Named in errors.
+        error_event: The object came as the payload of an event of type ``error``.
+
+    Returns:
+        None for an object that says nothing.
+    """
+    if isinstance(chunk, Mapping):
+        fields = dict(chunk)
+    else:
+        fields = chunk.model_dump(mode="json", exclude_unset=True, warnings=False)
+    error = _read_error(fields, provider, error_event=error_event)
+    if error is None and not fields.keys() & {"message", "response", "done"}:
+        return None
+    # Generate has its fields on the line itself; what chat may have there besides is the same.
+    message = as_mapping(fields.get("message")) or {
+        **{name: fields[name] for name in ("thinking", "tool_calls", "images") if name in fields},
+        "content": fields.get("response"),
+    }
+    wrapper = OllamaWrapper(
+        fields,
+        text=as_text(message.get("content")),
+        reasoning=as_text(message.get("thinking")),
+        calls=tuple(_read_call(call) for call in as_mappings(message.get("tool_calls"))),
+        finish=_read_finish(fields),
+        usage=_read_usage(fields),
+    )
+    role = as_text(message.get("role"))
+    extra = {name: value for name, value in message.items() if name not in _MESSAGE and value is not None}
+    if fields.get("logprobs"):
+        extra["logprobs"] = {"content": fields["logprobs"]}  # their shape is that of Chat Completions
+    details = ChunkDetails(
+        role="" if role == "assistant" else role,
+        metadata=_read_facts(fields) or None,
+        extra=extra or None,
+        error=error,
+        parts=_read_images(message.get("images")),
+    )
+    if details != ChunkDetails():
+        wrapper.details = details
+    return wrapper
+
+
+def image_type(data: bytes) -> str:
+    """The media type that an image's first bytes tell; ``image/*`` where they tell none."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "image/*")
+
+
+def _read_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> UpstreamError | None:
+    if not (error_event or fields.get("error")):
+        return None
+    error = take_error(dict(fields), provider, error_event=error_event)
+    status = as_index(fields.get("status"))  # of the server's own error, which stands beside it
+    if error is not None and status is not None and 400 <= status <= 599:
+        error.status = status
+    return error
+
+
+def _read_call(call: Mapping[str, Any]) -> ToolCallDelta:
+    function = as_mapping(call.get("function")) or {}
+    arguments = function.get("arguments")
+    if arguments is None:
+        arguments = ""
+    elif not isinstance(arguments, str):
+        arguments = json_text(arguments)
+    extra = {
+        name: value for name, value in call.items() if name not in ("id", "function") and value is not None
+    }
+    rest = {name: value for name, value in function.items() if name not in ("name", "arguments")}
+    if rest:
+        extra["function"] = rest
+    return ToolCallDelta(
+        id=as_text(call.get("id")),
+        name=as_text(function.get("name")),
+        arguments=arguments,
+        type="function",
+        extra={"ollama": extra} if extra else None,
+    )
+
+
+def _read_finish(fields: Mapping[str, Any]) -> FinishMessage | None:
+    if fields.get("done") is not True:
+        return None
+    raw = as_text(fields.get("done_reason"))
+    return FinishMessage(_FINISH_REASONS.get(raw, FinishReason.UNSPECIFIED), raw)
+
+
+def _read_usage(fields: Mapping[str, Any]) -> Usage | None:
+    given, made = as_count(fields.get("prompt_eval_count")), as_count(fields.get("eval_count"))
+    if given is None and made is None:
+        return None
+    counts = {name: value for name, value in fields.items() if name.endswith("_count")}
+    return Usage(given or 0, made or 0, (given or 0) + (made or 0), counts)
+
+
+def _read_facts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {
+        name: value
+        for name, value in fields.items()
+        if name not in _LINE and not name.endswith("_count") and value not in (None, "")
+    }
+    created = _timestamp(facts.get("created_at"))
+    if created is not None:
+        facts["created"] = created
+    return facts
+
+
+def _timestamp(text: object) -> int | None:
+    """A time in seconds since 1970."""
+    try:
+        moment = datetime.fromisoformat(as_text(text))
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_images(images: object) -> tuple[ContentPartFile, ...]:
+    parts: list[ContentPartFile] = []
+    for image in cast("list[object]", images) if isinstance(images, list) else ():
+        try:
+            part = ContentPartFile.model_validate({"data": image})
+        except ValueError:
+            continue  # it stays in the raw object
+        parts.append(part.model_copy(update={"media_type": image_type(part.data or b"")}))
+    return tuple(parts)

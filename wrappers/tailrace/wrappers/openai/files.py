@@ -1,0 +1,88 @@
+"""Files among the content of Chat Completions messages: images, sound, and files by value or by id."""
+
+import base64
+import mimetypes
+from collections.abc import Mapping
+from typing import Any
+
+from tailrace.wrappers.files import (
+    OPENAI_SOUND_FORMATS,
+    data_url,
+    ending_type,
+    essence,
+    read_data_url,
+    sound_type,
+)
+from tailrace.wrappers.loose_json import as_mapping, as_text
+from tailrace.wrappers.messages import ContentPartFile
+
+_FILE_ID = "openai-file:"  # a file uploaded before, which the API knows by its id alone
+
+
+def file_param(part: ContentPartFile) -> dict[str, Any] | None:
+    """The content part that a file is sent as; None for an address that is not known to be an image's."""
+    media_type = essence(part.media_type)
+    if part.url is not None:
+        if part.url.startswith(_FILE_ID):
+            return {"type": "file", "file": {"file_id": part.url.removeprefix(_FILE_ID)}}
+        if media_type.startswith("image/") or (not media_type and ending_type(part.url)):
+            return {"type": "image_url", "image_url": {"url": part.url}}
+        return None
+    url = data_url(part.media_type or "application/octet-stream", part.data or b"")
+    if media_type.startswith("image/"):
+        return {"type": "image_url", "image_url": {"url": url}}
+    if media_type in OPENAI_SOUND_FORMATS:
+        data = base64.b64encode(part.data or b"").decode("ascii")
+        sound = {"data": data, "format": OPENAI_SOUND_FORMATS[media_type]}
+        return {"type": "input_audio", "input_audio": sound}
+    # The API refuses a file without a name.
+    filename = part.filename or f"file{mimetypes.guess_extension(media_type) or ''}"
+    return {"type": "file", "file": {"file_data": url, "filename": filename}}
+
+
+def file_part(fields: Mapping[str, Any]) -> ContentPartFile | None:
+    """The file that a content part holds; None for a part of another kind.
+
+    Raises:
+        ValueError: It holds none: no address, or data that is not base64.
+    """
+    kind = fields.get("type")
+    inner = fields.get(kind) if isinstance(kind, str) else None
+    if kind == "image_url":
+        image = {"url": inner} if isinstance(inner, str) else as_mapping(inner) or {}
+        metadata = _inner_metadata(fields, image, "url")
+        url = as_text(image.get("url"))
+        if url.startswith("data:"):
+            media_type, data = read_data_url(url, bare=True)
+            return ContentPartFile(data=data, media_type=media_type, metadata=metadata)
+        return ContentPartFile(url=url, media_type=ending_type(url) or "image/*", metadata=metadata)
+    if kind == "input_audio":
+        audio = as_mapping(inner) or {}
+        return ContentPartFile.model_validate(
+            {
+                "data": as_text(audio.get("data")),
+                "media_type": sound_type(as_text(audio.get("format"))),
+                "metadata": _inner_metadata(fields, audio, "data", "format"),
+            }
+        )
+    if kind == "file":
+        file = as_mapping(inner) or {}
+        metadata = _inner_metadata(fields, file, "file_id", "file_data", "filename")
+        filename = as_text(file.get("filename"))
+        if file.get("file_id"):
+            return ContentPartFile(url=f"{_FILE_ID}{file['file_id']}", filename=filename, metadata=metadata)
+        media_type, data = read_data_url(as_text(file.get("file_data")), bare=True)
+        return ContentPartFile(data=data, media_type=media_type, filename=filename, metadata=metadata)
+    return None
+
+
+def own_metadata(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+    """What an object holds beyond the known fields, under the key that sends it back."""
+    rest = {name: value for name, value in fields.items() if name not in known and value is not None}
+    return {"openai": rest} if rest else {}
+
+
+def _inner_metadata(fields: Mapping[str, Any], inner: Mapping[str, Any], *known: str) -> dict[str, Any]:
+    kind = fields["type"]
+    rest = {name: value for name, value in inner.items() if name not in known and value is not None}
+    return own_metadata({**fields, kind: rest or None}, "type")
