@@ -221,6 +221,8 @@ async def test_uvicorn_ends_in_good_order_with_streams_that_are_open(tmp_path: P
     environment = {"TAILRACE_STORE": "sqlite://", "TAILRACE_SHUTDOWN_GRACE": "0.2"}
     async with ScriptedUpstream(ENDLESS) as upstream:
         with uvicorn(tmp_path, upstream, "--workers", str(workers), **environment) as (process, url):
+            # Of these lines the first is the last with one process, the other with several.
+            await logged(tmp_path / "log", "running on http", process)
             await logged(tmp_path / "log", "Application startup complete", process)
             streams = [Stream(), Stream(), Stream()]
             async with anyio.create_task_group() as group:
