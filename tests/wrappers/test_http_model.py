@@ -30,6 +30,8 @@ from tailrace.wrappers import http_model as http_model_module
 from tailrace.wrappers.http_model import DirectModel, HTTPModel, is_timeout, retry_after
 from tailrace.wrappers.openai import ChatCompletionsDecoder, OpenAIConverter
 from tailrace.wrappers.openai.model import ChatCompletionsModel
+from tailrace.wrappers.openai.request import request_members
+from tailrace.wrappers.options import RequestOptions
 
 HISTORY = History(conversation=(Message(role=Role.USER, content=(ContentPartText(text="Hi"),)),))
 HELLO = openai_stream(["Hel", "lo"])
@@ -53,10 +55,15 @@ class PostingModel(DirectModel):
     def converter(self) -> OpenAIConverter:
         return OpenAIConverter()
 
-    def _request(self, history: History) -> tuple[str, Mapping[str, str], object]:
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options)
+
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
         self.attempts += 1
         messages = self.converter.from_history(history)
-        body = {"model": self.name, "messages": messages, **self._parameters}
+        body = {"model": self.name, "messages": messages, **parameters}
         return self._url, {"x-attempt": str(self.attempts)}, body
 
     def _decoder(self) -> ChatCompletionsDecoder:
@@ -66,7 +73,9 @@ class PostingModel(DirectModel):
 class BytesModel(PostingModel):
     """Sends a body that it has signed."""
 
-    def _request(self, history: History) -> tuple[str, Mapping[str, str], object]:
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
         return self._url, {"content-type": "application/signed"}, b"signed"
 
 

@@ -40,6 +40,7 @@ from tailrace.streaming.a2a.models import Message, Part
 from tailrace.wrappers import History
 from tailrace.wrappers.history import HistoryConverter
 from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 
 RETRY_AFTER = 2.0
 """Seconds after which whoever was refused may try again: nobody knows how long others will take."""
@@ -307,13 +308,15 @@ class GatedModel(Model):
         """The model's own."""
         return self._model.converter
 
-    def stream(self, history: History) -> AbstractAsyncContextManager[ChunkBatches]:
+    def stream(
+        self, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
         """As `Model.stream`, once the gate lets it through; raises `OverloadedError` where too many wait."""
-        return self._stream(history)
+        return self._stream(history, options)
 
     @asynccontextmanager
-    async def _stream(self, history: History) -> AsyncGenerator[ChunkBatches]:
-        async with self._gate.call(), self._model.stream(history) as batches:
+    async def _stream(self, history: History, options: RequestOptions) -> AsyncGenerator[ChunkBatches]:
+        async with self._gate.call(), self._model.stream(history, options) as batches:
             yield batches
 
     async def aclose(self) -> None:

@@ -187,7 +187,12 @@ class TurnAccumulator:
             self._take_metadata(response, details.metadata)
         return changes
 
-    def end_response(self, error: UpstreamError | None = None) -> list[Change]:
+    def fail_response(self, error: UpstreamError) -> None:
+        """Something ended the response, and the transport knows what; `end_response` is still to be called."""
+        response = self._receiving or self._begin()
+        response.error = response.error or error
+
+    def end_response(self, error: UpstreamError | None = None, *, keep_empty: bool = True) -> list[Change]:
         """The response is over: its message joins the new messages; return the text that was held back, if any.
 
         A message without content joins them too, if the model gave one: an answer may be empty. A response that
@@ -195,6 +200,7 @@ class TurnAccumulator:
 
         Args:
             error: What ended it, where the transport knows; see `Accumulator.close`.
+            keep_empty: False leaves out a message without content that is no refusal: it is asked for again.
         """
         response = self._receiving or self._begin()
         changes = response.close(error)
@@ -203,7 +209,9 @@ class TurnAccumulator:
         if not response.choices:
             return changes
         message = response.message(_choice(response))
-        if response.error is not None and not message.content:
+        if not message.content and (
+            response.error is not None or not (keep_empty or message.metadata.get("refusal"))
+        ):
             return changes
         if message.tool_calls:
             *_, message = with_matched_ids(self.history.with_message(message)).conversation
@@ -263,6 +271,13 @@ class TurnAccumulator:
     def output(self) -> str:
         """The visible text of all responses; a line break parts texts between which tools ran."""
         return "".join(self._output.items)
+
+    @property
+    def last_text(self) -> str:
+        """The visible text of the last response alone."""
+        if self.response is None or not self.response.choices:
+            return ""
+        return self.response.choices[_choice(self.response)].text
 
     @property
     def reasoning(self) -> str:

@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cached_property
 from typing import Any, ClassVar, Protocol, cast
 
 import aiohttp
@@ -29,6 +28,8 @@ from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 from tailrace.wrappers.loose_json import read_json
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.parameters import merged, offered
 from tailrace.wrappers.tool_ids import with_answers, with_matched_ids
 from tailrace.wrappers.tool_names import ToolNames
 
@@ -48,7 +49,8 @@ class HTTPModel(Model):
         connect_timeout: Seconds allowed for opening a connection.
         read_timeout: Seconds of silence allowed before and between the pieces of an answer.
         max_retries: How often a request is sent again when nothing of an answer was received yet.
-        parameters: Further members of the request, under the provider's names.
+        parameters: Further members of every request, under the provider's names. What a request's options ask for as
+            well is theirs to say, see `tailrace.wrappers.parameters.merged`.
     """
 
     def __init__(
@@ -66,31 +68,55 @@ class HTTPModel(Model):
         self._max_retries = max_retries
         self._given_parameters = dict(parameters or {})
 
-    @cached_property
-    def _parameters(self) -> dict[str, Any]:
-        """The further members of the request, with names of tools that the provider takes."""
-        return ToolNames(self.converter.name_rule).in_parameters(self._given_parameters)
+    @abstractmethod
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        """What options amount to in this provider's request; nothing for `NO_OPTIONS`.
+
+        Raises:
+            ValueError: The provider cannot be told what the answer cannot do without.
+        """
+
+    def _asked(self, options: RequestOptions) -> dict[str, Any]:
+        """The further members of one request: those of every request, and what its options ask for.
+
+        How to choose among tools is left out where there are none: most providers refuse to be told. That a tool must
+        be called is said all the same, so that the provider says what is wrong.
+        """
+        if options is NO_OPTIONS:
+            return self._given_parameters
+        if not options.tools and not offered(self._given_parameters):
+            choice = options.tool_choice
+            chosen = choice if choice is not None and choice.mode in ("required", "tool") else None
+            options = options.model_copy(update={"tool_choice": chosen, "parallel_tool_calls": None})
+        return merged(self._given_parameters, self._members(options))
 
     @abstractmethod
-    def _send(self, history: History) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Send the request; the body of the answer as it comes."""
+    def _send(
+        self, history: History, parameters: dict[str, Any]
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Send the request, with the further members ``parameters``; the body of the answer as it comes."""
 
     @abstractmethod
     def _decoder(self) -> ResponseDecoder[Any]:
         """A decoder for one answer."""
 
     @asynccontextmanager
-    async def stream(self, history: History) -> AsyncGenerator[ChunkBatches]:
+    async def stream(
+        self, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AsyncGenerator[ChunkBatches]:
         """Ask the model to go on with a conversation; see `Model.stream`.
 
         A conversation that was interrupted, or begun with another provider, is mended first: calls and results
         are matched, and their ids made such as the provider takes, and so are the names of tools: in the calls that
         come back, tools have their own.
+
+        Raises:
+            ValueError: The provider cannot be told something of the options that the answer cannot do without.
         """
         history = with_answers(with_matched_ids(history, pattern=self.converter.id_pattern))
         names = ToolNames(self.converter.name_rule)
-        names.in_parameters(self._given_parameters)
-        async with self._send(names.in_history(history)) as body:
+        parameters = names.in_parameters(self._asked(options))
+        async with self._send(names.in_history(history), parameters) as body:
             yield self._batches(body, names)
 
     async def _batches(
@@ -198,13 +224,15 @@ class ClientModel(HTTPModel):
     connection_errors: ClassVar[tuple[type[Exception], ...]]
 
     @abstractmethod
-    def _open(self, history: History) -> AbstractAsyncContextManager[Any]:
+    def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
         """The client's streaming response (``with_streaming_response``)."""
 
     @asynccontextmanager
-    async def _send(self, history: History) -> AsyncGenerator[AsyncIterator[bytes]]:
+    async def _send(
+        self, history: History, parameters: dict[str, Any]
+    ) -> AsyncGenerator[AsyncIterator[bytes]]:
         try:
-            async with self._open(history) as response:
+            async with self._open(history, parameters) as response:
                 yield response.iter_bytes()
         except self.status_errors as error:
             refused = cast("_StatusError", error)
@@ -229,7 +257,9 @@ class DirectModel(HTTPModel):
     _session: aiohttp.ClientSession | None = None
 
     @abstractmethod
-    def _request(self, history: History) -> tuple[str, Mapping[str, str], object]:
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
         """The request: address, headers, and the body, which is sent as JSON (as it is where it is bytes).
 
         Called for every attempt, since some providers sign the time.
@@ -242,17 +272,19 @@ class DirectModel(HTTPModel):
             self._session = None
 
     @asynccontextmanager
-    async def _send(self, history: History) -> AsyncGenerator[AsyncIterator[bytes]]:
-        response = await self._post(history)
+    async def _send(
+        self, history: History, parameters: dict[str, Any]
+    ) -> AsyncGenerator[AsyncIterator[bytes]]:
+        response = await self._post(history, parameters)
         try:
             yield response.content.iter_any()
         finally:
             response.close()
 
-    async def _post(self, history: History) -> aiohttp.ClientResponse:
+    async def _post(self, history: History, parameters: Mapping[str, Any]) -> aiohttp.ClientResponse:
         for attempt in range(self._max_retries + 1):
             last = attempt == self._max_retries
-            url, headers, body = self._request(history)
+            url, headers, body = self._request(history, parameters)
             payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
             try:
                 response = await self._client().post(

@@ -8,6 +8,7 @@ from typing import Any
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.history import HistoryConverter
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 
 ChunkBatches = AsyncIterator[Sequence[ChunkWrapper[Any]]]
 """The chunks of a response as they arrive: those that came with one read of the network stand together."""
@@ -30,8 +31,14 @@ class Model(ABC):
         """Between the common history and this provider's messages."""
 
     @abstractmethod
-    def stream(self, history: History) -> AbstractAsyncContextManager[ChunkBatches]:
+    def stream(
+        self, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
         """Ask the model to go on with a conversation.
+
+        Args:
+            history: The conversation.
+            options: What else is asked: tools, the form of the answer, sampling.
 
         Entering sends the request and waits for the answer's headers; leaving closes the connection, so that a
         cancelled caller stops the provider too. What the provider says inside the stream, errors included,

@@ -13,6 +13,8 @@ from tailrace.wrappers.anthropic.history import AnthropicConverter
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.anthropic.request import request_members
 
 DEFAULT_MAX_TOKENS = 8192
 """The API demands a limit for every answer; all models that are served today take this one."""
@@ -101,8 +103,11 @@ class AnthropicModel(ClientModel):
         """Close the kept connections."""
         await self._client.close()
 
-    def _open(self, history: History) -> AbstractAsyncContextManager[Any]:
-        members = dict(self._parameters)
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options)
+
+    def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+        members = dict(parameters)
         options = {name: members.pop(name) for name in _OPTIONS if name in members}
         system = self._converter.system_prompt(history)
         if system is not None:

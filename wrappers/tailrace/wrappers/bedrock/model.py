@@ -19,6 +19,8 @@ from tailrace.wrappers.errors import ConfigurationError, UpstreamError
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.loose_json import as_mapping
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.bedrock.request import request_members
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
@@ -94,14 +96,19 @@ class BedrockModel(DirectModel):
         """Between the common history and Converse messages."""
         return self._converter
 
-    async def _post(self, history: History) -> aiohttp.ClientResponse:
+    async def _post(self, history: History, parameters: Mapping[str, Any]) -> aiohttp.ClientResponse:
         if self._credentials is not None:
             # Credentials that expire are fetched anew here, which may ask the network.
             self._frozen = await to_thread.run_sync(self._credentials.get_frozen_credentials)
-        return await super()._post(history)
+        return await super()._post(history, parameters)
 
-    def _request(self, history: History) -> tuple[str, Mapping[str, str], object]:
-        request: dict[str, Any] = {**self._parameters, "messages": self._converter.from_history(history)}
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options)
+
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
+        request: dict[str, Any] = {**parameters, "messages": self._converter.from_history(history)}
         system = self._converter.system_prompt(history)
         if system:
             request["system"] = system

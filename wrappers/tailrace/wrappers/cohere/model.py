@@ -9,6 +9,8 @@ from tailrace.wrappers.cohere.history import CohereConverter
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.cohere.request import request_members
 
 _BASE_URL = "https://api.cohere.com/v2"
 _KEYS = ("CO_API_KEY", "COHERE_API_KEY")
@@ -62,12 +64,17 @@ class CohereModel(DirectModel):
         """Between the common history and the messages of Chat v2."""
         return self._converter
 
-    def _request(self, history: History) -> tuple[str, Mapping[str, str], object]:
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options)
+
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
         messages = self._converter.from_history(history)
         return (
             self._url,
             self._headers,
-            {**self._parameters, "model": self.name, "messages": messages, "stream": True},
+            {**parameters, "model": self.name, "messages": messages, "stream": True},
         )
 
     def _decoder(self) -> CohereDecoder:

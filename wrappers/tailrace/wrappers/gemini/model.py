@@ -14,6 +14,8 @@ from tailrace.wrappers.gemini.history import GeminiConverter
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.loose_json import as_mappings, as_text
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.gemini.request import request_members
 
 _BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
 _KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -79,12 +81,17 @@ class GeminiModel(DirectModel):
         """Between the common history and generateContent's contents."""
         return self._converter
 
-    def _request(self, history: History) -> tuple[str, Mapping[str, str], object]:
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options)
+
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
         body: dict[str, Any] = {"contents": self._converter.from_history(history)}
         system = self._converter.system_instruction(history)
         if system is not None:
             body["systemInstruction"] = system
-        return self._url, self._headers, {**body, **self._parameters}
+        return self._url, self._headers, {**body, **parameters}
 
     def _refused(
         self, status: int, headers: Mapping[str, str], body: object, message: str = ""

@@ -10,6 +10,8 @@ import openai
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.mistral.request import request_members
 from tailrace.wrappers.mistral.chunks import MistralDecoder
 from tailrace.wrappers.mistral.history import MistralConverter
 from tailrace.wrappers.openai.model import openai_client
@@ -78,14 +80,17 @@ class MistralModel(ClientModel):
         """Close the kept connections."""
         await self._client.close()
 
-    def _open(self, history: History) -> AbstractAsyncContextManager[Any]:
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options)
+
+    def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
         # Usage always comes; Mistral refuses to be asked for it (``stream_options``), as any member that it does not
         # know. Those that OpenAI does not know go past the client's own.
         return self._client.chat.completions.with_streaming_response.create(
             model=self.name,
             messages=self._converter.from_history(history),
             stream=True,
-            extra_body=self._parameters,
+            extra_body=parameters,
         )
 
     def _decoder(self) -> MistralDecoder:

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.ollama.request import request_members
 from tailrace.wrappers.ollama.chunks import OllamaDecoder
 from tailrace.wrappers.ollama.history import OllamaConverter
 
@@ -65,12 +67,17 @@ class OllamaModel(DirectModel):
         """Between the common history and the messages of ``/api/chat``."""
         return self._converter
 
-    def _request(self, history: History) -> tuple[str, Mapping[str, str], object]:
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options)
+
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
         messages = self._converter.from_history(history)
         return (
             self._url,
             self._headers,
-            {**self._parameters, "model": self.name, "messages": messages, "stream": True},
+            {**parameters, "model": self.name, "messages": messages, "stream": True},
         )
 
     def _decoder(self) -> OllamaDecoder:

@@ -15,6 +15,8 @@ import openai
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.openai.request import request_members
 from tailrace.wrappers.openai.chunks import ChatCompletionsDecoder
 from tailrace.wrappers.openai.history import OpenAIConverter
 
@@ -83,14 +85,17 @@ class ChatCompletionsModel(ClientModel):
         """Close the kept connections."""
         await self._client.close()
 
-    def _open(self, history: History) -> AbstractAsyncContextManager[Any]:
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options)
+
+    def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
         messages = [_plain(message) for message in self._converter.from_history(history)]
         return self._client.chat.completions.with_streaming_response.create(
             model=self.name,
             messages=messages,
             stream=True,
             stream_options={"include_usage": True},
-            **self._parameters,
+            **parameters,
         )
 
     def _decoder(self) -> ChatCompletionsDecoder:

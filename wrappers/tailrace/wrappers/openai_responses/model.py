@@ -12,6 +12,8 @@ import openai
 
 from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.openai_responses.request import request_members
 from tailrace.wrappers.openai.model import openai_client
 from tailrace.wrappers.openai_responses.chunks import ResponsesDecoder
 from tailrace.wrappers.openai_responses.history import ResponsesConverter
@@ -82,26 +84,29 @@ class ResponsesModel(ClientModel):
         """Close the kept connections."""
         await self._client.close()
 
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options)
+
     @asynccontextmanager
-    async def _open(self, history: History) -> AsyncGenerator[Any]:
+    async def _open(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[Any]:
         items = [_plain(item) for item in self._converter.from_history(history)]
-        sealed = self._seals_reasoning and "include" not in self._parameters
+        sealed = self._seals_reasoning and "include" not in parameters
         async with AsyncExitStack() as stack:
             try:
-                response = await stack.enter_async_context(self._create(items, sealed=sealed))
+                response = await stack.enter_async_context(self._create(items, parameters, sealed=sealed))
             except openai.BadRequestError as error:
                 # Models that do not reason refuse to be asked for sealed reasoning.
                 if not sealed or error.param != "include":
                     raise
                 self._seals_reasoning = False
-                response = await stack.enter_async_context(self._create(items, sealed=False))
+                response = await stack.enter_async_context(self._create(items, parameters, sealed=False))
             yield response
 
     def _create(
-        self, items: "list[ResponseInputItemParam]", *, sealed: bool
+        self, items: "list[ResponseInputItemParam]", parameters: Mapping[str, Any], *, sealed: bool
     ) -> AbstractAsyncContextManager[Any]:
         include = {"include": [_SEALED_REASONING]} if sealed else {}
-        request: dict[str, Any] = {"store": False, **include, **self._parameters}
+        request: dict[str, Any] = {"store": False, **include, **parameters}
         return self._client.responses.with_streaming_response.create(
             model=self.name, input=items, stream=True, **request
         )

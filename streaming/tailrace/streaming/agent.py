@@ -1,0 +1,465 @@
+"""An agent: a model that is asked, runs the tools it calls, and is asked again, until it has answered.
+
+::
+
+    agent = Agent("openai:gpt-5-mini", tools=[get_weather], instructions="Be brief.")
+    first = await agent.run("What is the weather in Paris?")
+    second = await agent.run("And tomorrow?", history=first.messages)
+
+Nothing is hidden: what was said before is what ``history`` holds, and a result holds what is new, all messages with tool
+calls and results among it. A round is one request with its answer and the results of the tools that this called, which
+stand in one message.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeVar, cast
+
+import msgspec
+
+from tailrace.streaming.output import OutputReader
+from tailrace.streaming.tools import (
+    DEFAULT_CONCURRENCY,
+    DEFAULT_TIMEOUT,
+    Tool,
+    ToolFunction,
+    ToolRunner,
+    Toolset,
+    as_tool,
+)
+from tailrace.streaming.trimming import HistoryPolicy, keep_all
+from tailrace.streaming.turn import TurnAccumulator, TurnDelta
+from tailrace.wrappers import (
+    Change,
+    ConfigurationError,
+    ContentPart,
+    ContentPartFile,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    FinishReason,
+    History,
+    Message,
+    Role,
+    TailraceError,
+    UpstreamError,
+    Usage,
+)
+from tailrace.wrappers.model import Model
+from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.providers import create_model
+
+T = TypeVar("T")
+
+DEFAULT_MAX_ROUNDS = 50
+"""Requests that one turn may take."""
+
+_REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
+
+Prompt = str | Message | Sequence[ContentPart]
+"""What the user says: text, parts, or a whole message (the results of tools that the caller ran, for example)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResult(Generic[T]):
+    """What a run has brought that is new: all of it, or in a stream what came since the last result.
+
+    Attributes:
+        output: Visible text; the whole answer as an object where `Agent.run` was to give one.
+        messages: The messages that are complete: the prompt first, then the model's and one with the results of tools a
+            round.
+        reasoning: Reasoning text.
+        finish_reason: Why the last answer ended; in a stream only with the last result, as ``usage``.
+        usage: Tokens of all requests together; None when none were reported.
+        metadata: Facts about the answers; in a stream those that are new or have changed.
+        id: The last answer's id; empty when it had none.
+        files: Files that came by value.
+        links: Files that came by address.
+        open_calls: Calls of tools that the caller is to run: put their results into the next prompt.
+        replaces: In a stream: the model began an answer anew, and this result holds all of the run's output, reasoning
+            and files so far, in place of what was given before.
+    """
+
+    output: T
+    messages: tuple[Message, ...] = ()
+    reasoning: str = ""
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    id: str = ""
+    files: tuple[ContentPartFile, ...] = ()
+    links: tuple[ContentPartFile, ...] = ()
+    open_calls: tuple[ContentPartToolCall, ...] = ()
+    replaces: bool = False
+
+
+class AgentError(TailraceError):
+    """The agent did not come to an answer, and it is not the provider's fault.
+
+    Args:
+        message: Why.
+        messages: What the run brought until then.
+    """
+
+    def __init__(self, message: str, messages: tuple[Message, ...] = ()) -> None:
+        super().__init__(message)
+        self.messages = messages
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """Something of an answer arrived.
+
+    Attributes:
+        changes: What it added.
+    """
+
+    changes: list[Change]
+
+
+class ResponseEnded(msgspec.Struct, frozen=True):
+    """An answer is over; its message is the turn's last, unless it said nothing and is asked for again.
+
+    Attributes:
+        changes: The text that was held back, if any.
+    """
+
+    changes: list[Change]
+
+
+class ToolEnded(msgspec.Struct, frozen=True):
+    """A tool has answered.
+
+    Attributes:
+        result: What.
+    """
+
+    result: ContentPartToolResult
+
+
+class RoundEnded(msgspec.Struct, frozen=True):
+    """All tools of a round that are run here have answered; the message with their results is the turn's last."""
+
+
+Step = Received | ResponseEnded | ToolEnded | RoundEnded
+"""What happens in a turn, in order."""
+
+
+class Agent(Generic[T]):
+    """A model with tools.
+
+    May be used for any number of runs at once. Tools behind a connection (`Toolset`) are connected with ``async with``
+    around the runs; without it each `run` connects them for itself.
+
+    Args:
+        model: As ``provider:model``, with the key in the environment; or a model, which the agent closes.
+        tools: Functions, tools, and sets of tools.
+        instructions: The system message of every request, before that of a history.
+        output_type: The answer is to be JSON: what `Agent.run` gives as ``output`` (a pydantic model, a dataclass, a
+            ``TypedDict``, any type that pydantic knows). None for text.
+        options: What every request asks for; what a run asks for wins.
+        max_rounds: Requests that one turn may take.
+        tool_timeout: Seconds that a tool may take which does not say so itself.
+        tool_concurrency: How many tools of one round run at once.
+        history_policy: What of a long history is sent, see `tailrace.streaming.trimming`.
+        think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
+        merge_reads: True: what arrived with one read of the network is one step.
+
+    Raises:
+        ConfigurationError: The model is unknown or has no key, two tools have the same name, or the output type has no
+            JSON schema.
+    """
+
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        tools: Iterable[Tool | Toolset | ToolFunction] = (),
+        instructions: str | None = None,
+        output_type: type[T] | None = None,
+        options: RequestOptions = NO_OPTIONS,
+        max_rounds: int = DEFAULT_MAX_ROUNDS,
+        tool_timeout: float = DEFAULT_TIMEOUT,
+        tool_concurrency: int = DEFAULT_CONCURRENCY,
+        history_policy: HistoryPolicy = keep_all,
+        think_tags: bool = True,
+        merge_reads: bool = True,
+    ) -> None:
+        self.model = create_model(model) if isinstance(model, str) else model
+        self._instructions = instructions
+        self._reader = OutputReader.of_type(output_type) if output_type is not None else None
+        if self._reader is not None:
+            options = options.model_copy(update={"output": self._reader.format})
+        self._options = options
+        self._max_rounds = max_rounds
+        self._timeout = tool_timeout
+        self._concurrency = tool_concurrency
+        self._policy = history_policy
+        self._think_tags = think_tags
+        self._merge_reads = merge_reads
+        given = list(tools)
+        self._toolsets = [each for each in given if isinstance(each, Toolset)]
+        self._tools = [as_tool(each) for each in given if not isinstance(each, Toolset)]
+        self._runner: ToolRunner | None = None if self._toolsets else self._runner_of(self._tools)
+        self._connections = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Connect the tools that have to be.
+
+        Raises:
+            ConfigurationError: What a set of tools needs is missing, or two tools have the same name.
+            UpstreamError: One cannot be reached.
+        """
+        async with AsyncExitStack() as stack:
+            if self._toolsets:
+                self._runner = await self._connect(stack)
+            self._connections = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        """Disconnect the tools, and close the model."""
+        if self._toolsets:
+            self._runner = None
+        try:
+            await self._connections.aclose()
+        finally:
+            await self.model.aclose()
+
+    async def run(
+        self,
+        prompt: Prompt,
+        *,
+        history: History | Iterable[Message] = (),
+        options: RequestOptions = NO_OPTIONS,
+    ) -> ChatResult[T]:
+        """Answer a prompt; the whole result at once. Cancelling ends the request and the tools.
+
+        Args:
+            prompt: What the user says; the first of the new messages.
+            history: What was said before.
+            options: What else is asked. Tools in it are the caller's to run: a call of one ends the run, see
+                `ChatResult.open_calls`.
+
+        Raises:
+            UpstreamError: The provider failed, or broke off.
+            AgentError: The rounds came to no end, an answer was cut in the middle of a call, or is not what
+                ``output_type`` says. Its ``messages`` are what the run brought.
+            ConfigurationError: A tool of the caller's has the name of one of the agent's.
+        """
+        async with AsyncExitStack() as stack:
+            runner = self._runner or await self._connect(stack)
+            turn = self._turn(prompt, history)
+            steps = await stack.enter_async_context(
+                aclosing(self.steps(turn, options=options, runner=runner))
+            )
+            async for _ in steps:
+                pass
+        self._raise_for(turn)
+        result = _result(turn, turn.take_new(), last=True)
+        if self._reader is None or turn.unanswered_calls:
+            return cast("ChatResult[T]", result)
+        return cast("ChatResult[T]", _with_output(result, self.parse_output(turn.last_text, turn.messages)))
+
+    async def run_stream(
+        self,
+        prompt: Prompt,
+        *,
+        history: History | Iterable[Message] = (),
+        options: RequestOptions = NO_OPTIONS,
+    ) -> AsyncGenerator[ChatResult[str]]:
+        """Answer a prompt; each result holds what is new since the one before, and none of them nothing.
+
+        Text comes as it arrives, with an ``output_type`` too (`parse_output` reads the whole of it). Leaving the loop
+        and closing the generator (``aclosing``) ends the request; so does cancelling.
+
+        Args:
+            prompt: As for `run`.
+            history: As for `run`.
+            options: As for `run`.
+
+        Raises:
+            UpstreamError: As `run`, after everything that had arrived.
+            AgentError: As `run`, but for ``output_type``.
+            ConfigurationError: As `run`; or the agent's tools have to be connected first (``async with``).
+        """
+        turn = self._turn(prompt, history)
+        async with aclosing(self.steps(turn, options=options)) as steps:
+            async for step in steps:
+                # Not while tools run: a loop that is left then, and never closed, would hold their scope.
+                if not isinstance(step, ToolEnded):
+                    delta = turn.take_new()
+                    if delta:
+                        yield _result(turn, delta)
+        self._raise_for(turn)
+        yield _result(turn, turn.take_new(), last=True)
+
+    async def steps(
+        self,
+        turn: TurnAccumulator,
+        *,
+        options: RequestOptions = NO_OPTIONS,
+        runner: ToolRunner | None = None,
+        task_id: str = "",
+        context_id: str = "",
+    ) -> AsyncGenerator[Step]:
+        """Run a turn to its end, step by step: what `run` and `run_stream` are made of, and what serves an agent.
+
+        To be closed (``aclosing``) in the task in which it was begun. A provider's failure is no exception here, but
+        the turn's ``error``; calls that somebody else is to run are its ``unanswered_calls``.
+
+        Args:
+            turn: What was said; folds what comes.
+            options: What the request asks for beyond what every request does.
+            runner: The tools; those of the agent when None.
+            task_id: For the tools' `ToolContext`.
+            context_id: For the tools' `ToolContext`.
+
+        Raises:
+            AgentError: The turn has taken all rounds that it may.
+            ConfigurationError: As `run_stream`.
+        """
+        runner = runner or self._runner
+        if runner is None:
+            raise ConfigurationError(
+                "the agent's tools have to be connected before it can stream: use it in `async with`"
+            )
+        theirs = frozenset(each.name for each in options.tools)
+        for name in theirs:
+            if runner.knows(name):
+                raise ConfigurationError(
+                    f"the agent has a tool named {name!r} itself: give yours another name"
+                )
+        asked = merged_options(self._options, options, runner)
+        may_repeat = False  # an answer that says nothing, since it follows on tools
+        for number in range(1, self._max_rounds + 1):
+            async with aclosing(self._response(turn, asked)) as received:
+                async for step in received:
+                    yield step
+            said = len(turn.messages)
+            keep_empty = not may_repeat or turn.finish_reason in (*_REFUSED, FinishReason.LENGTH)
+            yield ResponseEnded(turn.end_response(keep_empty=keep_empty))
+            if turn.error is not None or turn.finish_reason in _REFUSED or ends_in_half_a_call(turn):
+                return
+            if may_repeat and len(turn.messages) == said:
+                may_repeat = False
+                continue
+            calls = turn.unanswered_calls
+            if not calls:
+                return
+            ours = [call for call in calls if call.name not in theirs]
+            if ours and number == self._max_rounds:
+                break
+            if ours:
+                results: dict[str, ContentPartToolResult] = {}
+                running = runner.run(ours, others=theirs, task_id=task_id, context_id=context_id)
+                async with aclosing(running) as ended:
+                    async for result in ended:
+                        results[result.id] = result
+                        yield ToolEnded(result)
+                turn.add_results(*(results[call.id] for call in ours))
+                yield RoundEnded()
+            if turn.unanswered_calls:
+                return
+            may_repeat = True
+        raise AgentError(
+            f"the model asked for tools in all {self._max_rounds} rounds that a turn may take", turn.messages
+        )
+
+    def parse_output(self, text: str, messages: tuple[Message, ...] = ()) -> T:
+        """The object that an answer's text stands for.
+
+        Args:
+            text: The whole of it.
+            messages: For the error.
+
+        Raises:
+            AgentError: It is none of ``output_type``.
+        """
+        if self._reader is None:
+            return cast("T", text)
+        try:
+            return cast("T", self._reader.read(text))
+        except ValueError as error:
+            raise AgentError(str(error), messages) from None
+
+    async def _response(self, turn: TurnAccumulator, options: RequestOptions) -> AsyncGenerator[Received]:
+        """One answer of the model."""
+        history = turn.history
+        system = "\n\n".join(filter(None, (self._instructions, history.system_message)))
+        history = self._policy(history.model_copy(update={"system_message": system or None}))
+        add = turn.add
+        try:
+            async with self.model.stream(history, options) as batches:
+                async for batch in batches:
+                    for chunks in (batch,) if self._merge_reads else ((chunk,) for chunk in batch):
+                        changes: list[Change] = []
+                        for chunk in chunks:
+                            changes += add(chunk)
+                        if changes:
+                            yield Received(changes)
+                    if turn.error is not None:
+                        break
+        except UpstreamError as error:
+            turn.fail_response(error)
+
+    def _turn(self, prompt: Prompt, history: History | Iterable[Message]) -> TurnAccumulator:
+        if isinstance(prompt, str):
+            prompt = (ContentPartText(text=prompt),)
+        if not isinstance(prompt, Message):
+            answers = any(isinstance(part, ContentPartToolResult) for part in prompt)
+            prompt = Message(role=Role.TOOL if answers else Role.USER, content=tuple(prompt))
+        before = history if isinstance(history, History) else History(conversation=tuple(history))
+        return TurnAccumulator(prompt, history=before, think_tags=self._think_tags)
+
+    def _runner_of(self, tools: Iterable[Tool]) -> ToolRunner:
+        return ToolRunner(tools, timeout=self._timeout, concurrency=self._concurrency)
+
+    async def _connect(self, stack: AsyncExitStack) -> ToolRunner:
+        tools = list(self._tools)
+        for toolset in self._toolsets:
+            tools += await stack.enter_async_context(toolset.connected())
+        return self._runner_of(tools)
+
+    def _raise_for(self, turn: TurnAccumulator) -> None:
+        if turn.error is not None:
+            raise turn.error
+        if ends_in_half_a_call(turn):
+            raise AgentError(
+                "the answer reached its length limit in the middle of a tool call", turn.messages
+            )
+
+
+def merged_options(always: RequestOptions, given: RequestOptions, runner: ToolRunner) -> RequestOptions:
+    """What every request asks for, with what this one does over it; tools add up: the agent's own, then the others."""
+    if given is NO_OPTIONS and not runner.definitions:
+        return always
+    said = {name: getattr(given, name) for name in given.model_fields_set}
+    return always.model_copy(update={**said, "tools": (*runner.definitions, *always.tools, *given.tools)})
+
+
+def ends_in_half_a_call(turn: TurnAccumulator) -> bool:
+    """Whether the last answer reached its length limit in the middle of a tool call, which nobody can run then."""
+    return turn.finish_reason is FinishReason.LENGTH and any(
+        call.arguments_error is not None for call in turn.unanswered_calls
+    )
+
+
+def _result(turn: TurnAccumulator, delta: TurnDelta, *, last: bool = False) -> ChatResult[str]:
+    return ChatResult(
+        output=delta.output,
+        messages=delta.messages,
+        reasoning=delta.reasoning,
+        finish_reason=turn.finish_reason if last else None,
+        usage=turn.total_usage if last else None,
+        metadata=delta.metadata,
+        id=turn.id,
+        files=delta.files,
+        links=delta.links,
+        open_calls=turn.unanswered_calls if last else (),
+        replaces=delta.replaces,
+    )
+
+
+def _with_output(result: ChatResult[str], output: object) -> ChatResult[Any]:
+    fields = {name: getattr(result, name) for name in ChatResult.__slots__ if name != "output"}
+    return ChatResult(output=output, **fields)

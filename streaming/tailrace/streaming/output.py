@@ -1,0 +1,122 @@
+"""Answers that are JSON: what a model is asked for, and reading what it gave."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import jsonschema
+import jsonschema.exceptions
+import jsonschema.validators
+import pydantic
+
+from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.loose_json import read_json
+from tailrace.wrappers.options import OutputFormat
+
+_FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n\s*```\s*", re.DOTALL | re.IGNORECASE)
+
+
+class OutputReader:
+    """Reads an answer that was to be of some form.
+
+    Args:
+        form: What the model is asked for.
+        validate: Gives the object for a JSON value; raises a ValueError that says what does not fit.
+
+    Attributes:
+        format: As given.
+    """
+
+    def __init__(self, form: OutputFormat, validate: Callable[[Any], object]) -> None:
+        self.format = form
+        self._validate = validate
+
+    @classmethod
+    def of_type(cls, output_type: Any) -> "OutputReader":
+        """For any type that pydantic knows.
+
+        Raises:
+            ConfigurationError: No JSON schema can be made of it.
+        """
+        name = getattr(output_type, "__name__", "output")
+        try:
+            adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(output_type)
+            schema = adapter.json_schema()
+        except pydantic.errors.PydanticUserError as error:
+            raise ConfigurationError(f"output type {name}: {error.message}") from error
+        wrapped = schema.get("type") != "object" and "$ref" not in schema
+        if wrapped:
+            # Providers take the schema of an object only.
+            definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+            properties = {"result": schema}
+            schema = {"type": "object", "properties": properties, "required": ["result"], **definitions}
+
+        def validate(value: Any) -> object:
+            if wrapped:
+                value = _any_object(value).get("result")
+            try:
+                # As JSON: a date, for example, is text there.
+                return adapter.validate_json(json.dumps(value))
+            except pydantic.ValidationError as error:
+                raise ValueError(_problems(error)) from None
+
+        description = str(schema.get("description", ""))
+        return cls(OutputFormat(schema_=schema, name=_plain_name(name), description=description), validate)
+
+    @classmethod
+    def of_format(cls, form: OutputFormat) -> "OutputReader":
+        """For a JSON schema; for any JSON object where the format has none.
+
+        Raises:
+            ValueError: It is no JSON schema.
+        """
+        if form.schema_ is None:
+            return cls(form, _any_object)
+        kind = jsonschema.validators.validator_for(form.schema_, default=jsonschema.Draft202012Validator)
+        try:
+            kind.check_schema(form.schema_)
+        except jsonschema.SchemaError as error:
+            raise ValueError(f"the output's schema is no JSON schema: {error.message}") from None
+        validator = kind(form.schema_)
+
+        def validate(value: Any) -> object:
+            problem = cast("Any", jsonschema.exceptions).best_match(validator.iter_errors(value))
+            if problem is not None:
+                where = problem.json_path.removeprefix("$").lstrip(".")
+                raise ValueError(f"{where}: {problem.message}" if where else problem.message)
+            return value
+
+        return cls(form, validate)
+
+    def read(self, text: str) -> object:
+        """The object that an answer stands for; code fences around it do not count.
+
+        Raises:
+            ValueError: It is not JSON, or not of the form.
+        """
+        fenced = _FENCED.fullmatch(text)
+        try:
+            value = read_json((fenced[1] if fenced else text).encode())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"the answer is not the JSON that was asked for: {error}") from None
+        try:
+            return self._validate(value)
+        except ValueError as error:
+            raise ValueError(f"the answer is not of the form that was asked for: {error}") from None
+
+
+def _any_object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def _problems(error: pydantic.ValidationError) -> str:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in problems)
+
+
+def _plain_name(name: str) -> str:
+    """A name that every provider takes for a schema."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "output"
