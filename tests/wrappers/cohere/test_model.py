@@ -127,7 +127,7 @@ def test_without_a_key_there_is_no_model() -> None:
 
 def test_the_address_is_coheres_own_where_no_other_is_given() -> None:
     model = CohereModel("command-a", api_key="secret")
-    url, _, _ = model._request(HISTORY)  # pyright: ignore[reportPrivateUsage]
+    url, _, _ = model._request(HISTORY, {})  # pyright: ignore[reportPrivateUsage]
     assert url == "https://api.cohere.com/v2/chat"
     assert (model.provider, model.name) == ("cohere", "command-a")
     assert model.converter.from_history(History()) == []

@@ -124,7 +124,7 @@ def test_without_a_key_the_variables_are_named(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_the_api_of_google_is_the_default() -> None:
     asked = GeminiModel("gemini-x", api_key="key")
-    url, _, _ = asked._request(HISTORY)  # pyright: ignore[reportPrivateUsage]  # the real server is not asked
+    url, _, _ = asked._request(HISTORY, {})  # pyright: ignore[reportPrivateUsage]  # the real server is not asked
     assert url == (
         "https://generativelanguage.googleapis.com/v1beta/models/gemini-x:streamGenerateContent?alt=sse"
     )

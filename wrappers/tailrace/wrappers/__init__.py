@@ -30,6 +30,7 @@ from tailrace.wrappers.messages import (
     Message,
     Role,
 )
+from tailrace.wrappers.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
 from tailrace.wrappers.wire import NDJSONDecoder, ServerSentEvent, SSEDecoder
 
 __all__ = (
@@ -52,13 +53,17 @@ __all__ = (
     "Message",
     "MessageAssembly",
     "NDJSONDecoder",
+    "OutputFormat",
     "ProtocolError",
+    "RequestOptions",
     "Role",
     "SSEDecoder",
     "ServerSentEvent",
     "StoreError",
     "TailraceError",
     "ToolCallDelta",
+    "ToolChoice",
+    "ToolDefinition",
     "UpstreamError",
     "UpstreamFault",
     "Usage",

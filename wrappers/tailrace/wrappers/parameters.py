@@ -7,6 +7,8 @@ one value though they are objects, and which exclude each other.
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from tailrace.wrappers.options import ToolDefinition
+
 # Names are compared without case and underscores: Google takes ``generationConfig`` and ``generation_config``, and
 # refuses both at once.
 _TOOLS = frozenset({"functiondeclarations", "tools"})
@@ -46,7 +48,8 @@ def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[st
     """What a model is always asked with, and what this request asks; neither is changed.
 
     Objects are merged member by member, and lists of tools added up, where a tool of the request takes the place of
-    one that bears its name. Of everything else the request's counts. Members are spelled as ``parameters`` spell them.
+    one that bears its name. Of everything else the request's counts; None takes a member out. Members are spelled as
+    ``parameters`` spell them.
 
     Args:
         parameters: Of every request, in the provider's form.
@@ -59,8 +62,27 @@ def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[st
         for rival in _RIVALS.get(plain, ()):
             both.pop(spellings.get(rival, ""), None)
         given = spellings.get(plain, name)
-        both[given] = _one(plain, both.get(given), value)
+        if value is None:
+            both.pop(given, None)
+        else:
+            both[given] = _one(plain, both.get(given), value)
     return both
+
+
+def asked(**members: Any) -> dict[str, Any]:
+    """Members of a request, without those that are None or empty: what is left to the provider."""
+    return {name: value for name, value in members.items() if value is not None and value not in ((), "", {})}
+
+
+def function_tool(tool: ToolDefinition, *, strict: bool = True) -> dict[str, Any]:
+    """A tool in the form that OpenAI gave it for Chat Completions, and others took over.
+
+    Args:
+        tool: The tool.
+        strict: The provider knows that member.
+    """
+    function = asked(description=tool.description, strict=tool.strict if strict else None)
+    return {"type": "function", "function": {"name": tool.name, "parameters": tool.parameters, **function}}
 
 
 def offered(parameters: Mapping[str, Any]) -> bool:
@@ -87,7 +109,7 @@ def _one(plain: str, old: object, new: object) -> Any:
         return _added(cast("Sequence[Any]", old), cast("Sequence[Any]", new))
     if isinstance(old, Mapping) and isinstance(new, Mapping) and plain not in _WHOLE:
         return merged(cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", new))
-    return new
+    return cast("Any", new)
 
 
 def _added(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from tailrace.wrappers.anthropic.chunks import AnthropicDecoder
 from tailrace.wrappers.anthropic.history import AnthropicConverter
+from tailrace.wrappers.anthropic.request import request_members
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.anthropic.request import request_members
 
 DEFAULT_MAX_TOKENS = 8192
 """The API demands a limit for every answer; all models that are served today take this one."""

@@ -15,12 +15,12 @@ from anyio import to_thread
 
 from tailrace.wrappers.bedrock.chunks import BedrockDecoder
 from tailrace.wrappers.bedrock.history import BedrockConverter
+from tailrace.wrappers.bedrock.request import request_members
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.loose_json import as_mapping
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.bedrock.request import request_members
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials

@@ -6,11 +6,11 @@ from typing import Any
 
 from tailrace.wrappers.cohere.chunks import CohereDecoder
 from tailrace.wrappers.cohere.history import CohereConverter
+from tailrace.wrappers.cohere.request import request_members
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.cohere.request import request_members
 
 _BASE_URL = "https://api.cohere.com/v2"
 _KEYS = ("CO_API_KEY", "COHERE_API_KEY")

@@ -11,11 +11,11 @@ from urllib.parse import quote
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError
 from tailrace.wrappers.gemini.chunks import GeminiDecoder
 from tailrace.wrappers.gemini.history import GeminiConverter
+from tailrace.wrappers.gemini.request import request_members
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.loose_json import as_mappings, as_text
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.gemini.request import request_members
 
 _BASE_URL = "https://generativelanguage.googleapis.com/v1beta"
 _KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")

@@ -10,11 +10,11 @@ import openai
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.mistral.request import request_members
 from tailrace.wrappers.mistral.chunks import MistralDecoder
 from tailrace.wrappers.mistral.history import MistralConverter
+from tailrace.wrappers.mistral.request import request_members
 from tailrace.wrappers.openai.model import openai_client
+from tailrace.wrappers.options import RequestOptions
 
 _KEY_VARIABLE = "MISTRAL_API_KEY"
 _BASE_URL = "https://api.mistral.ai/v1"

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.ollama.request import request_members
 from tailrace.wrappers.ollama.chunks import OllamaDecoder
 from tailrace.wrappers.ollama.history import OllamaConverter
+from tailrace.wrappers.ollama.request import request_members
+from tailrace.wrappers.options import RequestOptions
 
 _LOOPBACK = "127.0.0.1"
 _PORT = 11434

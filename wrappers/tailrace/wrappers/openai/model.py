@@ -15,13 +15,17 @@ import openai
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.openai.request import request_members
 from tailrace.wrappers.openai.chunks import ChatCompletionsDecoder
 from tailrace.wrappers.openai.history import OpenAIConverter
+from tailrace.wrappers.openai.request import request_members
+from tailrace.wrappers.options import RequestOptions
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
+
+_LIMITS = ("max_completion_tokens", "max_tokens")
+# Where the first of these is known for sure, and the second refused by models that reason.
+_OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com", ".services.ai.azure.com")
 
 
 class ChatCompletionsModel(ClientModel):
@@ -75,6 +79,7 @@ class ChatCompletionsModel(ClientModel):
             read_timeout=read_timeout,
             max_retries=max_retries,
         )
+        self._limit = self._limit_member()
 
     @property
     def converter(self) -> OpenAIConverter:
@@ -86,7 +91,7 @@ class ChatCompletionsModel(ClientModel):
         await self._client.close()
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
-        return request_members(options)
+        return request_members(options, limit=self._limit)
 
     def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
         messages = [_plain(message) for message in self._converter.from_history(history)]
@@ -100,6 +105,14 @@ class ChatCompletionsModel(ClientModel):
 
     def _decoder(self) -> ChatCompletionsDecoder:
         return ChatCompletionsDecoder(provider=self.provider)
+
+    def _limit_member(self) -> str:
+        """The member that limits the answer: the one that the operator uses, else the one that the server knows."""
+        for member in _LIMITS:
+            if member in self._given_parameters:
+                return member
+        host = self._client.base_url.host
+        return _LIMITS[0] if host.endswith(_OPENAI_HOSTS) else _LIMITS[1]
 
 
 def openai_client(

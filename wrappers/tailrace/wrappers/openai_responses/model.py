@@ -12,11 +12,11 @@ import openai
 
 from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.openai_responses.request import request_members
 from tailrace.wrappers.openai.model import openai_client
 from tailrace.wrappers.openai_responses.chunks import ResponsesDecoder
 from tailrace.wrappers.openai_responses.history import ResponsesConverter
+from tailrace.wrappers.openai_responses.request import request_members
+from tailrace.wrappers.options import RequestOptions
 
 if TYPE_CHECKING:
     from openai.types.responses import ResponseInputItemParam
