@@ -17,7 +17,8 @@ NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # JSON has no numbers that are not finite, and no provider takes one.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ToolDefinition(_Model):
@@ -59,7 +60,7 @@ class OutputFormat(_Model):
         strict: The provider is to hold the model to the schema; None for what the provider does by itself.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     schema_: Annotated[JSONObject | None, Field(alias="schema")] = None
     name: Text = "output"

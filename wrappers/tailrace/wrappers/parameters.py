@@ -55,18 +55,9 @@ def merged(parameters: Mapping[str, Any], members: Mapping[str, Any]) -> dict[st
         parameters: Of every request, in the provider's form.
         members: Of this one.
     """
-    both = dict(parameters)
-    spellings = {_plain(name): name for name in parameters}
-    for name, value in members.items():
-        plain = _plain(name)
-        for rival in _RIVALS.get(plain, ()):
-            both.pop(spellings.get(rival, ""), None)
-        given = spellings.get(plain, name)
-        if value is None:
-            both.pop(given, None)
-        else:
-            both[given] = _one(plain, both.get(given), value)
-    return both
+    both = _joined(parameters, {name: value for name, value in members.items() if value is not None})
+    unwanted = {_plain(name) for name, value in members.items() if value is None}
+    return {name: value for name, value in both.items() if _plain(name) not in unwanted} if unwanted else both
 
 
 def asked(**members: Any) -> dict[str, Any]:
@@ -104,11 +95,23 @@ def tool_name(tool: object) -> str | None:
     return next((tool_name(fields[member]) for member in _NESTED if member in fields), None)
 
 
+def _joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    both = dict(old)
+    spellings = {_plain(name): name for name in old}
+    for name, value in new.items():
+        plain = _plain(name)
+        for rival in _RIVALS.get(plain, ()):
+            both.pop(spellings.get(rival, ""), None)
+        given = spellings.get(plain, name)
+        both[given] = _one(plain, both.get(given), value)
+    return both
+
+
 def _one(plain: str, old: object, new: object) -> Any:
     if isinstance(old, list | tuple) and isinstance(new, list | tuple) and plain in _TOOLS:
         return _added(cast("Sequence[Any]", old), cast("Sequence[Any]", new))
     if isinstance(old, Mapping) and isinstance(new, Mapping) and plain not in _WHOLE:
-        return merged(cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", new))
+        return _joined(cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", new))
     return cast("Any", new)
 
 
@@ -121,7 +124,7 @@ def _added(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
         if at is None:
             both.append(tool)
         else:
-            both[at] = merged(both[at], tool)
+            both[at] = _joined(both[at], tool)
     return both
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from tailrace.wrappers.anthropic.chunks import AnthropicDecoder
 from tailrace.wrappers.anthropic.history import AnthropicConverter
-from tailrace.wrappers.anthropic.request import request_members
+from tailrace.wrappers.anthropic.request import parallel, request_members
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
@@ -104,6 +104,13 @@ class AnthropicModel(ClientModel):
         await self._client.close()
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
+        if options.tool_choice is None and options.parallel_tool_calls is not None:
+            # Both are said in one place: what is not asked for is as the operator has it.
+            given = self._given_parameters.get("tool_choice")
+            if isinstance(given, Mapping):
+                choice = {**cast("Mapping[str, Any]", given), **parallel(options.parallel_tool_calls)}
+                rest = options.model_copy(update={"parallel_tool_calls": None})
+                return {**request_members(rest), "tool_choice": choice}
         return request_members(options)
 
     def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:

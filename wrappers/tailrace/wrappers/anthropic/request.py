@@ -42,6 +42,11 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     )
 
 
+def parallel(several: bool) -> dict[str, Any]:
+    """What a choice among tools says of calling several at once."""
+    return {"disable_parallel_tool_use": not several}
+
+
 def _tool(tool: ToolDefinition) -> dict[str, Any]:
     return {
         "name": tool.name,
@@ -50,13 +55,13 @@ def _tool(tool: ToolDefinition) -> dict[str, Any]:
     }
 
 
-def _tool_choice(choice: ToolChoice | None, parallel: bool | None) -> dict[str, Any] | None:
-    if choice is None and parallel is None:
+def _tool_choice(choice: ToolChoice | None, several: bool | None) -> dict[str, Any] | None:
+    if choice is None and several is None:
         return None
     mode = choice.mode if choice is not None else "auto"
     said: dict[str, Any] = {"type": _MODES[mode]}
     if choice is not None and mode == "tool":
         said["name"] = choice.name
-    if parallel is not None and mode != "none":
-        said["disable_parallel_tool_use"] = not parallel
+    if several is not None and mode != "none":
+        said.update(parallel(several))
     return said

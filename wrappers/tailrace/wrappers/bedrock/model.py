@@ -5,7 +5,7 @@ Bedrock API key nothing of AWS is needed; otherwise botocore finds the credentia
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -20,7 +20,7 @@ from tailrace.wrappers.errors import ConfigurationError, UpstreamError
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.loose_json import as_mapping
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.options import NO_PARAMETERS, RequestOptions
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
@@ -109,6 +109,11 @@ class BedrockModel(DirectModel):
         self, history: History, parameters: Mapping[str, Any]
     ) -> tuple[str, Mapping[str, str], object]:
         request: dict[str, Any] = {**parameters, "messages": self._converter.from_history(history)}
+        if "toolConfig" not in parameters:
+            called = _called(request["messages"])
+            if called:
+                # The API refuses calls and results without it.
+                request["toolConfig"] = {"tools": [_bare_tool(name) for name in called]}
         system = self._converter.system_prompt(history)
         if system:
             request["system"] = system
@@ -155,6 +160,16 @@ class BedrockModel(DirectModel):
         request = AWSRequest(method="POST", url=self.address, data=body, headers=dict(headers))
         cast("Any", SigV4Auth(self._frozen, _SERVICE, self._region)).add_auth(request)
         return dict(cast("Mapping[str, str]", request.headers).items())
+
+
+def _called(messages: Iterable[Any]) -> list[str]:
+    """The names of the tools that are called in a conversation, except those that the provider ran."""
+    uses = [block["toolUse"] for message in messages for block in message["content"] if "toolUse" in block]
+    return list(dict.fromkeys(use["name"] for use in uses if use.get("type") != "server_tool_use"))
+
+
+def _bare_tool(name: str) -> dict[str, Any]:
+    return {"toolSpec": {"name": name, "inputSchema": {"json": dict(NO_PARAMETERS)}}}
 
 
 def _first_variable(names: tuple[str, ...]) -> str | None:

@@ -14,7 +14,8 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ConverseStream.html, which has no place for
     ``parallel_tool_calls``, ``seed``, the penalties and ``reasoning_effort``: where a model knows them, they are members
     of ``additionalModelRequestFields``, other ones for each maker. Schemas are sent as they are given, that of the output
-    format as text. Nor can it be said that no tool is to be called, except by offering none.
+    format as text. Nor can it be said that no tool is to be called, except by offering none; where the conversation holds
+    calls the API demands tools, and `BedrockModel` names those that were called.
 
     Raises:
         ValueError: The answer is to be JSON, and there is no schema for it.

@@ -11,6 +11,7 @@ from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.parameters import tool_name
 
 _BASE_URL = "https://api.cohere.com/v2"
 _KEYS = ("CO_API_KEY", "COHERE_API_KEY")
@@ -66,6 +67,14 @@ class CohereModel(DirectModel):
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
+
+    def _asked(self, options: RequestOptions) -> dict[str, Any]:
+        asked = super()._asked(options)
+        choice = options.tool_choice
+        if choice is None or choice.mode != "tool" or not asked.get("tools"):
+            return asked
+        # Which tool must be called cannot be said: it is the only one.
+        return {**asked, "tools": [tool for tool in asked["tools"] if tool_name(tool) == choice.name]}
 
     def _request(
         self, history: History, parameters: Mapping[str, Any]

@@ -82,7 +82,7 @@ class GeminiModel(DirectModel):
         return self._converter
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
-        return request_members(options)
+        return request_members(options, budgets="gemini-2" in self.name)
 
     def _request(
         self, history: History, parameters: Mapping[str, Any]

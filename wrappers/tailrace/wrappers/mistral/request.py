@@ -11,8 +11,9 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     """The members of ``POST /v1/chat/completions`` that options amount to.
 
     https://docs.mistral.ai/api/#tag/chat, which has a place for everything and OpenAI's form for most. Schemas are sent
-    as they are given.
+    as they are given. Of ``reasoning_effort`` there is ``high`` or ``none``.
     """
+    effort = options.reasoning_effort
     return asked(
         tools=[function_tool(tool) for tool in options.tools] or None,
         tool_choice=tool_choice(options.tool_choice),
@@ -25,5 +26,5 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
         random_seed=options.seed,
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
-        reasoning_effort=options.reasoning_effort,
+        reasoning_effort=("none" if effort == "none" else "high") if effort else None,
     )

@@ -5,8 +5,14 @@ from typing import Any
 from tailrace.wrappers.options import RequestOptions
 from tailrace.wrappers.parameters import asked, function_tool
 
-# What ``think`` is for an effort; of the rest, the model is told the word.
-_THINK: dict[str, bool | str] = {"none": False, "minimal": "low"}
+# What ``think`` is for an effort, of the words that every version takes; more than these is ``high``.
+_THINK: dict[str, bool | str] = {
+    "none": False,
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+}
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
@@ -15,7 +21,7 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     https://docs.ollama.com/api/chat, which has no place for ``parallel_tool_calls``, ``strict``, a name or description of
     the output format, nor for the choice among tools: that none is to be called is said by offering none.
     """
-    choice = options.tool_choice
+    choice, effort = options.tool_choice, options.reasoning_effort
     offers = choice is None or choice.mode != "none"
     members = asked(
         tools=[function_tool(tool, strict=False) for tool in options.tools] or None,
@@ -28,9 +34,7 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
             presence_penalty=options.presence_penalty,
             frequency_penalty=options.frequency_penalty,
         ),
-        think=_THINK.get(options.reasoning_effort, options.reasoning_effort)
-        if options.reasoning_effort
-        else None,
+        think=_THINK.get(effort, "high") if effort else None,
     )
     if options.output is not None:
         members["format"] = options.output.schema_ if options.output.schema_ is not None else "json"

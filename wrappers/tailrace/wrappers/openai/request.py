@@ -11,7 +11,7 @@ def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> di
     """The members of ``POST /chat/completions`` that options amount to.
 
     https://platform.openai.com/docs/api-reference/chat/create, where everything has a place. Schemas are sent as they
-    are given: in strict mode the API refuses one that does not name every property as required.
+    are given: in strict mode the API refuses one that does not require every property, or allows others.
 
     Args:
         options: What is asked.
