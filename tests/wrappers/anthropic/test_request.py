@@ -144,11 +144,21 @@ async def test_a_tool_is_offered_under_another_name_and_called_under_its_own() -
     assert (called.name, called.arguments) == (ODD, {"city": "Bern"})
 
 
-async def test_what_the_operator_chose_stays_when_only_one_at_a_time_is_asked_for() -> None:
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({}, {"type": "auto", "disable_parallel_tool_use": True}),
+        ({"tool_choice": {"type": "any"}}, {"type": "any", "disable_parallel_tool_use": True}),
+        ({"tool_choice": {"type": "none"}}, {"type": "none"}),
+    ],
+)
+async def test_what_the_operator_chose_stays_when_only_one_at_a_time_is_asked_for(
+    given: dict[str, Any], sent: dict[str, Any]
+) -> None:
     async with ScriptedUpstream(answer_with("now")) as upstream:
-        parameters = {"tool_choice": {"type": "any"}, "max_tokens": 9}
+        parameters = {**given, "max_tokens": 9}
         model = AnthropicModel("claude", base_url=upstream.base_url, api_key="k", parameters=parameters)
         await ask(model, RequestOptions(tools=(NOW,), parallel_tool_calls=False, max_output_tokens=7))
         request = (await upstream.received()).json
-    assert request["tool_choice"] == {"type": "any", "disable_parallel_tool_use": True}
+    assert request["tool_choice"] == sent
     assert request["max_tokens"] == 7

@@ -108,7 +108,9 @@ class AnthropicModel(ClientModel):
             # Both are said in one place: what is not asked for is as the operator has it.
             given = self._given_parameters.get("tool_choice")
             if isinstance(given, Mapping):
-                choice = {**cast("Mapping[str, Any]", given), **parallel(options.parallel_tool_calls)}
+                choice = cast("Mapping[str, Any]", given)
+                if choice.get("type") != "none":  # which has no place for it
+                    choice = {**choice, **parallel(options.parallel_tool_calls)}
                 rest = options.model_copy(update={"parallel_tool_calls": None})
                 return {**request_members(rest), "tool_choice": choice}
         return request_members(options)
