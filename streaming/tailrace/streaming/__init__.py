@@ -1,7 +1,7 @@
 """From chunks to a task: folding, numbering, A2A, and the conversation."""
 
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.agent import Agent, AgentError, ChatResult
+from tailrace.streaming.agent import Agent, AgentError, BrokenRunError, ChatResult
 from tailrace.streaming.bridge import A2AArtifact, A2AMessage, A2ATaskBridge, A2ATaskResult
 from tailrace.streaming.chat_completion import to_chat_completion
 from tailrace.streaming.conversation import (
@@ -30,6 +30,7 @@ __all__ = (
     "AgentError",
     "ArtifactUpdate",
     "Behind",
+    "BrokenRunError",
     "ChatResult",
     "Event",
     "FunctionTool",

@@ -2,9 +2,9 @@
 
 ::
 
-    agent = Agent("openai:gpt-5-mini", tools=[get_weather], instructions="Be brief.")
-    first = await agent.run("What is the weather in Paris?")
-    second = await agent.run("And tomorrow?", history=first.messages)
+    async with Agent("openai:gpt-5-mini", tools=[get_weather], instructions="Be brief.") as agent:
+        first = await agent.run("What is the weather in Paris?")
+        second = await agent.run("And tomorrow?", history=first.messages)
 
 Nothing is hidden: what was said before is what ``history`` holds, and a result holds what is new, all messages with tool
 calls and results among it. A round is one request with its answer and the results of the tools that this called, which
@@ -14,9 +14,10 @@ stand in one message.
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, cast
 
 import msgspec
+from typing_extensions import TypeVar
 
 from tailrace.streaming.output import OutputReader
 from tailrace.streaming.tools import (
@@ -49,16 +50,18 @@ from tailrace.wrappers import (
 from tailrace.wrappers.model import Model
 from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.providers import create_model
+from tailrace.wrappers.tool_ids import unmatched_tools
 
-T = TypeVar("T")
+T = TypeVar("T", default=str)
 
 DEFAULT_MAX_ROUNDS = 50
 """Requests that one turn may take."""
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
+_FORCED = ("required", "tool")  # choices that would have the model call tools for ever
 
 Prompt = str | Message | Sequence[ContentPart]
-"""What the user says: text, parts, or a whole message (the results of tools that the caller ran, for example)."""
+"""What the user says: text, parts (the results of tools that the caller ran among them), or a whole message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +98,37 @@ class ChatResult(Generic[T]):
 
 
 class AgentError(TailraceError):
-    """The agent did not come to an answer, and it is not the provider's fault.
+    """The agent did not come to an answer.
 
     Args:
         message: Why.
-        messages: What the run brought until then.
+        messages: What the run brought until then, the prompt first: tools may have run, and done something.
     """
 
     def __init__(self, message: str, messages: tuple[Message, ...] = ()) -> None:
         super().__init__(message)
+        self.messages = messages
+
+
+class BrokenRunError(UpstreamError, AgentError):
+    """The agent did not come to an answer since the provider failed; an `UpstreamError` that has the messages, too.
+
+    Args:
+        error: What the provider did.
+        messages: As of any `AgentError`; the last may be an answer that broke off.
+    """
+
+    def __init__(self, error: UpstreamError, messages: tuple[Message, ...] = ()) -> None:
+        super().__init__(
+            error.message,
+            fault=error.fault,
+            provider=error.provider,
+            status=error.status,
+            code=error.code,
+            retry_after=error.retry_after,
+            tries=error.tries,
+            details=error.details,
+        )
         self.messages = messages
 
 
@@ -148,26 +173,31 @@ Step = Received | ResponseEnded | ToolEnded | RoundEnded
 class Agent(Generic[T]):
     """A model with tools.
 
-    May be used for any number of runs at once. Tools behind a connection (`Toolset`) are connected with ``async with``
-    around the runs; without it each `run` connects them for itself.
+    May be used for any number of runs at once. ``async with`` around the runs closes the model's connections at the end,
+    and connects tools that are behind a connection (`Toolset`); without it each `run` connects those for itself.
 
     Args:
         model: As ``provider:model``, with the key in the environment; or a model, which the agent closes.
         tools: Functions, tools, and sets of tools.
         instructions: The system message of every request, before that of a history.
         output_type: The answer is to be JSON: what `Agent.run` gives as ``output`` (a pydantic model, a dataclass, a
-            ``TypedDict``, any type that pydantic knows). None for text.
-        options: What every request asks for; what a run asks for wins.
+            ``TypedDict``, a list or a union of them, any type that pydantic knows). None, or ``str``, for text.
+        options: What every request asks for; what a run asks for wins. A choice of tool that forces a call counts for
+            the first request of a turn only, so that the turn can end.
         max_rounds: Requests that one turn may take.
-        tool_timeout: Seconds that a tool may take which does not say so itself.
+        tool_timeout: Seconds that a tool may take which does not say so itself; ``math.inf`` for no limit.
         tool_concurrency: How many tools of one round run at once.
         history_policy: What of a long history is sent, see `tailrace.streaming.trimming`.
         think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
         merge_reads: True: what arrived with one read of the network is one step.
 
+    Attributes:
+        model: As given.
+        reader: Reads the answer where it is to be JSON; None for text.
+
     Raises:
-        ConfigurationError: The model is unknown or has no key, two tools have the same name, or the output type has no
-            JSON schema.
+        ConfigurationError: The model is unknown or has no key, two tools have the same name, the output type has no
+            JSON schema, or a limit is less than 1.
     """
 
     def __init__(
@@ -185,11 +215,13 @@ class Agent(Generic[T]):
         think_tags: bool = True,
         merge_reads: bool = True,
     ) -> None:
+        if max_rounds < 1:
+            raise ConfigurationError(f"max_rounds is {max_rounds}, but no turn is shorter than 1 round")
         self.model = create_model(model) if isinstance(model, str) else model
         self._instructions = instructions
-        self._reader = OutputReader.of_type(output_type) if output_type is not None else None
-        if self._reader is not None:
-            options = options.model_copy(update={"output": self._reader.format})
+        self.reader = None if output_type in (None, str) else OutputReader.of_type(output_type)
+        if self.reader is not None:
+            options = options.model_copy(update={"output": self.reader.format})
         self._options = options
         self._max_rounds = max_rounds
         self._timeout = tool_timeout
@@ -241,14 +273,18 @@ class Agent(Generic[T]):
                 `ChatResult.open_calls`.
 
         Raises:
-            UpstreamError: The provider failed, or broke off.
+            BrokenRunError: The provider failed, or broke off; an `UpstreamError` and an `AgentError`.
             AgentError: The rounds came to no end, an answer was cut in the middle of a call, or is not what
                 ``output_type`` says. Its ``messages`` are what the run brought.
-            ConfigurationError: A tool of the caller's has the name of one of the agent's.
+            ConfigurationError: A tool of the caller's has the name of one of the agent's; or a set of tools cannot be
+                connected.
+            UpstreamError: A set of tools cannot be reached.
+            ValueError: A tool result in the prompt answers no open call of the history; or the provider has no place for
+                something of the options that the answer cannot do without.
         """
+        turn = self._turn(prompt, history)
         async with AsyncExitStack() as stack:
             runner = self._runner or await self._connect(stack)
-            turn = self._turn(prompt, history)
             steps = await stack.enter_async_context(
                 aclosing(self.steps(turn, options=options, runner=runner))
             )
@@ -256,9 +292,9 @@ class Agent(Generic[T]):
                 pass
         self._raise_for(turn)
         result = _result(turn, turn.take_new(), last=True)
-        if self._reader is None or turn.unanswered_calls:
+        if self.reader is None or result.open_calls:
             return cast("ChatResult[T]", result)
-        return cast("ChatResult[T]", _with_output(result, self.parse_output(turn.last_text, turn.messages)))
+        return cast("ChatResult[T]", _with_output(result, self._read_output(turn)))
 
     async def run_stream(
         self,
@@ -269,8 +305,9 @@ class Agent(Generic[T]):
     ) -> AsyncGenerator[ChatResult[str]]:
         """Answer a prompt; each result holds what is new since the one before, and none of them nothing.
 
-        Text comes as it arrives, with an ``output_type`` too (`parse_output` reads the whole of it). Leaving the loop
-        and closing the generator (``aclosing``) ends the request; so does cancelling.
+        Text comes as it arrives, with an ``output_type`` too (`parse_output` reads the text of the last answer: that of
+        the last of the messages). Leaving the loop ends the request as soon as the generator is closed: at once with
+        ``aclosing``, else when Python collects it. Cancelling ends the request and the tools.
 
         Args:
             prompt: As for `run`.
@@ -278,9 +315,10 @@ class Agent(Generic[T]):
             options: As for `run`.
 
         Raises:
-            UpstreamError: As `run`, after everything that had arrived.
+            BrokenRunError: As `run`, after everything that had arrived.
             AgentError: As `run`, but for ``output_type``.
             ConfigurationError: As `run`; or the agent's tools have to be connected first (``async with``).
+            ValueError: As `run`.
         """
         turn = self._turn(prompt, history)
         async with aclosing(self.steps(turn, options=options)) as steps:
@@ -317,13 +355,14 @@ class Agent(Generic[T]):
         Raises:
             AgentError: The turn has taken all rounds that it may.
             ConfigurationError: As `run_stream`.
+            ValueError: The provider has no place for something of the options.
         """
         runner = runner or self._runner
         if runner is None:
             raise ConfigurationError(
                 "the agent's tools have to be connected before it can stream: use it in `async with`"
             )
-        theirs = frozenset(each.name for each in options.tools)
+        theirs = frozenset(each.name for each in (*self._options.tools, *options.tools))
         for name in theirs:
             if runner.knows(name):
                 raise ConfigurationError(
@@ -336,7 +375,8 @@ class Agent(Generic[T]):
                 async for step in received:
                     yield step
             said = len(turn.messages)
-            keep_empty = not may_repeat or turn.finish_reason in (*_REFUSED, FinishReason.LENGTH)
+            last = not may_repeat or number == self._max_rounds
+            keep_empty = last or turn.finish_reason in (*_REFUSED, FinishReason.LENGTH)
             yield ResponseEnded(turn.end_response(keep_empty=keep_empty))
             if turn.error is not None or turn.finish_reason in _REFUSED or ends_in_half_a_call(turn):
                 return
@@ -346,7 +386,9 @@ class Agent(Generic[T]):
             calls = turn.unanswered_calls
             if not calls:
                 return
-            ours = [call for call in calls if call.name not in theirs]
+            # Where nobody told the model of a tool here, whoever made the model did, and means the caller to run it.
+            known = bool(runner.definitions or theirs)
+            ours = [call for call in calls if known and call.name not in theirs]
             if ours and number == self._max_rounds:
                 break
             if ours:
@@ -361,9 +403,20 @@ class Agent(Generic[T]):
             if turn.unanswered_calls:
                 return
             may_repeat = True
+            if asked.tool_choice is not None and asked.tool_choice.mode in _FORCED:
+                asked = asked.model_copy(update={"tool_choice": None})
         raise AgentError(
             f"the model asked for tools in all {self._max_rounds} rounds that a turn may take", turn.messages
         )
+
+    def begin(self, history: History, *said: Message) -> TurnAccumulator:
+        """What folds a turn of this agent, for `steps`.
+
+        Args:
+            history: What was said before, or all that was.
+            said: What begins the turn, to be the first of its new messages.
+        """
+        return TurnAccumulator(*said, history=history, think_tags=self._think_tags)
 
     def parse_output(self, text: str, messages: tuple[Message, ...] = ()) -> T:
         """The object that an answer's text stands for.
@@ -375,12 +428,24 @@ class Agent(Generic[T]):
         Raises:
             AgentError: It is none of ``output_type``.
         """
-        if self._reader is None:
+        if self.reader is None:
             return cast("T", text)
         try:
-            return cast("T", self._reader.read(text))
+            return cast("T", self.reader.read(text))
         except ValueError as error:
             raise AgentError(str(error), messages) from None
+
+    def _read_output(self, turn: TurnAccumulator) -> T:
+        try:
+            return self.parse_output(turn.last_text, turn.messages)
+        except AgentError as error:
+            why = str(error)
+        refusal = turn.messages[-1].metadata.get("refusal")
+        if turn.finish_reason is FinishReason.LENGTH:
+            why = "the answer reached its length limit before it was whole"
+        elif refusal or turn.finish_reason in _REFUSED:
+            why = f"the model did not give the answer that was asked for: {refusal or turn.finish_reason}"
+        raise AgentError(why, turn.messages)
 
     async def _response(self, turn: TurnAccumulator, options: RequestOptions) -> AsyncGenerator[Received]:
         """One answer of the model."""
@@ -403,13 +468,14 @@ class Agent(Generic[T]):
             turn.fail_response(error)
 
     def _turn(self, prompt: Prompt, history: History | Iterable[Message]) -> TurnAccumulator:
-        if isinstance(prompt, str):
-            prompt = (ContentPartText(text=prompt),)
-        if not isinstance(prompt, Message):
-            answers = any(isinstance(part, ContentPartToolResult) for part in prompt)
-            prompt = Message(role=Role.TOOL if answers else Role.USER, content=tuple(prompt))
+        said = _said(prompt)
         before = history if isinstance(history, History) else History(conversation=tuple(history))
-        return TurnAccumulator(prompt, history=before, think_tags=self._think_tags)
+        turn = self.begin(before, *said)
+        if any(message.tool_results for message in said):
+            for result in unmatched_tools(turn.history).results:
+                if result.message >= len(before.conversation):
+                    raise ValueError(f"no call of the history waits for the tool result {result.id!r}")
+        return turn
 
     def _runner_of(self, tools: Iterable[Tool]) -> ToolRunner:
         return ToolRunner(tools, timeout=self._timeout, concurrency=self._concurrency)
@@ -422,7 +488,7 @@ class Agent(Generic[T]):
 
     def _raise_for(self, turn: TurnAccumulator) -> None:
         if turn.error is not None:
-            raise turn.error
+            raise BrokenRunError(turn.error, turn.messages) from turn.error
         if ends_in_half_a_call(turn):
             raise AgentError(
                 "the answer reached its length limit in the middle of a tool call", turn.messages
@@ -444,6 +510,22 @@ def ends_in_half_a_call(turn: TurnAccumulator) -> bool:
     )
 
 
+def open_calls(turn: TurnAccumulator) -> tuple[ContentPartToolCall, ...]:
+    """The calls that somebody else is to run, once `Agent.steps` is through; none of an answer that was held back."""
+    return () if turn.finish_reason in _REFUSED else turn.unanswered_calls
+
+
+def _said(prompt: Prompt) -> tuple[Message, ...]:
+    """The messages that begin a turn: the results of tools are one of their own, before what else is said."""
+    if isinstance(prompt, Message):
+        return (prompt,)
+    parts = (ContentPartText(text=prompt),) if isinstance(prompt, str) else tuple(prompt)
+    results = tuple(part for part in parts if isinstance(part, ContentPartToolResult))
+    others = tuple(part for part in parts if not isinstance(part, ContentPartToolResult))
+    messages = (Message(role=Role.TOOL, content=results), Message(role=Role.USER, content=others))
+    return tuple(message for message in messages if message.content) or messages[1:]
+
+
 def _result(turn: TurnAccumulator, delta: TurnDelta, *, last: bool = False) -> ChatResult[str]:
     return ChatResult(
         output=delta.output,
@@ -455,7 +537,7 @@ def _result(turn: TurnAccumulator, delta: TurnDelta, *, last: bool = False) -> C
         id=turn.id,
         files=delta.files,
         links=delta.links,
-        open_calls=turn.unanswered_calls if last else (),
+        open_calls=open_calls(turn) if last else (),
         replaces=delta.replaces,
     )
 

@@ -9,10 +9,15 @@ import jsonschema
 import jsonschema.exceptions
 import jsonschema.validators
 import pydantic
+import referencing
+import referencing.exceptions
 
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.loose_json import read_json
 from tailrace.wrappers.options import OutputFormat
+
+# Without it a reference to another address would be fetched.
+_OFFLINE: referencing.Registry[Any] = referencing.Registry()
 
 _FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n\s*```\s*", re.DOTALL | re.IGNORECASE)
 
@@ -45,7 +50,11 @@ class OutputReader:
             schema = adapter.json_schema()
         except pydantic.errors.PydanticUserError as error:
             raise ConfigurationError(f"output type {name}: {error.message}") from error
-        wrapped = schema.get("type") != "object" and "$ref" not in schema
+        if "$ref" in schema:
+            # A type that holds itself; providers want the object itself on top.
+            name_of_it = str(schema.pop("$ref")).rpartition("/")[2]
+            schema = {**schema["$defs"][name_of_it], **schema}
+        wrapped = schema.get("type") != "object"
         if wrapped:
             # Providers take the schema of an object only.
             definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
@@ -53,8 +62,9 @@ class OutputReader:
             schema = {"type": "object", "properties": properties, "required": ["result"], **definitions}
 
         def validate(value: Any) -> object:
-            if wrapped:
-                value = _any_object(value).get("result")
+            if wrapped and isinstance(value, dict):
+                # A model that nothing holds to the schema may leave the wrapping out.
+                value = cast("dict[str, Any]", value).get("result", cast("Any", value))
             try:
                 # As JSON: a date, for example, is text there.
                 return adapter.validate_json(json.dumps(value))
@@ -68,6 +78,8 @@ class OutputReader:
     def of_format(cls, form: OutputFormat) -> "OutputReader":
         """For a JSON schema; for any JSON object where the format has none.
 
+        The schema may be anybody's: what it refers to outside of itself is not fetched.
+
         Raises:
             ValueError: It is no JSON schema.
         """
@@ -78,10 +90,15 @@ class OutputReader:
             kind.check_schema(form.schema_)
         except jsonschema.SchemaError as error:
             raise ValueError(f"the output's schema is no JSON schema: {error.message}") from None
-        validator = kind(form.schema_)
+        validator = kind(form.schema_, registry=_OFFLINE)
 
         def validate(value: Any) -> object:
-            problem = cast("Any", jsonschema.exceptions).best_match(validator.iter_errors(value))
+            try:
+                problem = cast("Any", jsonschema.exceptions).best_match(validator.iter_errors(value))
+            except referencing.exceptions.Unresolvable as error:
+                raise ValueError(f"the schema refers to {error.ref}, which is not in it") from None
+            except (RecursionError, re.error) as error:
+                raise ValueError(f"the schema cannot be held against it: {error}") from None
             if problem is not None:
                 where = problem.json_path.removeprefix("$").lstrip(".")
                 raise ValueError(f"{where}: {problem.message}" if where else problem.message)

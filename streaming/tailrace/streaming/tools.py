@@ -12,7 +12,10 @@ Whatever goes wrong with a call that a model made (no such tool, arguments that 
 is a result that says so: the model reads it and can do better. Only being cancelled is not.
 """
 
+import asyncio
+import functools
 import inspect
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -51,7 +54,7 @@ class ToolError(Exception):
 class ToolContext:
     """What is known of a call beside its arguments.
 
-    A function gets it as its first parameter when that is annotated with this class; the model knows nothing of it.
+    A function gets it as the parameter that is annotated with this class, if there is one; the model knows nothing of it.
 
     Attributes:
         call: The call, as the model made it.
@@ -69,7 +72,7 @@ class Tool(ABC):
 
     Attributes:
         definition: What the model is told of it.
-        timeout: Seconds that a call may take; None for the agent's own limit.
+        timeout: Seconds that a call may take, ``math.inf`` for no limit; None for the agent's own.
     """
 
     definition: ToolDefinition
@@ -133,8 +136,9 @@ class FunctionTool(Tool):
             getattr(function, "__call__", None)  # noqa: B004 — it is asked whether calling it gives a coroutine
         )
         self.timeout = timeout
-        given = name or getattr(function, "__name__", type(function).__name__)
-        words = docstring_parser.parse(inspect.getdoc(function) or "")
+        inner = _without_partial(function)
+        given = name or getattr(inner, "__name__", type(inner).__name__)
+        words = _docstring(inner)
         self._context_name, fields = _fields(function, given, words)
         config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
         try:
@@ -151,20 +155,18 @@ class FunctionTool(Tool):
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """Call the function; see `Tool.call`."""
         try:
-            read = self._arguments.model_validate(arguments)
+            # As JSON: what is a date, a tuple or bytes to the function is text or a list there.
+            read = self._arguments.model_validate_json(json.dumps(arguments))
         except pydantic.ValidationError as error:
             raise ToolError(_why(error)) from None
-        given = {name: getattr(read, field) for field, name in self._names().items()}
+        fields = type(read).model_fields.items()
+        given = {info.alias or field: getattr(read, field) for field, info in fields}
         if self._context_name:
             given[self._context_name] = context
         if self._is_async:
             return await self._function(**given)
         result = await anyio.to_thread.run_sync(lambda: self._function(**given), abandon_on_cancel=True)
         return await cast("Awaitable[object]", result) if inspect.isawaitable(result) else result
-
-    def _names(self) -> dict[str, str]:
-        """The attribute of each argument, and the parameter's name."""
-        return {field: info.alias or field for field, info in self._arguments.model_fields.items()}
 
 
 class _WithoutTitles(GenerateJsonSchema):
@@ -202,7 +204,7 @@ class ToolRunner:
         definitions: What the model is told.
 
     Raises:
-        ConfigurationError: Two tools have the same name, or something is no tool.
+        ConfigurationError: Two tools have the same name, something is no tool, or no tool may run at all.
     """
 
     def __init__(
@@ -212,6 +214,8 @@ class ToolRunner:
         timeout: float = DEFAULT_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
     ) -> None:
+        if concurrency < 1:
+            raise ConfigurationError(f"tools cannot run {concurrency} at once: give 1 or more")
         self._timeout = timeout
         self._concurrency = concurrency
         self._tools: dict[str, Tool] = {}
@@ -255,8 +259,12 @@ class ToolRunner:
             async with anyio.create_task_group() as group:
                 for call in calls:
                     group.start_soon(run_one, call, name=f"tool {call.name}")
-                for _ in calls:
-                    yield await receive.receive()
+                try:
+                    for _ in calls:
+                        yield await receive.receive()
+                except GeneratorExit:
+                    # Ended here: a group would pass it on inside an exception group, in place of whatever closed this.
+                    group.cancel_scope.cancel()
 
     async def _result(
         self, call: ContentPartToolCall, context: ToolContext, others: Iterable[str]
@@ -267,23 +275,29 @@ class ToolRunner:
                 return output.model_copy(update={"id": call.id, "name": call.name})
             return ContentPartToolResult(id=call.id, name=call.name, output=_as_json(output))
         except ToolError as error:
-            return _failed(call, str(error))
+            return _failed(call, str(error) or "the tool failed")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled the call: something that the tool waited for was cancelled under its hands.
+            logger.exception("the tool %s waited for something that was cancelled", call.name)
+            return _failed(call, "what the tool waited for was cancelled")
         except Exception as error:
             logger.exception("the tool %s failed", call.name)
-            return _failed(call, f"{type(error).__name__}: {error}")
+            return _failed(call, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
     async def _call(self, call: ContentPartToolCall, context: ToolContext, others: Iterable[str]) -> object:
         found = self._tools.get(call.name)
         if found is None:
             known = ", ".join(sorted((*self._tools, *others))) or "none"
             raise ToolError(f"there is no tool named {call.name!r}; the tools are: {known}")
-        if call.arguments_error is not None:
-            raise ToolError(
-                f"the arguments are no JSON object ({call.arguments_error}); call the tool again with one"
-            )
         arguments: dict[str, Any] = dict(call.arguments)
         if call.kind == "custom":
             arguments = {"input": call.arguments_text or ""}
+        elif call.arguments_error is not None or (call.arguments_text or "null").strip() != "null":
+            why = f" ({call.arguments_error})" if call.arguments_error else ""
+            raise ToolError(f"the arguments are no JSON object{why}; call the tool again with one")
         seconds = self._timeout if found.timeout is None else found.timeout
         with anyio.move_on_after(seconds) as scope:
             return await found.call(arguments, context)
@@ -309,22 +323,24 @@ def _fields(
     function: ToolFunction, name: str, words: docstring_parser.Docstring
 ) -> tuple[str, Mapping[str, tuple[object, object]]]:
     """The parameter that takes the context, if there is one, and the others as the fields of a model."""
+    inner = _without_partial(function)
     try:
-        target = function if inspect.isroutine(function) else function.__call__
+        target = inner if inspect.isroutine(inner) else inner.__call__
         hints = get_type_hints(target, include_extras=True)
-    except NameError as error:
-        raise ConfigurationError(f"tool {name}: a type hint cannot be resolved: {error}") from error
+        parameters = inspect.signature(function).parameters
+    except (NameError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"tool {name}: the signature cannot be read: {error}") from error
     described = {each.arg_name: each.description or "" for each in words.params}
     context_name, fields = "", dict[str, tuple[object, object]]()
-    for position, (key, parameter) in enumerate(inspect.signature(function).parameters.items()):
+    for key, parameter in parameters.items():
         hint: object = hints.get(key, Any)
-        if position == 0 and hint is ToolContext:
-            context_name = key
-            continue
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ConfigurationError(
                 f"tool {name}: the parameter {parameter} cannot be given by name, as a model gives them"
             )
+        if hint is ToolContext:
+            context_name = key
+            continue
         # Under names of our own: a parameter may be called what pydantic has a use for.
         ours: dict[str, Any] = {"alias": key}
         if described.get(key) and not FieldInfo.from_annotation(cast("Any", hint)).description:
@@ -332,6 +348,23 @@ def _fields(
         default: object = ... if parameter.default is parameter.empty else parameter.default
         fields[f"field_{len(fields)}"] = (Annotated[hint, pydantic.Field(**ours)], default)
     return context_name, fields
+
+
+def _without_partial(function: ToolFunction) -> ToolFunction:
+    """The function that has a name, a docstring and type hints."""
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    return function
+
+
+def _docstring(function: ToolFunction) -> docstring_parser.Docstring:
+    text = inspect.getdoc(function) or ""
+    try:
+        return docstring_parser.parse(text)
+    except docstring_parser.ParseError:
+        whole = docstring_parser.Docstring()
+        whole.short_description = text
+        return whole
 
 
 def _as_json(value: object) -> Any:

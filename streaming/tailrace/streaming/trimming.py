@@ -6,6 +6,7 @@ must not part a tool call from its result: providers refuse either without the o
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from tailrace.wrappers import (
     ContentPart,
@@ -14,6 +15,7 @@ from tailrace.wrappers import (
     ContentPartReasoning,
     ContentPartText,
     ContentPartToolCall,
+    ContentPartToolResult,
     History,
     Message,
     Role,
@@ -58,36 +60,52 @@ class TokenBudget:
         room = self._max_tokens - len(fixed) // _CHARACTERS
         messages = history.conversation
         costs = [self._count(message) for message in messages]
-        if sum(costs) <= room:
+        # What it costs to send everything from a position on.
+        rest = list(accumulate(reversed(costs), initial=0))[::-1]
+        if rest[0] <= room:
             return history
-        begins = [at for at, message in enumerate(messages) if message.role is Role.USER]
-        newest = begins[-1] if begins else 0
-        for start in begins:
-            if start == newest or sum(costs[start:]) <= room:
-                return _with(history, self._within(messages, costs, start, newest, room))
-        return _with(history, self._within(messages, costs, 0, newest, room))
-
-    def _within(
-        self, messages: Sequence[Message], costs: Sequence[int], start: int, newest: int, room: int
-    ) -> Sequence[Message]:
-        """The conversation from ``start``; of the newest turn alone as many of the last rounds as there is room for."""
-        if start != newest or sum(costs[start:]) <= room:
-            return messages[start:]
-        # A round begins with the first words of the model behind the user's or a tool's.
+        whole = _uncut(messages)
+        asked = [at for at, message in enumerate(messages) if _is_asked(message)]
+        turns = [at for at in asked if at in whole] or [0]
+        for at in turns:
+            if rest[at] <= room:
+                return _with(history, messages[at:])
+        newest = turns[-1]
+        end = next((at for at in asked if at > newest), len(messages))
+        # A round begins with the first words of the model behind those of somebody else.
         rounds = [
             at
-            for at in range(newest + 1, len(messages))
-            if messages[at].role is Role.MODEL and messages[at - 1].role is not Role.MODEL
+            for at in range(newest + 1, end)
+            if at in whole and messages[at].role is Role.MODEL and messages[at - 1].role is not Role.MODEL
         ]
         for at in rounds:
-            if at == rounds[-1] or costs[newest] + sum(costs[at:]) <= room:
-                return (messages[newest], *messages[at:])
-        return messages[newest:]
+            if at == rounds[-1] or costs[newest] + rest[at] <= room:
+                return _with(history, (messages[newest], *messages[at:]))
+        return _with(history, messages[newest:])
 
 
 def estimate_tokens(message: Message) -> int:
     """Roughly how many tokens a message is: a quarter of its characters, and a thousand for a file."""
     return _OF_MESSAGE + sum(map(_of_part, message.content))
+
+
+def _is_asked(message: Message) -> bool:
+    """Whether the user says something, and does not just hand in the results of tools."""
+    only_results = message.content and all(
+        isinstance(part, ContentPartToolResult) for part in message.content
+    )
+    return message.role is Role.USER and not only_results
+
+
+def _uncut(messages: Sequence[Message]) -> set[int]:
+    """The positions at which a conversation can be cut in two without parting a call from its result."""
+    calls: dict[str, int] = {}
+    parting: set[int] = set()
+    for at, message in enumerate(messages):
+        calls |= {call.id: at for call in message.tool_calls}
+        for result in message.tool_results:
+            parting.update(range(calls.pop(result.id, at) + 1, at + 1))
+    return set(range(len(messages))) - parting
 
 
 def _of_part(part: ContentPart) -> int:
