@@ -27,7 +27,7 @@ from support.serving import serving
 from support.upstream import ScriptedUpstream, Wait, openai_stream
 from tailrace.server import Engine, FunctionHandler, Settings, Store, create_app
 from tailrace.server.bindings.grpc_version import to_status
-from tailrace.server.handlers import ModelHandler
+from tailrace.server.agent_handler import AgentHandler
 from tailrace.server.limits import (
     RETRY_AFTER,
     GatedModel,
@@ -41,6 +41,7 @@ from tailrace.server.limits import (
     size_of,
 )
 from tailrace.server.operations import Caller, Operations
+from tailrace.streaming import Agent
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
@@ -519,7 +520,7 @@ async def test_calls_wait_for_their_turn_and_what_is_beyond_fails_of_it() -> Non
         gate = UpstreamGate(1, 1)
         model = GatedModel(ChatCompletionsModel("m", base_url=upstream.base_url, api_key="k"), gate)
         # No limits in front of it: as when many messages come at the very same time.
-        async with serving(create_app(Settings(store="sqlite://"), handler=ModelHandler(model))) as url:
+        async with serving(create_app(Settings(store="sqlite://"), handler=AgentHandler(Agent(model)))) as url:
             async with Rpc(url) as rpc, anyio.create_task_group() as tasks:
 
                 async def ask() -> None:

@@ -23,7 +23,8 @@ from support.upstream import (
     sse,
 )
 from tailrace.server import Settings, create_app
-from tailrace.server.handlers import ModelHandler
+from tailrace.server.agent_handler import AgentHandler
+from tailrace.streaming import Agent
 from tailrace.wrappers.providers import find_provider
 
 HELLO = openai_stream(["Hel", "lo"], finish=None)
@@ -216,7 +217,7 @@ async def test_what_the_model_thought_before_a_call_goes_back_with_the_callers_r
         model = find_provider("vllm").create_model(
             "m", base_url=upstream.base_url, parameters={"tools": tools}
         )
-        app = create_app(Settings(store="sqlite://"), handler=ModelHandler(model))
+        app = create_app(Settings(store="sqlite://"), handler=AgentHandler(Agent(model)))
         async with serving(app) as url, Rpc(url) as rpc:
             first = await rpc.stream("SendStreamingMessage", message("Weather?"))
             (part,) = first[-1][1]["statusUpdate"]["status"]["message"]["parts"]

@@ -216,7 +216,8 @@ def test_the_events_fold_back_to_the_message_and_to_the_task(body: bytes) -> Non
         assert task.texts.get("text", "") == first.text
         assert task.texts.get("reasoning", "") == first.reasoning
         assert task.texts.get("refusal", "") == first.refusal
-        entries = [entry for data in task.data.get("tool-call", []) for entry in data["tool_calls"]]
+        named = [f"tool-call-{number}" for number in range(1, 1 + len(first.tool_calls))]
+        entries = [entry for name in named for data in task.data[name] for entry in data["tool_calls"]]
         assert [entry["call_id"] for entry in entries] == [call.id for call in first.tool_calls]
         assert [entry["arguments"] for entry in entries] == [call.arguments for call in first.tool_calls]
         message = to_common_message(conversion.message())

@@ -159,7 +159,13 @@ def test_the_events_of_every_recording_fold_back_to_its_message(api: str) -> Non
         task = fold(event.body for event in events)
         message = json.loads(json.dumps(conversion.message()))
         calls = [entry for part in message["parts"] for entry in part.get("data", {}).get("tool_calls", ())]
-        shown = [entry for data in task.data.get("tool-call", []) for entry in data.get("tool_calls", ())]
+        shown = [
+            entry
+            for name, held in task.data.items()
+            if name.startswith("tool-call-") and "choice" not in name
+            for data in held
+            for entry in data["tool_calls"]
+        ]
         replayed = TaskRecord(Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)))
         for event in events:
             replayed.replay(event)

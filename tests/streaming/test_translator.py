@@ -118,15 +118,17 @@ def test_a_refusal_is_an_artifact_of_its_own() -> None:
     ]
 
 
-def test_tool_calls_are_shown_whole_at_the_end_and_ask_for_input() -> None:
+def test_the_arguments_of_a_call_are_shown_as_they_come_then_the_call_replaces_them() -> None:
     entry = {"call_id": "i", "name": "f", "arguments": {"city": "Paris"}}
     updates = one_by_one(
         say("So: "), call(CITY[:5], index=0, id="i", name="f"), call(CITY[5:], index=0), end()
     )
     assert outline(updates) == [
         ("=", "text", "So: ", False),
+        ("=", "tool-call-1", CITY[:5], False),
+        ("+", "tool-call-1", CITY[5:], False),
         ("+", "text", "", True),
-        ("=", "tool-call", {"tool_calls": [entry]}, True),
+        ("=", "tool-call-1", {"tool_calls": [entry]}, True),
         ("INPUT_REQUIRED",),
     ]
     status = final(updates)
@@ -157,13 +159,14 @@ def test_a_later_turn_has_other_artifact_ids() -> None:
 def test_an_empty_answer_has_no_artifact() -> None:
     updates = one_by_one(end())
     assert outline(updates) == [("COMPLETED",)]
-    assert final(updates).said is None
 
 
 def test_deltas_that_change_nothing_give_no_update() -> None:
     translator = ResponseTranslator()
     assert translator.feed([]) == []
-    assert translator.feed([Delta(None), say(""), *count(Usage(1, 2, 3)), call("{", index=0, name="f")]) == []
+    assert translator.feed([Delta(None), say(""), *count(Usage(1, 2, 3))]) == []
+    assert translator.feed([call("", index=0, name="f")]) != []
+    assert translator.feed([call("", index=0)]) == []
 
 
 def test_text_that_was_held_back_comes_before_the_end() -> None:
@@ -211,9 +214,6 @@ def test_a_file_is_an_artifact_of_its_own_between_the_texts() -> None:
         ("+", "text", "above."),
     ]
     assert extension_facts(files[0].artifact.metadata) == {"channel": "file"}
-    said = final(updates).said
-    assert said is not None
-    assert [part.kind for part in said.parts] == ["text", "raw", "text"]
 
 
 def test_files_of_choices_and_turns_have_ids_of_their_own() -> None:
@@ -237,14 +237,11 @@ def test_tools_that_the_provider_ran_ask_nobody() -> None:
         [say("It is."), end()],
     )
     assert final(updates).state is TaskState.COMPLETED
-    (artifact,) = (
-        update.artifact
-        for update in updates
-        if isinstance(update, ArtifactUpdate) and update.artifact.artifact_id == "tool-call"
-    )
-    assert [part.data for part in artifact.parts] == [
-        {"tool_calls": [{"call_id": "s1", "name": "search", "arguments": {"q": "a"}, "kind": "server"}]},
-        {"tool_results": [{"call_id": "s1", "name": "search", "output": "found"}]},
+    entry = {"call_id": "s1", "name": "search", "arguments": {"q": "a"}, "kind": "server"}
+    output = {"call_id": "s1", "name": "search", "output": "found"}
+    assert [line for line in outline(updates) if line[0] == "=" and line[3]] == [
+        ("=", "tool-call-1", {"tool_calls": [entry]}, True),
+        ("=", "tool-result-1", {"tool_results": [output]}, True),
     ]
 
 
@@ -298,7 +295,8 @@ def test_an_artifact_says_which_channel_it_is() -> None:
     assert [(artifact.name, artifact.metadata[EXTENSION_URI]) for artifact in artifacts] == [
         ("Reasoning", {"channel": "reasoning", "turn": 2}),
         ("Answer", {"channel": "text", "choice": 1, "turn": 2}),
-        ("Tool calls", {"channel": "tool_call", "turn": 2}),
+        ("f", {"channel": "tool_call", "turn": 2, "callId": "i"}),
+        ("f", {"channel": "tool_call", "turn": 2, "callId": "i"}),
     ]
     assert all(artifact.extensions == (EXTENSION_URI,) for artifact in artifacts)
 
@@ -338,7 +336,7 @@ def test_an_error_fails_the_task_after_everything_is_closed() -> None:
         "died", fault=UpstreamFault.PROVIDER, provider="groq", status=502, code="c", retry_after=3
     )
     updates = one_by_one(think("a"), say("b"), call("{", index=0, id="i", name="f"), error=error)
-    assert [line[0] for line in outline(updates)] == ["=", "=", "+", "+", "=", "FAILED"]
+    assert [line[0] for line in outline(updates)] == ["=", "=", "=", "+", "+", "=", "FAILED"]
     assert text_of(final(updates)) == "groq: died (HTTP 502, c, retry after 3 s)"
     assert facts_of(updates)["error"] == {
         "type": "provider_error",
@@ -346,7 +344,6 @@ def test_an_error_fails_the_task_after_everything_is_closed() -> None:
         "code": "c",
         "retryAfter": 3,
     }
-    assert final(updates).said is not None
 
 
 def test_a_stream_that_breaks_off_fails_the_task() -> None:
@@ -358,7 +355,7 @@ def test_a_stream_that_breaks_off_fails_the_task() -> None:
 
 def test_a_call_that_was_cut_is_shown_with_its_text_and_the_reason() -> None:
     updates = one_by_one(call('{"city": "Par', index=0, id="i", name="f"), end(FinishReason.LENGTH))
-    (artifact,) = (update.artifact for update in updates if isinstance(update, ArtifactUpdate))
+    *_, artifact = (update.artifact for update in updates if isinstance(update, ArtifactUpdate))
     (entry,) = artifact.parts[0].data["tool_calls"]
     assert (entry["arguments"], entry["arguments_text"]) == ({}, '{"city": "Par')
     assert entry["arguments_error"].startswith("not valid JSON")
@@ -368,20 +365,34 @@ def test_the_first_choice_decides_whatever_its_index() -> None:
     updates = one_by_one(say("a", 5), end(FinishReason.CONTENT_FILTER, 5))
     assert final(updates).state is TaskState.FAILED
     assert facts_of(updates)["finishReason"] == "content_filter"
-    said = final(updates).said
-    assert said is not None
-    assert said.parts[0].text == "a"
 
 
-def test_what_was_said_is_the_whole_message_in_order() -> None:
-    said = final(
-        one_by_one(think("a"), say("b"), say("c"), think("d"), call(CITY, index=0, id="i", name="f"), end())
-    ).said
-    assert said is not None
-    assert [part.text for part in said.parts] == ["a", "bc", "d", None]
-    assert said.parts[3].data == {
-        "tool_calls": [{"call_id": "i", "name": "f", "arguments": {"city": "Paris"}}],
-    }
+def test_half_a_character_of_the_arguments_waits_for_the_other_half() -> None:
+    updates = one_by_one(
+        call("\ud83d", index=0, id="i", name="f"), call("\ude00", index=0), call("\ud83d", index=0), end()
+    )
+    assert outline(updates)[:2] == [
+        ("=", "tool-call-1", "", False),
+        ("+", "tool-call-1", "\U0001f600", False),
+    ]
+
+
+def test_a_call_that_will_get_another_id_does_not_say_the_one_it_came_with() -> None:
+    translator = ResponseTranslator(taken_ids=lambda: {"i"})
+    (update,) = translator.feed([call("{", index=0, id="i", name="f")])
+    assert isinstance(update, ArtifactUpdate)
+    assert "callId" not in extension_facts(update.artifact.metadata)
+
+
+def test_later_rounds_have_artifacts_of_their_own() -> None:
+    translator = ResponseTranslator(turn=2, round=3)
+    updates = [*translator.feed([say("a"), call("{}", index=0, id="i", name="f")])]
+    updates.append(translator.result(ContentPartToolResult(id="i", name="f", output=1)))
+    assert [line[1] for line in outline(updates)] == [
+        "text-round-3-turn-2",
+        "tool-call-1-round-3-turn-2",
+        "tool-result-1-round-3-turn-2",
+    ]
 
 
 # --- what travels beside it -------------------------------------------------------------------------------------
@@ -449,9 +460,6 @@ def test_no_value_that_a_provider_may_send_makes_an_update_fail(odd: Any) -> Non
     for update in updates:
         json.loads(record.apply(update).body)
     record.snapshot().to_json()
-    said = final(updates).said
-    assert said is not None
-    said.to_json()
 
 
 reads = st.lists(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI
 
+from tailrace.server.agent_handler import AgentHandler
 from tailrace.server.auth import Anonymous, Authenticator, Reporting, create_authenticator
 from tailrace.server.bindings.http_json import VERSION_1_0, HttpJsonBinding
 from tailrace.server.bindings.http_json_v0_3 import VERSION_0_3
@@ -17,7 +18,7 @@ from tailrace.server.bindings.jsonrpc import JsonRpcBinding
 from tailrace.server.bindings.unknown_routes import answer_unknown_routes
 from tailrace.server.card import CardEndpoint
 from tailrace.server.engine import Engine
-from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction, ModelHandler
+from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction
 from tailrace.server.limits import GatedModel, Limits, UpstreamGate
 from tailrace.server.offer import Offer
 from tailrace.server.openapi import add_description_to
@@ -33,6 +34,9 @@ from tailrace.streaming.a2a.models import AgentCard, AgentExtension, AgentSkill
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.streaming.agent import Agent
+from tailrace.streaming.tools import Tool, ToolFunction, Toolset
+from tailrace.streaming.trimming import TokenBudget, keep_all
 from tailrace.wrappers import ConfigurationError, providers
 from tailrace.wrappers.model import Model
 
@@ -264,6 +268,18 @@ def create_model(settings: Settings) -> Model:
     )
 
 
+def _tools(settings: Settings) -> list[Tool | Toolset | ToolFunction]:
+    if not settings.tools:
+        return []
+    from tailrace.streaming.tool_specs import parse_tools
+
+    tools: list[Tool | Toolset | ToolFunction] = []
+    for spec in settings.tools:
+        parsed = parse_tools(spec)
+        tools += parsed if isinstance(parsed, list) else [parsed]
+    return tools
+
+
 def _limits(settings: Settings, gate: UpstreamGate) -> Limits:
     return Limits(
         max_streams=settings.max_streams,
@@ -280,9 +296,14 @@ def _as_handler(handler: Handler | HandlerFunction | None, settings: Settings, g
         return handler
     if handler is not None:
         return FunctionHandler(handler)
-    return ModelHandler(
+    agent: Agent[str] = Agent(
         GatedModel(create_model(settings), gate),
+        tools=_tools(settings),
         instructions=settings.instructions,
+        max_rounds=settings.max_rounds,
+        tool_timeout=settings.tool_timeout,
+        history_policy=TokenBudget(settings.history_tokens) if settings.history_tokens else keep_all,
         merge_reads=settings.coalesce == "read",
         think_tags=settings.think_tags,
     )
+    return AgentHandler(agent)

@@ -7,7 +7,7 @@ to the `TaskLog` that the readers follow.
 
 import logging
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from hashlib import sha256
 from uuid import uuid4
@@ -20,7 +20,13 @@ from anyio.abc import TaskGroup
 from tailrace.server.handlers import Handler
 from tailrace.server.limits import OverloadedError, Place, Quota
 from tailrace.server.live import LiveTask, Reply, Subscription, Waiting
-from tailrace.server.messages import check_message
+from tailrace.server.messages import (
+    check_message,
+    check_request,
+    check_results,
+    ends_in_round,
+    rounds_behind,
+)
 from tailrace.server.push import PushNotifier
 from tailrace.server.registry import TaskRegistry
 from tailrace.server.store import PushConfig, SendKey, Store, TaskFilter, TaskPosition
@@ -36,9 +42,11 @@ from tailrace.streaming.a2a.errors import (
 from tailrace.streaming.a2a.models import Message, Role, StreamResponse, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.v0_1 import scoped_id
+from tailrace.streaming.conversation import is_callers
 from tailrace.streaming.extension import extension_facts, with_extension_facts
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.log import TaskLog
+from tailrace.streaming.request_facts import keep_request_facts
 from tailrace.streaming.task import Event, TaskRecord
 from tailrace.streaming.updates import StatusUpdate
 
@@ -73,7 +81,7 @@ class Engine:
 
     Args:
         store: Opened and closed by `running`.
-        handler: Does the work; closed by `running`.
+        handler: Does the work; held running by `running`.
         max_history_messages: How many messages of a conversation a turn is given at most.
         max_lag: How many events a reader of a running task may fall behind before it is given the task as it stands.
         restart_interrupted: Begin tasks again that a crash interrupted, instead of ending them FAILED. The handler is
@@ -143,7 +151,7 @@ class Engine:
         try:
             # The outermost: webhooks are told of the very last event, too.
             push = self._push.running(self.get_task) if self._push else nullcontext()
-            async with push, anyio.create_task_group() as writing:
+            async with push, self._handler.running(), anyio.create_task_group() as writing:
                 writing.start_soon(self._writer.run)
                 grace = anyio.CancelScope()
                 writing.start_soon(self._stop_on_request, grace)
@@ -163,7 +171,6 @@ class Engine:
         finally:
             self._group = None
             with anyio.CancelScope(shield=True):
-                await self._handler.aclose()
                 await self._store.close()
 
     async def start(
@@ -175,6 +182,7 @@ class Engine:
         spoken: str = "1.0",
         extensions: tuple[str, ...] = (),
         send_key: str = "",
+        preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
         """Take a caller's message: begin a task, go on with one, or answer directly.
 
@@ -191,6 +199,8 @@ class Engine:
             send_key: What the caller names the message by. One that was taken under the same name is not taken
                 again: the task that it made is followed, as it stands by now. The name is kept as long as the
                 task.
+            preceding: What was said before, by either side, where the conversation is a new one whose beginning the
+                caller knows; counts for a new task alone.
 
         Returns:
             A reader of the task from this message on (its first event is the task), or the handler's direct
@@ -209,7 +219,7 @@ class Engine:
         task_id = request.message.task_id if named_in else ""
         if not send_key:
             async with self._naming_task(owner, task_id):
-                return await self._start(request, owner, named_in, spoken, extensions)
+                return await self._start(request, owner, named_in, spoken, extensions, preceding=preceding)
         async with self._naming.setdefault(("key", owner, send_key), anyio.Lock()):
             # The id of a message is made anew by who sends it again, or by the reader of a protocol that has none.
             message = request.message.model_copy(update={"message_id": ""})
@@ -223,7 +233,7 @@ class Engine:
                 return await self.subscribe(known.task_id, owner, repeat_finished=True)
             async with self._naming_task(owner, task_id):
                 named = (send_key, fingerprint)
-                started = await self._start(request, owner, named_in, spoken, extensions, named)
+                started = await self._start(request, owner, named_in, spoken, extensions, named, preceding)
             if isinstance(started, Subscription):
                 await started.begun()
             return started
@@ -240,15 +250,18 @@ class Engine:
         spoken: str,
         extensions: tuple[str, ...],
         named: tuple[str, str] | None = None,
+        preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
         message = request.message
         if request.configuration.task_push_notification_config is not None and self._push is None:
             raise PushNotificationNotSupportedError
         check_message(message)
+        message = keep_request_facts(message, check_request(request))
         if message.task_id and not (named_in and await self._tasks.is_free(message.task_id, owner)):
             live = await self._tasks.find(message.task_id, owner)
             webhooks = await self._webhooks(live, request, spoken)
-            return await self._follow_up(live, request, webhooks, extensions, named)
+            return await self._follow_up(live, request, message, webhooks, extensions, named)
+        check_results(message, None)
         context_id = message.context_id or str(uuid4())
         task_id = scoped_id(message.task_id, owner)
         record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=named_in)
@@ -258,7 +271,9 @@ class Engine:
             await self._check_conversation(live)
         place = self._admit(live)
         self._tasks.add(live)
-        live.waiting.append(Waiting(record.history[0], request, extensions, number=1))
+        before = tuple(said.model_copy(update={"context_id": context_id}) for said in preceding)
+        live.said.extend(before)
+        live.waiting.append(Waiting(record.history[0], request, extensions, number=1, preceding=before))
         live.send_key = named and SendKey(*named, record.id)
         if not self._handler.replies_directly:
             self._turns.begin(live)
@@ -352,6 +367,10 @@ class Engine:
     def _reader(self, live: LiveTask, after: int, first: Event | None = None) -> Subscription:
         return Subscription(live, after, first, read=self._tasks.read, max_lag=self._max_lag)
 
+    async def conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
+        """The newest messages of a conversation, oldest first; none of one that the owner does not have."""
+        return await self._store.load_conversation(context_id, owner, limit)
+
     async def progress_of(self, task_id: str, owner: str = "") -> tuple[str, int, bool]:
         """The task's own id, the number of its last event that is kept, and whether the task is over with it.
 
@@ -388,16 +407,17 @@ class Engine:
         self,
         live: LiveTask,
         request: SendMessageRequest,
+        message: Message,
         webhooks: list[PushConfig],
         extensions: tuple[str, ...],
         named: tuple[str, str] | None,
     ) -> Subscription:
         """A further message of a task: its turn comes at once, or when those before it are done."""
         await self._check_conversation(live)
-        self._check_follow_up(live, request.message)
+        self._check_follow_up(live, message)
         place = self._admit(live)
         record = live.record
-        message = record.receive(request.message)
+        message = record.receive(message)
         number = sum(said.role is Role.USER for said in record.history)
         live.waiting.append(Waiting(message, request, extensions, number))
         live.webhooks = webhooks
@@ -424,6 +444,7 @@ class Engine:
             raise UnsupportedOperationError(
                 f"the task is over ({live.record.state}); send a message without taskId to go on in its context"
             )
+        check_results(message, live.record.status)
         if len(live.waiting) >= MAX_WAITING:
             raise UnsupportedOperationError(
                 f"{MAX_WAITING} messages to the task wait for their turn already; send this one when it has answered"
@@ -493,9 +514,16 @@ class Engine:
 
     async def _unanswered(self, live: LiveTask) -> list[Waiting]:
         """The messages of an interrupted task that nothing of an answer is in the conversation for, oldest first."""
-        said = await self._store.load_said(live.record.id, live.owner)
-        turns = sum(message.role is Role.USER for message in said)
-        answered = turns - (said[-1].role is Role.USER if said else 0)
+        said = [
+            message
+            for message in await self._store.load_said(live.record.id, live.owner)
+            if message.task_id == live.record.id
+        ]
+        turns = sum(map(is_callers, said))
+        is_open = bool(said) and ends_in_round(said[-1])
+        if is_open:
+            live.rounds_said = rounds_behind(said)
+        answered = turns - is_open
         asked = [message for message in live.record.history if message.role is Role.USER]
         return [
             Waiting(message, SendMessageRequest(message=message), (), number, is_said=number <= turns)

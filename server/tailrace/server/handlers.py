@@ -1,10 +1,10 @@
 """Who does the work of a task: a handler, which yields updates.
 
-The engine behind every binding drives a task by iterating its handler. A model is one (`ModelHandler`); any code of
+The engine behind every binding drives a task by iterating its handler. An agent is one (`AgentHandler`); any code of
 yours is another: an async generator function that takes a `Turn` and yields artifacts, status changes, or one direct
 message::
 
-    async def handle(turn: Turn) -> AsyncIterator[Update | Message]:
+    async def handle(turn: Turn) -> AsyncIterator[Item]:
         yield StatusUpdate(TaskState.WORKING)
         yield ArtifactUpdate(Artifact(artifact_id="report", parts=(Part(text="42"),)))
         yield StatusUpdate(TaskState.COMPLETED)
@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.translator import ResponseTranslator
-from tailrace.streaming.updates import StatusUpdate, Update
-from tailrace.wrappers import History, UpstreamError
-from tailrace.wrappers.model import Model
+from tailrace.streaming.request_facts import NO_FACTS, RequestFacts
+from tailrace.streaming.updates import Said, Update
+from tailrace.wrappers import History
 
-HandlerFunction = Callable[["Turn"], AsyncIterator[Update | Message]]
+Item = Update | Said | Message
+"""What a handler yields: what happens to its task, what joins the conversation, or its direct answer."""
+
+HandlerFunction = Callable[["Turn"], AsyncIterator[Item]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,14 @@ class Turn:
         task_id: The task that the answer belongs to.
         context_id: The conversation that the task belongs to.
         message: What the caller said.
-        history: The conversation in the common format, this message at its end.
+        history: The conversation in the common format, this message at its end; behind it only what the turn had come to
+            when a crash interrupted it.
         number: 1 for a task's first message, 2 for the second, ….
         accepted_output_modes: Media types that the caller can take; empty when it did not say.
         metadata: The request's metadata.
+        facts: What the caller asks for beyond the message, in this request or in one for the same task before it.
         extensions: URIs of the extensions that the request uses, of those that the agent's card lists.
+        resumed: How many messages of the history stand behind this one: a crash interrupted the turn after them.
     """
 
     task_id: str
@@ -51,6 +55,8 @@ class Turn:
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     extensions: tuple[str, ...] = ()
+    facts: RequestFacts = NO_FACTS
+    resumed: int = 0
 
 
 class Handler(ABC):
@@ -65,7 +71,7 @@ class Handler(ABC):
     replies_directly: ClassVar[bool] = False
 
     @abstractmethod
-    def run(self, turn: Turn) -> AsyncIterator[Update | Message]:
+    def run(self, turn: Turn) -> AsyncIterator[Item]:
         """The updates that answer a turn, as an async generator.
 
         It ends the turn by a `StatusUpdate` with a terminal or interrupted state; when it just returns, the
@@ -74,9 +80,14 @@ class Handler(ABC):
         its await; what it yielded until then is kept.
         """
 
-    async def aclose(self) -> None:
-        """Release what the handler holds; called once, when the server stops."""
-        return
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Hold what the handler needs (connections, processes) as long as the server runs; nothing by itself.
+
+        Raises:
+            TailraceError: It cannot be had: the server does not start.
+        """
+        yield
 
 
 class FunctionHandler(Handler):
@@ -85,7 +96,7 @@ class FunctionHandler(Handler):
     def __init__(self, function: HandlerFunction) -> None:
         self._function = function
 
-    def run(self, turn: Turn) -> AsyncIterator[Update | Message]:
+    def run(self, turn: Turn) -> AsyncIterator[Item]:
         """Call the function."""
         return self._function(turn)
 
@@ -96,57 +107,10 @@ class DirectHandler(FunctionHandler):
     replies_directly = True
 
 
-class ModelHandler(Handler):
-    """Answers each turn by one response of a model.
-
-    Args:
-        model: The model; closed with the handler.
-        instructions: The system message of every conversation.
-        merge_reads: True merges the deltas that arrived with one read of the network into one update.
-        think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        instructions: str | None = None,
-        merge_reads: bool = True,
-        think_tags: bool = True,
-    ) -> None:
-        self._model = model
-        self._instructions = instructions
-        self._merge_reads = merge_reads
-        self._think_tags = think_tags
-
-    async def run(self, turn: Turn) -> AsyncIterator[Update | Message]:
-        """Stream the model's answer; an upstream that fails ends the task FAILED with what arrived kept."""
-        yield StatusUpdate(TaskState.WORKING)
-        translator = ResponseTranslator(turn=turn.number, think_tags=self._think_tags)
-        history = turn.history.model_copy(update={"system_message": self._instructions})
-        failure: UpstreamError | None = None
-        try:
-            async with self._model.stream(history) as batches:
-                async for batch in batches:
-                    for chunks in (batch,) if self._merge_reads else ((chunk,) for chunk in batch):
-                        for update in translator.feed(chunks):
-                            yield update
-                    if translator.accumulator.error is not None:
-                        break
-        except UpstreamError as error:
-            failure = error
-        for update in translator.close(failure):
-            yield update
-
-    async def aclose(self) -> None:
-        """Close the model's connections."""
-        await self._model.aclose()
-
-
 @asynccontextmanager
 async def closing(
-    updates: AsyncIterator[Update | Message],
-) -> AsyncGenerator[AsyncIterator[Update | Message]]:
+    updates: AsyncIterator[Item],
+) -> AsyncGenerator[AsyncIterator[Item]]:
     """Close an async generator at the end of the block; an iterator of another kind has nothing to close."""
     try:
         yield updates

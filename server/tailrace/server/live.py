@@ -30,6 +30,7 @@ class LiveTask:
         scope: Cancelled to end the turn.
         ending: How the turn is to end when its scope is cancelled.
         said: Messages to be kept with the next event.
+        rounds_said: How many answers of the turn are in the conversation, which a crash interrupted after them.
         webhooks: Webhooks to be kept with the next event, and told of it.
         send_key: What the caller named the message by that makes the next event, to be kept with it.
         error: Why the task was given up: its events cannot be kept.
@@ -43,6 +44,7 @@ class LiveTask:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ending: StatusUpdate | None = None
     said: list[Message] = field(default_factory=list[Message])
+    rounds_said: int = 0
     webhooks: list[PushConfig] = field(default_factory=list[PushConfig])
     send_key: SendKey | None = None
     error: StoreError | None = None
@@ -64,6 +66,7 @@ class Waiting:
         extensions: URIs of the extensions that the request uses.
         number: 1 for the task's first message, 2 for the second, ….
         is_said: It is in the conversation already: a crash interrupted its turn.
+        preceding: What was said before it, as its caller tells it; the conversation is a new one.
     """
 
     message: Message
@@ -71,6 +74,7 @@ class Waiting:
     extensions: tuple[str, ...]
     number: int
     is_said: bool = False
+    preceding: tuple[Message, ...] = ()
 
     @property
     def in_conversation(self) -> bool:

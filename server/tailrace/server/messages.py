@@ -4,9 +4,12 @@ from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
 from tailrace.streaming.a2a.errors import InvalidParamsError
-from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.conversation import to_common_message
-from tailrace.streaming.extension import extension_facts, with_extension_facts
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, TaskStatus
+from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.conversation import is_callers, to_common_message
+from tailrace.streaming.extension import EXTENSION_URI, extension_facts, with_extension_facts
+from tailrace.streaming.output import OutputReader
+from tailrace.streaming.request_facts import RequestFacts, read_request_facts
 from tailrace.streaming.task import TaskRecord
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
@@ -35,13 +38,80 @@ def check_message(message: Message) -> None:
         raise InvalidParamsError("message: tool_calls are the agent's; a user answers with tool_results")
 
 
-def said_in_artifacts(artifacts: Sequence[Artifact], record: TaskRecord) -> Message | None:
-    """What a handler that does not say it itself has said: the parts of the artifacts that its turn made."""
+def check_request(request: SendMessageRequest) -> RequestFacts:
+    """What a caller asks for beyond its message.
+
+    Raises:
+        InvalidParamsError: A fact is not what it has to be.
+    """
+    try:
+        facts = read_request_facts(request.metadata)
+        if facts.output is not None:
+            OutputReader.of_format(facts.output)
+    except ValueError as error:
+        raise InvalidParamsError(f"metadata: {EXTENSION_URI}: {error}") from None
+    return facts
+
+
+def ends_in_round(last: Message) -> bool:
+    """Whether the last message that was said in a turn is none that ends it."""
+    return last.role is Role.USER or any(call.kind != "server" for call in to_common_message(last).tool_calls)
+
+
+def rounds_behind(said: Sequence[Message]) -> int:
+    """How many answers stand behind the caller's last message."""
+    begun = next((at for at in reversed(range(len(said))) if is_callers(said[at])), -1)
+    return sum(message.role is Role.AGENT for message in said[begun + 1 :])
+
+
+def check_results(message: Message, status: TaskStatus | None) -> None:
+    """Refuse results that answer nothing.
+
+    Args:
+        message: Of a caller.
+        status: Of the task that it goes on with; None where it begins one.
+
+    Raises:
+        InvalidParamsError: A result is for no call that the task waits for, or for one that another answers too.
+    """
+    answered = [result.id for result in to_common_message(message).tool_results]
+    if not answered:
+        return
+    asked = status.message if status is not None and status.state.interrupted else None
+    calls = to_common_message(asked).tool_calls if asked is not None else ()
+    open_ids = [call.id for call in calls]
+    for call_id in answered:
+        if call_id in open_ids:
+            open_ids.remove(call_id)
+        elif call_id in {call.id for call in calls}:
+            raise InvalidParamsError(f"message: two tool_results have the call_id {call_id!r}")
+        else:
+            waited = ", ".join(repr(call.id) for call in calls) or "none"
+            raise InvalidParamsError(
+                f"message: no call {call_id!r} waits for a result (taskId names the task that asked for it); "
+                f"calls that wait here: {waited}"
+            )
+
+
+def said_in_artifacts(
+    artifacts: Sequence[Artifact], record: TaskRecord, after_round: int = 0
+) -> Message | None:
+    """What was said without saying so: the parts of the artifacts that a turn made.
+
+    Args:
+        artifacts: Made or changed since something was said last.
+        record: Their task.
+        after_round: The rounds of the turn up to this one were said.
+    """
     parts: list[Part] = []
     for artifact in artifacts:
         facts = extension_facts(artifact.metadata)
         if facts.get("choice"):
             continue  # of several choices, the conversation goes on from the first
+        if facts.get("channel") in ("tool_call", "tool_result"):
+            continue  # of a round that did not come to its end; nobody will go on with it
+        if after_round and facts.get("round", 1) <= after_round:
+            continue
         for part in artifact.parts:
             if facts.get("channel") == "reasoning":
                 part = part.model_copy(

@@ -223,6 +223,7 @@ class Operations:
         *,
         after: int | None = None,
         repeat_finished: bool = False,
+        preceding: Sequence[Message] = (),
     ) -> EventStream:
         """Carry out an operation that streams.
 
@@ -232,6 +233,7 @@ class Operations:
             caller: Who asks.
             after: For a subscription: go on after the event of this number.
             repeat_finished: For a subscription: give a task that is over as it stands, instead of refusing.
+            preceding: For a message: see `Engine.start`.
 
         Raises:
             A2AError: As `answer`; before anything is streamed.
@@ -247,15 +249,18 @@ class Operations:
                     subscribe.id, caller.owner, after, repeat_finished=repeat_finished
                 )
                 return EventStream(reader, place=place)
-            return await self._stream_answer(cast("SendMessageRequest", request), caller, place)
+            send = cast("SendMessageRequest", request)
+            return await self._stream_answer(send, caller, place, preceding)
         except BaseException:
             place.release()
             raise
 
-    async def _stream_answer(self, send: SendMessageRequest, caller: Caller, place: Place) -> EventStream:
+    async def _stream_answer(
+        self, send: SendMessageRequest, caller: Caller, place: Place, preceding: Sequence[Message]
+    ) -> EventStream:
         self._check_message(send)
         return EventStream(
-            await self._start(send, caller),
+            await self._start(send, caller, preceding),
             history_length=send.configuration.history_length,
             until_interrupted=True,
             place=place,
@@ -276,7 +281,17 @@ class Operations:
             raise ExtendedAgentCardNotConfiguredError
         return card
 
-    async def _start(self, send: SendMessageRequest, caller: Caller) -> Subscription | Message:
+    async def conversation(self, context_id: str, caller: Caller, limit: int = 1000) -> list[Message]:
+        """What was said in one of the caller's conversations: its newest messages, oldest first; none of an unknown one.
+
+        Raises:
+            StoreError: Nothing can be read at present.
+        """
+        return await self._engine.conversation(context_id, caller.owner, limit)
+
+    async def _start(
+        self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
+    ) -> Subscription | Message:
         self.offer.check_message(send.message)
         key = caller.send_key or extension_facts(send.metadata).get("idempotencyKey", "")
         if not isinstance(key, str) or len(key) > MAX_SEND_KEY_LENGTH:
@@ -290,6 +305,7 @@ class Operations:
             spoken=caller.speaks,
             extensions=caller.extensions,
             send_key=key,
+            preceding=preceding,
         )
 
     async def _send(self, send: SendMessageRequest, caller: Caller) -> Task | Message:

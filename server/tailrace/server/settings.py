@@ -14,6 +14,9 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from tailrace.streaming.agent import DEFAULT_MAX_ROUNDS
+from tailrace.streaming.tools import DEFAULT_TIMEOUT
+
 
 def _check_grpc_url(value: str) -> str:
     parts = urlsplit(value if "://" in value else f"//{value}")
@@ -34,6 +37,11 @@ class Settings(BaseSettings):
         base_url: Root of an API that is compatible with the provider's; the provider's own when None.
         api_key: The provider's key; its usual environment variable when None.
         instructions: The system message for every conversation.
+        tools: What the model may call, as `tailrace.streaming.tool_specs` says it; a JSON list in the environment.
+        tool_timeout: Seconds that a call of a tool may take which does not say so itself.
+        max_rounds: Requests to the model that one turn may take.
+        history_tokens: Tokens (estimated) of a conversation that are sent to the model at most, see
+            `tailrace.streaming.trimming`; 0 for all.
         host: Address to listen on.
         port: Port to listen on; 0 for any free one.
         grpc_port: Port to listen on for gRPC; 0 for any free one, None for no gRPC.
@@ -102,6 +110,10 @@ class Settings(BaseSettings):
     base_url: str | None = None
     api_key: SecretStr | None = None
     instructions: str | None = None
+    tools: tuple[str, ...] = ()
+    tool_timeout: PositiveFloat = DEFAULT_TIMEOUT
+    max_rounds: PositiveInt = DEFAULT_MAX_ROUNDS
+    history_tokens: NonNegativeInt = 0
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None

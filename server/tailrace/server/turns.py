@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from tailrace.server.handlers import Handler, Turn, closing
+from tailrace.server.handlers import Handler, Item, Turn, closing
 from tailrace.server.limits import size_of
 from tailrace.server.live import LiveTask, Reply, ends_turn
 from tailrace.server.messages import said_in_artifacts, whole_rounds
@@ -22,10 +22,11 @@ from tailrace.server.store import PushConfig, Store, TaskWrite
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.models import Message, Part
-from tailrace.streaming.conversation import to_common_message
+from tailrace.streaming.conversation import is_callers, to_common_message
 from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.request_facts import kept_request_facts, without_request_facts
 from tailrace.streaming.task import Event, agent_message
-from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+from tailrace.streaming.updates import ArtifactUpdate, Said, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import History, StoreError, TailraceError
 
 logger = logging.getLogger("tailrace.server")
@@ -135,23 +136,26 @@ class TurnRunner:
     async def _next_turn(self, live: LiveTask) -> Turn:
         """What the handler is told of the oldest message that waits, which joins the conversation here."""
         record, waiting = live.record, live.waiting[0]
-        said: list[Message] = []
-        if waiting.in_conversation:
+        said = list(waiting.preceding)
+        if not said and waiting.in_conversation:
             said = await self._store.load_conversation(record.context_id, live.owner, self._max_history - 1)
         live.waiting.popleft()
-        if waiting.is_said:
-            said = [message for message in said if message != waiting.message]
-        else:
+        if not waiting.is_said:
             live.said.append(waiting.message)
+            said.append(waiting.message)
+        common = map(to_common_message, map(without_request_facts, said))
+        asked = record.history[: 1 + record.history.index(waiting.message)]
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
             message=waiting.message,
-            history=History(conversation=whole_rounds(map(to_common_message, (*said, waiting.message)))),
+            history=History(conversation=whole_rounds(common)),
             number=waiting.number,
             accepted_output_modes=waiting.request.configuration.accepted_output_modes,
             metadata=waiting.request.metadata,
             extensions=waiting.extensions,
+            facts=kept_request_facts(asked),
+            resumed=_behind_caller(said) if waiting.is_said else 0,
         )
 
     def _end_turn(self, live: LiveTask, ending: StatusUpdate) -> None:
@@ -172,7 +176,7 @@ class TurnRunner:
                 self.end(live, live.ending or failed_because(_HANDLER_FAILED))
 
     async def _drive(
-        self, live: LiveTask, updates: AsyncIterator[Update | Message], reply: Reply | None
+        self, live: LiveTask, updates: AsyncIterator[Item], reply: Reply | None
     ) -> StatusUpdate | None:
         """Keep every update until the one that ends the turn; return that one, None when none came."""
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -191,9 +195,12 @@ class TurnRunner:
             await self._writer.room()
         return None
 
-    def _take(self, live: LiveTask, item: Update | Message) -> StatusUpdate | None:
+    def _take(self, live: LiveTask, item: Item) -> StatusUpdate | None:
         if isinstance(item, TextDelta):  # first, since almost everything is one
             self.keep(live, live.record.apply(item))
+            return None
+        if isinstance(item, Said):
+            self._say(live, item.message)
             return None
         if isinstance(item, Message):
             raise InvalidAgentResponseError(
@@ -210,6 +217,12 @@ class TurnRunner:
             self.keep(live, live.record.apply(item))
         return None
 
+    def _say(self, live: LiveTask, message: Message) -> None:
+        """A message joins the conversation with the next event; the artifacts so far are said by it."""
+        record = live.record
+        live.said.append(message.model_copy(update={"context_id": record.context_id, "task_id": record.id}))
+        record.take_changed()
+
     def _changes_nothing(self, live: LiveTask, item: Update) -> bool:
         """A handler says WORKING first, which a task that goes on after a question is already."""
         return (
@@ -224,11 +237,9 @@ class TurnRunner:
         record = live.record
         for update in record.closing_updates():
             self.keep(live, record.apply(update))
-        ids = {"context_id": record.context_id, "task_id": record.id}
-        said = ending.said and ending.said.model_copy(update=ids)
         last = record.apply(ending)
-        made = record.take_changed()
-        said = said or said_in_artifacts(made, record)
+        said = said_in_artifacts(record.take_changed(), record, live.rounds_said)
+        live.rounds_said = 0
         if said is not None:
             live.said.append(said)
         if record.state.terminal:
@@ -295,6 +306,11 @@ class TurnRunner:
             live.record.state.terminal or (self.stopping and not live.running)
         ):
             live.log.end()
+
+
+def _behind_caller(said: Sequence[Message]) -> int:
+    """How many messages stand behind the last of the caller's."""
+    return next((count for count, message in enumerate(reversed(said)) if is_callers(message)), 0)
 
 
 def _parts_of(item: ArtifactUpdate | StatusUpdate) -> tuple[Part, ...]:

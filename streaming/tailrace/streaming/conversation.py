@@ -15,6 +15,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
+from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 
@@ -154,6 +155,20 @@ def to_a2a_message(
         metadata=metadata,
         extensions=(EXTENSION_URI,) if uses_extension else (),
     )
+
+
+def results_message(message: Message) -> A2AMessage:
+    """A message with the results of tools that the agent ran itself, as one of A2A.
+
+    That has no role for it but the user's: the fact ``by`` says that it is not the caller who speaks.
+    """
+    a2a = to_a2a_message(message, message_id=str(uuid4()))
+    return a2a.model_copy(update={"metadata": with_extension_facts(a2a.metadata, by="agent")})
+
+
+def is_callers(message: A2AMessage) -> bool:
+    """Whether it is the caller who said a message, and not the agent or one of its tools."""
+    return message.role is A2ARole.USER and extension_facts(message.metadata).get("by") != "agent"
 
 
 def _role_of(role: A2ARole, content: Iterable[ContentPart]) -> Role:

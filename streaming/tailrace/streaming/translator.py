@@ -1,12 +1,13 @@
 """From a model's response to a task's updates: which artifact each piece of an answer belongs to, and how it ends.
 
-One artifact a channel and choice, and one a file. Its first event creates it (``append`` false), the following ones
-append text, and the last says ``lastChunk``, once. What A2A has no place for (reasoning, refusals, tool calls, usage, finish
-reason) is carried under the extension `tailrace.streaming.extension.EXTENSION_URI`; a client that does not know it
-sees further artifacts and metadata, and loses nothing of the answer.
+One artifact a channel and choice, one a tool call, one a result, and one a file. Its first event creates it (``append``
+false), the following ones append text, and the last says ``lastChunk``, once. What A2A has no place for (reasoning,
+refusals, tool calls, usage, finish reason) is carried under the extension
+`tailrace.streaming.extension.EXTENSION_URI`; a client that does not know it sees further artifacts and metadata, and
+loses nothing of the answer.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 from uuid import uuid4
@@ -28,16 +29,17 @@ from tailrace.wrappers import (
     ContentPartToolResult,
     FinishReason,
     UpstreamError,
+    Usage,
 )
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
 from tailrace.wrappers.fields import plain_json
+from tailrace.wrappers.messages import join_surrogates
 
 _NAMES = {
     Channel.TEXT: "Answer",
     Channel.REASONING: "Reasoning",
     Channel.REFUSAL: "Refusal",
-    Channel.TOOL_CALL: "Tool calls",
 }
 
 _TOOL_CALL = Channel.TOOL_CALL  # kept: in Python 3.11 looking up a member costs more than making a struct
@@ -47,29 +49,62 @@ class ResponseTranslator:
     """Translates one model response into updates of a task. Sans-IO.
 
     Args:
-        turn: Which response of the task this is; artifact ids of later ones differ from earlier ones.
+        turn: Which of the task's turns this is; artifact ids of later ones differ from earlier ones.
+        round: Which response of the turn this is; likewise.
+        accumulator: What folds the response, where somebody else feeds it: hand what it gives to `take`.
+        taken_ids: Gives the ids that calls of the conversation have already: a call that comes under one of them will
+            get another.
         think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
 
     Attributes:
         accumulator: Everything received so far.
     """
 
-    def __init__(self, *, turn: int = 1, think_tags: bool = True) -> None:
-        self.accumulator = Accumulator(think_tags=think_tags)
+    def __init__(
+        self,
+        *,
+        turn: int = 1,
+        round: int = 1,
+        accumulator: Accumulator | None = None,
+        taken_ids: Callable[[], Container[str]] = tuple,
+        think_tags: bool = True,
+    ) -> None:
+        self._taken_ids = taken_ids
+        self.accumulator = accumulator or Accumulator(think_tags=think_tags)
         self._turn = turn
+        self._round = round
         self._whole_parts = 0
+        self._results = 0
         self._artifact_ids: dict[tuple[Channel, int], str] = {}
+        self._calls: dict[tuple[int, int], _CallArtifact] = {}  # by choice and position
 
     def feed(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Update]:
-        """Fold chunks that arrived together; return the updates they amount to.
-
-        Consecutive text of one artifact becomes one update: merging happens here, before anything is numbered.
-        """
+        """Fold chunks that arrived together; return the updates they amount to."""
         add = self.accumulator.add
         changes: list[Change] = []
         for chunk in chunks:
             changes += add(chunk)
-        return self._updates(changes)
+        return self.take(changes)
+
+    def take(self, changes: list[Change]) -> list[Update]:
+        """The updates that changes which happened together amount to.
+
+        Consecutive text of one artifact becomes one update: merging happens here, before anything is numbered.
+        """
+        updates: list[Update] = []
+        for change in changes if len(changes) == 1 else _merged(changes):
+            if change.channel is _TOOL_CALL:
+                updates += self._arguments(change)
+                continue
+            if change.part is not None or change.restarts:
+                updates += self._whole(change)
+                continue
+            artifact_id = self._artifact_ids.get((change.channel, change.choice))
+            if artifact_id is not None:
+                updates.append(TextDelta(artifact_id, change.text))
+            else:
+                updates.append(self._begin_text(change.channel, change.choice, change.text))
+        return updates
 
     def close(self, error: UpstreamError | None = None) -> list[Update]:
         """The response is over: complete what is open and say how it ended.
@@ -81,87 +116,49 @@ class ResponseTranslator:
             The last updates; the very last is a `StatusUpdate`: COMPLETED; INPUT_REQUIRED when the answer
             asks for tools that the caller is to run; or FAILED, with the reason, when it is not whole.
         """
-        updates = self._updates(self.accumulator.close(error))
-        updates += [
-            TextDelta(artifact_id, "", last=True)
-            for (channel, _), artifact_id in self._artifact_ids.items()
-            if channel is not Channel.TOOL_CALL
-        ]
-        open_calls: list[ContentPartToolCall] = []
-        for choice in self.accumulator.choices:
-            content = self._tool_parts(choice)
-            if content:
-                artifact = self._artifact(Channel.TOOL_CALL, choice, _a2a_parts(content))
+        updates = self.finish(self.accumulator.close(error))
+        return [*updates, self.ending(self._open_calls())]
+
+    def finish(
+        self, changes: list[Change], calls: Sequence[ContentPartToolCall] | None = None
+    ) -> list[Update]:
+        """The response is over: complete its artifacts.
+
+        Args:
+            changes: What closing the accumulator gave.
+            calls: Those of the first choice with the ids that they have in the conversation.
+        """
+        updates = self.take(changes)
+        updates += [TextDelta(artifact_id, "", last=True) for artifact_id in self._artifact_ids.values()]
+        for choice, assembly in self.accumulator.choices.items():
+            made = assembly.tool_calls
+            for position, call in enumerate(calls if calls and assembly is self.accumulator.first else made):
+                artifact = self._call_artifact(choice, position).artifact(call, _a2a_parts([call]))
                 updates.append(ArtifactUpdate(artifact, last=True))
-            open_calls += [
-                part for part in content if isinstance(part, ContentPartToolCall) and part.kind != "server"
-            ]
-        return [*updates, self._final_status(_a2a_parts(open_calls))]
-
-    def message(self) -> Message | None:
-        """The answer of the first choice as one A2A message, for the conversation; None when it is empty."""
-        message = self.accumulator.message()
-        if not message.content:
-            return None
-        return to_a2a_message(message, message_id=str(uuid4()))
-
-    def _updates(self, changes: list[Change]) -> list[Update]:
-        updates: list[Update] = []
-        for change in changes if len(changes) == 1 else _merged(changes):
-            if change.channel is _TOOL_CALL:
-                continue  # calls are shown whole, when their arguments are
-            if change.part is not None or change.restarts:
-                updates += self._whole(change)
-                continue
-            artifact_id = self._artifact_ids.get((change.channel, change.choice))
-            if artifact_id is not None:
-                updates.append(TextDelta(artifact_id, change.text))
-            else:
-                artifact = self._artifact(change.channel, change.choice, (Part(text=change.text),))
-                updates.append(ArtifactUpdate(artifact, last=False))
+            if made:
+                updates += [self.result(each, choice) for each in assembly.message().tool_results]
+        # What a response that was begun anew had called, and did not call again.
+        updates += [
+            TextDelta(call.artifact_id, "", last=True)
+            for (choice, position), call in self._calls.items()
+            if position >= len(self.accumulator.choices[choice].tool_calls)
+        ]
         return updates
 
-    def _whole(self, change: Change) -> list[Update]:
-        """The updates for a part that came whole, or for an answer that began anew."""
-        if change.restarts:
-            return [
-                ArtifactUpdate(self._artifact(channel, choice, (Part(text=""),)), last=False)
-                for channel, choice in list(self._artifact_ids)
-                if choice == change.choice
-            ]
-        if change.part is None or isinstance(change.part, ContentPartToolResult):
-            return []  # results are shown with the calls that they answer
-        self._whole_parts += 1
-        channel = "file" if isinstance(change.part, ContentPartFile) else "data"
-        name = change.part.filename if isinstance(change.part, ContentPartFile) else ""
-        facts: dict[str, Any] = {"channel": channel}
-        artifact_id = self._place(f"{channel}-{self._whole_parts}", facts, change.choice)
-        artifact = _new_artifact(artifact_id, name or channel.capitalize(), _a2a_parts([change.part]), facts)
-        return [ArtifactUpdate(artifact, last=True)]
+    def result(self, result: ContentPartToolResult, choice: int = 0) -> Update:
+        """The update for what a tool has answered: an artifact of its own."""
+        self._results += 1
+        facts: dict[str, Any] = {"channel": "tool_result"}
+        artifact_id = self._place(f"tool-result-{self._results}", facts, choice)
+        return ArtifactUpdate(_new_artifact(artifact_id, result.name, _a2a_parts([result]), facts))
 
-    def _artifact(self, channel: Channel, choice: int, parts: tuple[Part, ...]) -> Artifact:
-        facts: dict[str, Any] = {"channel": str(channel)}
-        artifact_id = self._place(str(channel).replace("_", "-"), facts, choice)
-        self._artifact_ids[channel, choice] = artifact_id
-        return _new_artifact(artifact_id, _NAMES[channel], parts, facts)
+    def ending(self, calls: Sequence[ContentPartToolCall], *, usage: Usage | None = None) -> StatusUpdate:
+        """How the turn ends with this response.
 
-    def _place(self, artifact_id: str, facts: dict[str, Any], choice: int) -> str:
-        """The id that is unique over choices and turns; what it was made of is added to the facts."""
-        if choice:
-            artifact_id += f"-choice-{choice}"
-            facts["choice"] = choice
-        if self._turn > 1:
-            artifact_id += f"-turn-{self._turn}"
-            facts["turn"] = self._turn
-        return artifact_id
-
-    def _tool_parts(self, choice: int) -> list[ContentPart]:
-        """The calls of a choice, and what the tools that the provider ran have answered."""
-        assembly = self.accumulator.choices[choice]
-        calls: list[ContentPart] = list(assembly.tool_calls)
-        return calls + list(assembly.message().tool_results) if calls else []
-
-    def _final_status(self, calls: tuple[Part, ...]) -> StatusUpdate:
+        Args:
+            calls: That the caller is to run.
+            usage: Tokens of the whole turn; those of the response when None.
+        """
         state, message = TaskState.COMPLETED, None
         first = self.accumulator.first
         reason = first.finish_reason if first is not None else None
@@ -174,8 +171,84 @@ class ResponseTranslator:
             message = agent_message("the answer reached its length limit in the middle of a tool call")
         elif calls:
             state = TaskState.INPUT_REQUIRED
-            message = Message(message_id=str(uuid4()), role=Role.AGENT, parts=calls)
-        return StatusUpdate(state, message, {EXTENSION_URI: self.facts()}, said=self.message())
+            message = calls_message(calls)
+        return StatusUpdate(state, message, {EXTENSION_URI: self.facts(usage)})
+
+    def _open_calls(self) -> list[ContentPartToolCall]:
+        """The calls that somebody has to run, of all choices."""
+        choices = self.accumulator.choices.values()
+        return [call for assembly in choices for call in assembly.tool_calls if call.kind != "server"]
+
+    def _arguments(self, change: Change) -> list[Update]:
+        """A piece of a call's arguments, as text; the call as a whole replaces it when the response is over."""
+        known = (change.choice, change.call) in self._calls
+        call = self._call_artifact(change.choice, change.call)
+        text = call.shown(change.text)
+        if known:
+            return [TextDelta(call.artifact_id, text)] if text else []
+        begun = self.accumulator.choices[change.choice].tool_calls[change.call]
+        if begun.id in self._taken_ids():
+            begun = begun.model_copy(update={"synthetic_id": True})
+        return [ArtifactUpdate(call.artifact(begun, (Part(text=text),)), last=False)]
+
+    def _call_artifact(self, choice: int, position: int) -> "_CallArtifact":
+        call = self._calls.get((choice, position))
+        if call is None:
+            facts: dict[str, Any] = {"channel": str(_TOOL_CALL)}
+            artifact_id = self._place(f"tool-call-{position + 1}", facts, choice)
+            call = self._calls[choice, position] = _CallArtifact(artifact_id, facts)
+        return call
+
+    def _whole(self, change: Change) -> list[Update]:
+        """The updates for a part that came whole, or for an answer that began anew."""
+        if change.restarts:
+            return [
+                *(
+                    self._begin_text(channel, choice, "")
+                    for channel, choice in list(self._artifact_ids)
+                    if choice == change.choice
+                ),
+                *(
+                    ArtifactUpdate(call.artifact(None, (Part(text=""),)), last=False)
+                    for (choice, _), call in self._calls.items()
+                    if choice == change.choice
+                ),
+            ]
+        if change.part is None or isinstance(change.part, ContentPartToolResult):
+            return []  # results are shown with the calls that they answer
+        self._whole_parts += 1
+        channel = "file" if isinstance(change.part, ContentPartFile) else "data"
+        name = change.part.filename if isinstance(change.part, ContentPartFile) else ""
+        facts: dict[str, Any] = {"channel": channel}
+        artifact_id = self._place(f"{channel}-{self._whole_parts}", facts, change.choice)
+        artifact = _new_artifact(artifact_id, name or channel.capitalize(), _a2a_parts([change.part]), facts)
+        return [ArtifactUpdate(artifact, last=True)]
+
+    def output(self, value: object) -> Update:
+        """The update for an answer that was to be JSON, and is: an artifact with the data."""
+        self._whole_parts += 1
+        facts: dict[str, Any] = {"channel": "output"}
+        artifact_id = self._place("output", facts, 0)
+        return ArtifactUpdate(_new_artifact(artifact_id, "Output", (Part(data=value),), facts))
+
+    def _begin_text(self, channel: Channel, choice: int, text: str) -> Update:
+        facts: dict[str, Any] = {"channel": str(channel)}
+        artifact_id = self._place(str(channel), facts, choice)
+        self._artifact_ids[channel, choice] = artifact_id
+        artifact = _new_artifact(artifact_id, _NAMES[channel], (Part(text=text),), facts)
+        return ArtifactUpdate(artifact, last=False)
+
+    def _place(self, artifact_id: str, facts: dict[str, Any], choice: int) -> str:
+        """The id that is unique over choices, rounds and turns; what it was made of is added to the facts."""
+        for name, number, first in (
+            ("choice", choice, 0),
+            ("round", self._round, 1),
+            ("turn", self._turn, 1),
+        ):
+            if number > first:
+                artifact_id += f"-{name}-{number}"
+                facts[name] = number
+        return artifact_id
 
     def _holds_a_broken_call(self) -> bool:
         return any(
@@ -184,8 +257,11 @@ class ResponseTranslator:
             for call in choice.tool_calls
         )
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, usage: Usage | None = None) -> dict[str, Any]:
         """Usage, finish reason and the response's own facts, for the metadata of the final status.
+
+        Args:
+            usage: Tokens of the whole turn; those of the response when None.
 
         JSON for every reader, whatever the provider put into it (see `plain_json`).
         """
@@ -200,8 +276,8 @@ class ResponseTranslator:
             facts["finishReason"] = str(accumulator.first.finish_reason)
         if len(finishes) > 1:
             facts["finishReasons"] = finishes
-        if accumulator.usage is not None:
-            usage = accumulator.usage
+        usage = usage or accumulator.usage
+        if usage is not None:
             facts["usage"] = {
                 "inputTokens": usage.input_tokens,
                 "outputTokens": usage.output_tokens,
@@ -227,6 +303,43 @@ class ResponseTranslator:
         return plain_json(facts)
 
 
+def calls_message(calls: Sequence[ContentPartToolCall]) -> Message:
+    """The message by which a task asks its caller to run tools."""
+    return Message(message_id=str(uuid4()), role=Role.AGENT, parts=_a2a_parts(calls))
+
+
+class _CallArtifact:
+    """The artifact of one tool call."""
+
+    __slots__ = ("_facts", "_half", "artifact_id")
+
+    def __init__(self, artifact_id: str, facts: dict[str, Any]) -> None:
+        self.artifact_id = artifact_id
+        self._facts = facts
+        self._half = ""  # of a character, whose other half has yet to come
+
+    def artifact(self, call: ContentPartToolCall | None, parts: tuple[Part, ...]) -> Artifact:
+        """The artifact with these parts in place of what it held.
+
+        Args:
+            call: As far as it is known; its id counts where the provider gave one that it keeps.
+            parts: All of them.
+        """
+        facts = dict(self._facts)
+        if call is not None and (parts[0].text is None or not call.synthetic_id):
+            facts["callId"] = call.id
+        return _new_artifact(self.artifact_id, (call and call.name) or "Tool call", parts, facts)
+
+    def shown(self, piece: str) -> str:
+        """A piece of the arguments as it can be shown: of whole characters."""
+        if piece.isascii() and not self._half:
+            return piece
+        text, self._half = self._half + piece, ""
+        if "\ud800" <= text[-1:] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return join_surrogates(text)
+
+
 def _new_artifact(artifact_id: str, name: str, parts: tuple[Part, ...], facts: dict[str, Any]) -> Artifact:
     return Artifact(
         artifact_id=artifact_id,
@@ -247,13 +360,13 @@ def _a2a_parts(content: Sequence[ContentPart]) -> tuple[Part, ...]:
 def _merged(changes: list[Change]) -> list[Change]:
     """Each run of changes to one channel of one choice as one change; what came whole stays as it is."""
     merged: list[Change] = []
-    for (channel, choice, whole), run in groupby(changes, _place_of):
+    for (channel, choice, call, whole), run in groupby(changes, _place_of):
         if whole:
             merged += run
         else:
-            merged.append(Change(channel, choice, "".join([change.text for change in run])))
+            merged.append(Change(channel, choice, "".join([change.text for change in run]), call))
     return merged
 
 
-def _place_of(change: Change) -> tuple[Channel, int, bool]:
-    return change.channel, change.choice, change.part is not None or change.restarts
+def _place_of(change: Change) -> tuple[Channel, int, int, bool]:
+    return change.channel, change.choice, change.call, change.part is not None or change.restarts

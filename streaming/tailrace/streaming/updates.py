@@ -1,6 +1,7 @@
 """What can happen to a task: the words between whoever does the work (a handler) and the engine.
 
-A handler yields updates; the engine gives each one the next number of the task's log. An update is one event.
+A handler yields updates; the engine gives each one the next number of the task's log. An update is one event. What joins
+the conversation it says beside them (`Said`).
 """
 
 from typing import Any
@@ -46,14 +47,24 @@ class StatusUpdate(msgspec.Struct, frozen=True):
         state: One that `tailrace.streaming.lifecycle.TRANSITIONS` allows after the present one.
         message: What the agent says about it (progress, a question, a reason); never the answer's tokens.
         metadata: Facts for the event (usage, finish reason, …).
-        said: What the agent said in this turn, as one message to be kept in the conversation; with None, the
-            parts of the artifacts that the turn made.
     """
 
     state: TaskState
     message: Message | None = None
     metadata: dict[str, Any] | None = None
-    said: Message | None = None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A message that joins the conversation: what the next turn is told that was said. It is no event of its own.
+
+    A turn whose handler says none has said the parts of the artifacts that it made.
+
+    Attributes:
+        message: Of the agent, or with the results of tools that ran in the turn; the ids of task and context are
+            filled in. Kept with the next event.
+    """
+
+    message: Message
 
 
 Update = TextDelta | ArtifactUpdate | StatusUpdate

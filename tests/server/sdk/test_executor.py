@@ -1,7 +1,7 @@
 """A handler of ours, or a model, inside a server made with the official SDK."""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -20,9 +20,9 @@ from support.agents import Scripted
 from support.sdk import facts, kinds, send, state, streamed, text_of
 from support.sdk_server import SdkServer, sdk_server
 from support.upstream import ScriptedUpstream, openai_stream
-from tailrace.server import DirectHandler, Handler, ModelHandler, Settings, Turn, create_model
+from tailrace.server import AgentHandler, DirectHandler, Handler, Settings, Turn, create_model
 from tailrace.server.sdk import AgentExecutor
-from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
+from tailrace.streaming import Agent, ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.streaming.task import agent_message
 
@@ -55,19 +55,16 @@ async def test_a_model_answers_with_its_facts_and_remembers_the_conversation() -
         settings = Settings.model_validate(
             {"model": "openai:scripted", "base_url": upstream.base_url, "api_key": "none"}
         )
-        executor = AgentExecutor(ModelHandler(create_model(settings), instructions="Be brief."))
-        try:
-            async with sdk_server(executor) as server:
-                first = await collect(server, "Capital of France?")
-                assert streamed(first) == "Paris"
-                assert facts(first[-1])["usage"]["totalTokens"] == 3
-                context_id = first[0].task.context_id
-                second = await collect(server, "And of Italy?", context_id=context_id)
-                assert second[0].task.id != first[0].task.id
-                assert streamed(second) == "Rome"
-            sent = (await upstream.received(1)).json["messages"]
-        finally:
-            await executor.aclose()
+        executor = AgentExecutor(AgentHandler(Agent(create_model(settings), instructions="Be brief.")))
+        async with executor.running(), sdk_server(executor) as server:
+            first = await collect(server, "Capital of France?")
+            assert streamed(first) == "Paris"
+            assert facts(first[-1])["usage"]["totalTokens"] == 3
+            context_id = first[0].task.context_id
+            second = await collect(server, "And of Italy?", context_id=context_id)
+            assert second[0].task.id != first[0].task.id
+            assert streamed(second) == "Rome"
+        sent = (await upstream.received(1)).json["messages"]
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
     assert "Paris" in str(sent[2])
 
@@ -296,16 +293,20 @@ async def test_a_server_that_ends_stops_the_work() -> None:
         await scripted.stopped.wait()
 
 
-async def test_the_handler_is_closed_with_the_executor() -> None:
-    class Closed(Handler):
-        closed = False
+async def test_the_handler_is_held_running_with_the_executor() -> None:
+    class Held(Handler):
+        held = False
 
         def run(self, turn: Turn) -> Updates:
             raise NotImplementedError
 
-        async def aclose(self) -> None:
-            self.closed = True
+        @asynccontextmanager
+        async def running(self) -> AsyncGenerator[None]:
+            self.held = True
+            yield
+            self.held = False
 
-    handler = Closed()
-    await AgentExecutor(handler).aclose()
-    assert handler.closed
+    handler = Held()
+    async with AgentExecutor(handler).running():
+        assert handler.held
+    assert not handler.held

@@ -2,7 +2,7 @@
 
 ::
 
-    executor = AgentExecutor(ModelHandler(create_model(Settings(model="openai:gpt-5-mini"))))
+    executor = AgentExecutor(AgentHandler(Agent("openai:gpt-5-mini")))
     handler = DefaultRequestHandler(agent_executor=executor, task_store=…, agent_card=…)
 
 Here the SDK's server runs the tasks: it keeps them, streams them, and says who may see them. The handler's updates
@@ -12,7 +12,9 @@ for the caller, with every artifact completed before.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Self
 
 import anyio
 import anyio.lowlevel
@@ -22,9 +24,9 @@ from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.types import a2a_pb2
 
-from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction, Turn, closing
+from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction, Item, Turn, closing
 from tailrace.server.live import ends_turn
-from tailrace.server.messages import check_message, said_in_artifacts, whole_rounds
+from tailrace.server.messages import check_message, check_request, said_in_artifacts, whole_rounds
 from tailrace.server.operations import Caller
 from tailrace.server.sdk.conversations import Conversations, RecentConversations
 from tailrace.server.sdk.errors import as_sdk_error
@@ -34,11 +36,12 @@ from tailrace.server.sdk.types import from_sdk, to_sdk
 from tailrace.server.turns import failed_because
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError, InvalidParamsError
 from tailrace.streaming.a2a.models import Message, Role, Task
+from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.conversation import to_common_message
 from tailrace.streaming.extension import without_extension_facts
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import TaskRecord, agent_message
-from tailrace.streaming.updates import StatusUpdate, Update
+from tailrace.streaming.updates import Said, StatusUpdate, Update
 from tailrace.wrappers import History, TailraceError
 
 logger = logging.getLogger("tailrace.server")
@@ -50,7 +53,7 @@ class AgentExecutor(SdkAgentExecutor):
     """Answers the SDK's requests by a handler.
 
     Args:
-        handler: Does the work; closed by `aclose`.
+        handler: Does the work; held running by `running`.
         conversations: Keeps what was said, so that a conversation goes on over several tasks; in memory when None.
             A `tailrace.server.sdk.TaskStore` keeps it with the tasks.
         max_history_messages: How many messages of a conversation a turn is given at most.
@@ -106,9 +109,11 @@ class AgentExecutor(SdkAgentExecutor):
             if not task.status.state.terminal:
                 await _Publisher(TaskRecord(task), event_queue).apply(StatusUpdate(TaskState.CANCELED))
 
-    async def aclose(self) -> None:
-        """Release what the handler holds; to be called once, when the server stops."""
-        await self._handler.aclose()
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Self]:
+        """Hold what the handler needs (connections, tools) as long as the server runs: for its lifespan."""
+        async with self._handler.running():
+            yield self
 
     async def _turn(
         self, run: "_Run", message: Message, task: Task | None, context: RequestContext, owner: str
@@ -127,6 +132,7 @@ class AgentExecutor(SdkAgentExecutor):
             context_id=record.context_id,
             message=message,
             history=History(conversation=whole_rounds(map(to_common_message, (*said, message)))),
+            facts=check_request(SendMessageRequest(message=message, metadata=context.metadata)),
             number=sum(item.role is Role.USER for item in record.history),
             accepted_output_modes=tuple(configuration.accepted_output_modes) if configuration else (),
             metadata=context.metadata,
@@ -191,6 +197,7 @@ class _Run:
         self._begun = False
         self._scope = anyio.CancelScope()
         self._ending: StatusUpdate | None = None
+        self._said: list[Message] = []
         self.over = anyio.Event()
 
     def cancel(self) -> None:
@@ -236,7 +243,7 @@ class _Run:
         else:
             await self._publisher.submit()
 
-    async def _drive(self, updates: AsyncIterator[Update | Message]) -> StatusUpdate | Message | None:
+    async def _drive(self, updates: AsyncIterator[Item]) -> StatusUpdate | Message | None:
         """Publish every update until the one that ends the turn, or the direct answer; None when neither came."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         async for item in updates:
@@ -251,11 +258,20 @@ class _Run:
                 return item.model_copy(update=ids)
             if not self._begun:
                 await self._begin()
+            if isinstance(item, Said):
+                self._say(item.message)
+                continue
             if isinstance(item, StatusUpdate) and ends_turn(item.state):
                 return item
             if not self._changes_nothing(item):
                 await self._publisher.apply(item)
         return None
+
+    def _say(self, message: Message) -> None:
+        """A message joins the conversation; the artifacts so far are said by it."""
+        ids = {"context_id": self.record.context_id, "task_id": self.record.id}
+        self._said.append(message.model_copy(update=ids))
+        self.record.take_changed()
 
     def _changes_nothing(self, item: Update) -> bool:
         return (
@@ -272,12 +288,11 @@ class _Run:
         said = said_in_artifacts(self.record.take_changed(), self.record)
         try:
             await self._publisher.apply(ending)
-            said = ending.said or said
         except Exception:
             logger.exception("the last update of task %s cannot be carried out", self.record.id)
             if not self.record.state.terminal:
                 await self._publisher.apply(failed_because(_HANDLER_FAILED))
-        return () if said is None else (said,)
+        return self._said if said is None else (*self._said, said)
 
 
 def _asked(context: RequestContext) -> tuple[Message, Task | None]:

@@ -1,0 +1,106 @@
+"""An agent (a model with tools) as a handler: what happens in its turn becomes updates of the task."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from tailrace.server.handlers import Handler, Item, Turn
+from tailrace.streaming.agent import Agent, AgentError
+from tailrace.streaming.conversation import results_message
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.output import OutputReader
+from tailrace.streaming.translator import calls_message
+from tailrace.streaming.turn_translator import TurnTranslator
+from tailrace.streaming.updates import Said, StatusUpdate
+from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, History, Message, Role
+from tailrace.wrappers.tool_ids import unmatched_tools
+
+_LOST = "the server stopped before the tool had answered; whether it did anything is not known"
+
+
+class AgentHandler(Handler):
+    """Answers each turn of a task by a turn of an agent.
+
+    Text, reasoning and the arguments of calls are shown as they come, results of tools when they are there. What
+    was said joins the conversation round by round: after a crash, a turn that is begun again goes on behind its last
+    whole round. Calls of tools that the caller declared (`tailrace.streaming.request_facts`) end the turn
+    INPUT_REQUIRED, and their results, in a message to the same task, continue it.
+
+    Args:
+        agent: Closed with the handler.
+    """
+
+    def __init__(self, agent: Agent[Any]) -> None:
+        self._agent = agent
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Connect the agent's tools; disconnect them and close the model at the end."""
+        async with self._agent:
+            yield
+
+    async def run(self, turn: Turn) -> AsyncIterator[Item]:
+        """Stream the turn; an upstream that fails ends the task FAILED with what arrived kept."""
+        yield StatusUpdate(TaskState.WORKING)
+        owed = _calls_owed(turn)
+        if owed:
+            yield StatusUpdate(TaskState.INPUT_REQUIRED, calls_message(owed))
+            return
+        history = turn.history.model_copy(update={"system_message": turn.facts.instructions})
+        lost = _calls_lost(turn)
+        if lost:
+            results = tuple(
+                ContentPartToolResult(id=each.id, name=each.name, output=_LOST, is_error=True)
+                for each in lost
+            )
+            history = history.with_message(Message(role=Role.TOOL, content=results))
+            yield Said(results_message(history.conversation[-1]))
+        folded = self._agent.begin(history)
+        asked = turn.facts.options
+        translator = TurnTranslator(
+            folded,
+            turn=turn.number,
+            rounds=sum(message.role is Role.MODEL for message in _behind(turn)),
+            reader=self._agent.reader if asked.output is None else OutputReader.of_format(asked.output),
+        )
+        steps = self._agent.steps(folded, options=asked, task_id=turn.task_id, context_id=turn.context_id)
+        error: AgentError | None = None
+        try:
+            async with aclosing(steps):
+                async for step in steps:
+                    for item in translator.take(step):
+                        yield item
+        except AgentError as given:
+            error = given
+        for item in translator.close(error):
+            yield item
+
+
+def _behind(turn: Turn) -> Sequence[Message]:
+    """What the turn had come to when a crash interrupted it."""
+    conversation = turn.history.conversation
+    return conversation[len(conversation) - turn.resumed :]
+
+
+def _calls_lost(turn: Turn) -> Sequence[ContentPartToolCall]:
+    """The calls whose tools were running when a crash interrupted the turn: nobody knows what they did."""
+    behind = _behind(turn)
+    return _open_calls(turn.history) if behind and behind[-1].role is Role.MODEL else ()
+
+
+def _calls_owed(turn: Turn) -> Sequence[ContentPartToolCall]:
+    """The calls that the caller has not answered yet with a message that answers others of the same round."""
+    conversation = turn.history.conversation
+    return _open_calls(turn.history) if conversation and conversation[-1].role is Role.TOOL else ()
+
+
+def _open_calls(history: History) -> Sequence[ContentPartToolCall]:
+    """The calls of the last round that nobody has answered."""
+    conversation = history.conversation
+    last = max((at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=0)
+    return [
+        part
+        for each in unmatched_tools(history).calls
+        if each.message >= last
+        and isinstance(part := conversation[each.message].content[each.part], ContentPartToolCall)
+    ]

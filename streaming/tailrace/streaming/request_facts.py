@@ -1,0 +1,101 @@
+"""What a caller asks of an agent beyond its message: tools of its own, the form of the answer, how it is sampled.
+
+The facts stand under the extension's URI in the metadata of a request (`SendMessage`, `SendStreamingMessage`)::
+
+    {"tools": [{"name": "locate", "description": "…", "parameters": {…}}], "toolChoice": {"mode": "auto"},
+     "output": {"schema": {…}}, "maxOutputTokens": 500, "temperature": 0, "instructions": "Be brief."}
+
+They are kept with the message that they came with, as its fact ``request``, so that they are known after a restart. A
+message that goes on with a task and brings no such facts is meant with those of the task's message before it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from pydantic import ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.extension import extension_facts, with_extension_facts, without_extension_facts
+from tailrace.wrappers.messages import Text
+from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
+
+
+class RequestFacts(RequestOptions):
+    """What a caller asks for: all that a model can be asked, and instructions.
+
+    Attributes:
+        instructions: What the model is to be told beside the agent's own instructions.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
+    )
+
+    instructions: Text | None = None
+
+    @property
+    def options(self) -> RequestOptions:
+        """The same for a model; `NO_OPTIONS` itself where nothing is asked for."""
+        given = {name: getattr(self, name) for name in self.model_fields_set if name != "instructions"}
+        return RequestOptions(**given) if given else NO_OPTIONS
+
+    def to_metadata(self) -> dict[str, Any]:
+        """The metadata of a request that asks for this."""
+        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return with_extension_facts({}, **given)
+
+
+NO_FACTS = RequestFacts()
+"""A request that asks for nothing beyond its message."""
+
+
+def read_request_facts(metadata: Mapping[str, Any]) -> RequestFacts:
+    """The facts in a request's metadata.
+
+    Raises:
+        ValueError: One of them is not what it has to be; the text says which.
+    """
+    return _read(extension_facts(metadata))
+
+
+def keep_request_facts(message: Message, facts: RequestFacts) -> Message:
+    """The message with what was asked for with it; itself when that is nothing."""
+    if not facts.model_fields_set:
+        return message
+    given = facts.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return message.model_copy(update={"metadata": with_extension_facts(message.metadata, request=given)})
+
+
+def without_request_facts(message: Message) -> Message:
+    """The message without what was asked for with it, which is not said to a model."""
+    if "request" not in extension_facts(message.metadata):
+        return message
+    return message.model_copy(update={"metadata": without_extension_facts(message.metadata, "request")})
+
+
+def kept_request_facts(messages: Iterable[Message]) -> RequestFacts:
+    """What was asked for with the newest of a task's messages that says so.
+
+    Args:
+        messages: The task's, oldest first.
+    """
+    for message in reversed(tuple(messages)):
+        given = extension_facts(message.metadata).get("request")
+        if isinstance(given, Mapping):
+            return _read(cast("Mapping[str, Any]", given))
+    return NO_FACTS
+
+
+def _read(facts: Mapping[str, Any]) -> RequestFacts:
+    if not any(name in facts for name in _KNOWN):
+        return NO_FACTS
+    try:
+        return RequestFacts.model_validate(facts)
+    except ValidationError as error:
+        [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
+        where = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"{where}: {problem['msg'].removeprefix('Value error, ')}") from None
+
+
+_KNOWN = frozenset(map(to_camel, RequestFacts.model_fields))

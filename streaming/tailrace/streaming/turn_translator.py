@@ -1,0 +1,105 @@
+"""From an agent's turn to a task's updates: its responses one after the other, the results of tools, what was said."""
+
+from uuid import uuid4
+
+from tailrace.streaming.agent import AgentError, Received, ResponseEnded, Step, ToolEnded
+from tailrace.streaming.conversation import results_message, to_a2a_message
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.output import OutputReader
+from tailrace.streaming.task import agent_message
+from tailrace.streaming.translator import ResponseTranslator
+from tailrace.streaming.turn import TurnAccumulator
+from tailrace.streaming.updates import Said, StatusUpdate, Update
+from tailrace.wrappers import Role
+
+
+class TurnTranslator:
+    """Translates the steps of one turn (`tailrace.streaming.agent.Agent.steps`) into updates of a task. Sans-IO.
+
+    Artifacts of every response but the first say which round they belong to. A message joins the conversation with the
+    first event behind it.
+
+    Args:
+        folded: What folds the turn; whoever runs the steps feeds it.
+        turn: Which of the task's turns this is.
+        rounds: How many responses of this turn came before, in another process.
+        reader: Reads the answer where it is to be JSON.
+    """
+
+    def __init__(
+        self,
+        folded: TurnAccumulator,
+        *,
+        turn: int = 1,
+        rounds: int = 0,
+        reader: OutputReader | None = None,
+    ) -> None:
+        self._folded = folded
+        self._turn = turn
+        self._round = rounds
+        self._reader = reader
+        self._response = ResponseTranslator(turn=turn)
+        self._said = 0  # of the turn's messages
+        self._complete = 0  # those whose artifacts are complete
+
+    def take(self, step: Step) -> list[Update | Said]:
+        """What a step amounts to."""
+        if isinstance(step, Received):
+            if self._said == self._complete and self._response.accumulator is self._folded.response:
+                return list(self._response.take(step.changes))  # as nearly always
+            return [*self._say(), *self._current().take(step.changes)]
+        items = self._say()
+        if isinstance(step, ResponseEnded):
+            # The message has the ids of its calls as the conversation has them.
+            calls = (
+                self._folded.messages[-1].tool_calls if len(self._folded.messages) > self._complete else ()
+            )
+            items += self._current().finish(step.changes, calls)
+        elif isinstance(step, ToolEnded):
+            items.append(self._response.result(step.result))
+        self._complete = len(self._folded.messages)
+        return items
+
+    def close(self, error: AgentError | None = None) -> list[Update | Said]:
+        """The turn is over; the very last update is the status that it ends with.
+
+        Args:
+            error: Why it came to no answer.
+        """
+        items = self._say()
+        usage = self._folded.total_usage if self._round > 1 else None
+        ending = self._response.ending(self._folded.unanswered_calls, usage=usage)
+        if error is not None:
+            ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)), ending.metadata)
+        elif self._reader is not None and ending.state is TaskState.COMPLETED:
+            try:
+                items.append(self._response.output(self._reader.read(self._folded.last_text)))
+            except ValueError as problem:
+                ending = StatusUpdate(TaskState.FAILED, agent_message(str(problem)), ending.metadata)
+        return [*items, *self._say(), ending]
+
+    def _current(self) -> ResponseTranslator:
+        """What translates the response that is being received."""
+        if self._response.accumulator is not self._folded.response:
+            self._round += 1
+            self._response = ResponseTranslator(
+                turn=self._turn,
+                round=self._round,
+                accumulator=self._folded.response,
+                taken_ids=lambda: {
+                    call.id for said in self._folded.history.conversation for call in said.tool_calls
+                },
+            )
+        return self._response
+
+    def _say(self) -> list[Update | Said]:
+        """The messages whose artifacts are complete, and that were not said yet."""
+        said, self._said = self._said, self._complete
+        items: list[Update | Said] = []
+        for message in self._folded.messages[said : self._complete]:
+            if not message.content:
+                continue
+            is_results = message.role is Role.TOOL
+            a2a = results_message(message) if is_results else to_a2a_message(message, message_id=str(uuid4()))
+            items.append(Said(a2a))
+        return items
