@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from benchmarks import bounds, recorded, runner
+from benchmarks import bounds, recorded, rounds, runner
 from benchmarks.behaviours import BEHAVIOURS, Behaviour, named
 from benchmarks.runner import CONTESTANTS, OURS, Contestant, Figure, Results
 
@@ -58,7 +58,11 @@ def main(
             json.dumps(results.to_dict(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
         )
     if check:
-        verdicts = bounds.judge(results) + bounds.judge_recorded(recorded.costs(recorded.known_folder()))
+        verdicts = [
+            *bounds.judge(results),
+            *bounds.judge_recorded(recorded.costs(recorded.known_folder())),
+            *bounds.judge_rounds(rounds.costs()),
+        ]
         for verdict in verdicts:
             word = "[green]holds [/]" if verdict.holds else "[red]broken[/]"
             console.print(f"{word} {verdict.what}: {verdict.figure:.2f} ({verdict.bound})", highlight=False)

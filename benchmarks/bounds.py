@@ -12,6 +12,7 @@ from benchmarks.behaviours import Stage
 from benchmarks.inputs import Shape
 from benchmarks.recorded import MAX_MICROSECONDS as MAX_OTHER_MICROSECONDS
 from benchmarks.recorded import Cost
+from benchmarks.rounds import MAX_MILLISECONDS, Costs
 from benchmarks.runner import OPENAI, Results
 
 MAX_TEXT_MICROSECONDS = 1.5
@@ -58,6 +59,16 @@ def judge_recorded(costs: Iterable[Cost]) -> list[Verdict]:
             cost.median <= MAX_OTHER_MICROSECONDS,
         )
         for cost in costs
+    ]
+
+
+def judge_rounds(costs: Costs) -> list[Verdict]:
+    """Hold what an agent's loop costs, apart from model and tools, against its bound."""
+    return [
+        Verdict(
+            f"agent-round{where}: ms a round", figure, f"≤ {MAX_MILLISECONDS:g}", figure <= MAX_MILLISECONDS
+        )
+        for where, figure in (("", costs.round), (" behind 400 messages", costs.long_round))
     ]
 
 

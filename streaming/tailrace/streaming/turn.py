@@ -129,6 +129,7 @@ class TurnAccumulator:
         "_before",
         "_files",
         "_given_messages",
+        "_ids",
         "_links",
         "_merge_choices",
         "_messages",
@@ -159,6 +160,7 @@ class TurnAccumulator:
         self._merge_choices = merge_choices
         self._messages = list(said)
         self._given_messages = 0
+        self._ids: set[str] | None = None  # of all calls, once there is one to be compared with them
         self._output: _Growing[str] = _Growing()
         self._reasoning: _Growing[str] = _Growing()
         self._files: _Growing[ContentPartFile] = _Growing()
@@ -214,7 +216,7 @@ class TurnAccumulator:
         ):
             return changes
         if message.tool_calls:
-            *_, message = with_matched_ids(self.history.with_message(message)).conversation
+            message = self._with_own_ids(message)
         self._messages.append(message)
         if response.error is None:
             self._unanswered = tuple(call for call in message.tool_calls if call.kind != "server")
@@ -346,6 +348,19 @@ class TurnAccumulator:
             think_tags=self._think_tags, merge_choices=self._merge_choices
         )
         return self._receiving
+
+    def _with_own_ids(self, message: Message) -> Message:
+        """The message with an id for each call that no other of the conversation has."""
+        if self._ids is None:
+            said = (*self._before.conversation, *self._messages)
+            self._ids = {call.id for each in said for call in each.tool_calls}
+        ids = {call.id for call in message.tool_calls}
+        own = "" not in ids and len(ids) == len(message.tool_calls) and self._ids.isdisjoint(ids)
+        if not own or message.tool_results:
+            # Only then: this goes through the whole conversation.
+            *_, message = with_matched_ids(self.history.with_message(message)).conversation
+        self._ids.update(call.id for call in message.tool_calls)
+        return message
 
     def _take_changes(self, response: Accumulator, changes: list[Change]) -> None:
         for change in changes:
