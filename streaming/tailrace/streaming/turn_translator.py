@@ -58,6 +58,9 @@ class TurnTranslator:
         elif isinstance(step, ToolEnded):
             items.append(self._response.result(step.result))
         self._complete = len(self._folded.messages)
+        if isinstance(step, ResponseEnded) and self._folded.unanswered_calls and items:
+            # Kept before the tools run: whoever goes on after a crash knows that they may have.
+            items[-1:] = [*self._say(), items[-1]]
         return items
 
     def close(self, error: AgentError | None = None) -> list[Update | Said]:
