@@ -11,14 +11,17 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio.from_thread
 import pytest
 import typer.core
 import typer.main
 from fastapi import FastAPI
 from pydantic_core import PydanticUndefined
 
+from support.rounds import answer
 from support.rpc import Rpc, message, streamed_text
 from support.serving import serving
+from support.upstream import Received, ScriptedUpstream
 from tailrace.server import Settings
 from tailrace.server.card import build_card
 from tailrace.server.cli import app as cli
@@ -32,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 SETTINGS_PAGE = ROOT / "docs/settings.md"
 PROVIDERS_PAGE = ROOT / "docs/providers.md"
+AGENTS_PAGE = ROOT / "docs/agents.md"
 EXTENSION_PAGE = ROOT / "docs/extension.md"
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
@@ -89,6 +93,37 @@ def test_the_python_of_the_pages_runs_and_prints_what_it_says(
     block: Block, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(block)
+    assert capsys.readouterr().out == (block.output or "")
+
+
+def _say_as_the_page_says(request: Received) -> list[bytes]:
+    """What the model of the page on agents answers."""
+    last = request.json["messages"][-1]["content"]
+    towns = [{"name": "Basel", "country": "Switzerland"}, {"name": "Porto", "country": "Portugal"}]
+    return {
+        "What is the weather in Paris?": answer(calls=[("a", "get_weather", {"city": "Paris"})]),
+        "72°F in Paris": answer("It is 72°F in Paris."),
+        "And in Rome?": answer(calls=[("b", "get_weather", {"city": "Rome"})]),
+        "72°F in Rome": answer("72°F there, too."),
+        "Is it warm in Oslo?": answer("I look.", calls=[("a", "get_weather", {"city": "Oslo"})]),
+        "72°F in Oslo": answer("Yes, ", "it is."),
+        "Paint the shed.": answer(calls=[("a", "ask_user", {})]),
+        "blue": answer("Blue it is."),
+        "Two towns on a river.": answer(json.dumps({"result": towns})),
+    }[last]
+
+
+@pytest.mark.parametrize("block", blocks(AGENTS_PAGE, "python"), ids=lambda block: f"line {block.line}")
+def test_the_agents_of_their_page_answer_as_it_says(
+    block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(ScriptedUpstream(_say_as_the_page_says)) as upstream,
+    ):
+        monkeypatch.setenv("OPENAI_BASE_URL", upstream.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        run(block)
     assert capsys.readouterr().out == (block.output or "")
 
 
