@@ -14,6 +14,7 @@ from tailrace.wrappers import (
     ContentPartToolCall,
     History,
     Message,
+    ProtocolError,
     Role,
     UpstreamError,
     UpstreamFault,
@@ -200,6 +201,6 @@ async def test_whoever_stops_reading_stops_the_provider() -> None:
 async def test_a_call_without_its_role_is_refused_before_anything_is_sent() -> None:
     wrong = Message(role=Role.USER, content=(ContentPartToolCall(id="c", name="f"),))
     async with ScriptedUpstream(ANSWER) as upstream:
-        with pytest.raises(ValueError, match="tool call 'c'"):
+        with pytest.raises(ProtocolError, match="tool call 'c'"):
             await ask(model(upstream), History(conversation=(wrong,)))
         assert upstream.requests == []

@@ -57,7 +57,7 @@ async def ask(model: ResponsesModel, options: RequestOptions) -> Accumulator:
                         "parameters": SCHEMA,
                         "strict": True,
                     },
-                    {"type": "function", "name": "now", "parameters": PLAIN, "strict": None},
+                    {"type": "function", "name": "now", "parameters": PLAIN, "strict": False},
                 ]
             },
         ),

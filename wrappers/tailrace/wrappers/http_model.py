@@ -11,7 +11,7 @@ import math
 import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Protocol, cast
@@ -24,7 +24,7 @@ import msgspec
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.decoding import ResponseDecoder
 from tailrace.wrappers.error_reports import provider_error
-from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+from tailrace.wrappers.errors import ProtocolError, UpstreamError, UpstreamFault
 from tailrace.wrappers.loose_json import read_json
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import ChunkBatches, Model
@@ -111,12 +111,16 @@ class HTTPModel(Model):
         come back, tools have their own.
 
         Raises:
-            ValueError: The provider cannot be told something of the options that the answer cannot do without.
+            ProtocolError: The provider cannot be told something of the conversation or the options.
         """
         history = with_answers(with_matched_ids(history, pattern=self.converter.id_pattern))
         names = ToolNames(self.converter.name_rule)
-        parameters = names.in_parameters(self._asked(options))
-        async with self._send(names.in_history(history), parameters) as body:
+        async with AsyncExitStack() as stack:
+            try:
+                parameters = names.in_parameters(self._asked(options))
+                body = await stack.enter_async_context(self._send(names.in_history(history), parameters))
+            except ValueError as error:
+                raise ProtocolError(f"{self.provider} cannot be asked that: {error}") from error
             yield self._batches(body, names)
 
     async def _batches(

@@ -45,6 +45,7 @@ class Model(ABC):
         comes as chunks.
 
         Raises:
+            ProtocolError: On entering: the provider cannot be told something of the conversation or the options.
             UpstreamError: On entering, or while iterating: the provider could not be reached, refused, fell
                 silent, or the connection broke.
         """

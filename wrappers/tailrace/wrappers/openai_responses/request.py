@@ -11,8 +11,8 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     """The members of ``POST /responses`` that options amount to.
 
     https://platform.openai.com/docs/api-reference/responses/create, which has no place for ``stop``, ``seed`` and the
-    penalties. Schemas are sent as they are given. For a tool that does not say, the API is strict where it can be, and
-    makes every property required.
+    penalties. Schemas are sent as they are given. A tool that does not say is not strict: left to itself, the API is where
+    it can be, and makes every property required.
     """
     form = _text_format(options.output)
     return asked(
@@ -32,7 +32,7 @@ def _tool(tool: ToolDefinition) -> dict[str, Any]:
         "type": "function",
         "name": tool.name,
         "parameters": tool.parameters,
-        "strict": tool.strict,  # the API demands the member, and takes null
+        "strict": bool(tool.strict),
         **asked(description=tool.description),
     }
 
