@@ -879,6 +879,18 @@ async def test_a_result_that_no_call_waits_for_is_refused() -> None:
         assert len(upstream.requests) == 1
 
 
+async def test_a_call_that_stays_open_is_answered_when_the_conversation_goes_on() -> None:
+    async with Upstream(answer(calls=[ASK]), answer("ok")) as upstream:
+        agent = upstream.agent()
+        first = await agent.run("?", options=THEIRS)
+        second = await agent.run("Never mind.", history=first.messages)
+        assert second.output == "ok"
+        request = sent(upstream.requests[1])
+        assert [each["role"] for each in request] == ["user", "assistant", "tool", "user"]
+        assert request[2]["tool_call_id"] == "q"
+        assert shape(second.messages) == [("user", "Never mind.", []), ("model", "ok", [])]
+
+
 async def test_a_tool_of_the_callers_may_not_have_the_name_of_ours() -> None:
     async with Upstream(answer("no")) as upstream:
         options = RequestOptions(tools=(ToolDefinition(name="get_weather"),))

@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jsonschema
 import pydantic
@@ -98,6 +98,35 @@ def test_what_the_model_wraps_or_fences_or_not_is_read(kind: Any, value: Any, ma
         f"```JSON\n{text}\n```",
     ):
         assert reader.read(each) == made
+
+
+@pytest.mark.parametrize("kind", [kind for kind, *_ in KINDS], ids=str)
+def test_every_object_of_a_type_says_that_it_is_closed(kind: Any) -> None:
+    seen: list[Any] = []
+
+    def walk(schema: Any) -> None:
+        if isinstance(schema, list):
+            for each in cast("list[Any]", schema):
+                walk(each)
+        elif isinstance(schema, dict):
+            found = cast("dict[str, Any]", schema)
+            if isinstance(found.get("properties"), dict):
+                seen.append(found["additionalProperties"])
+            walk(list(found.values()))
+
+    walk(OutputReader.of_type(kind).format.schema_)
+    assert set(seen) <= {False}
+    assert seen or kind == dict[str, int]
+
+
+def test_a_type_that_takes_more_says_so() -> None:
+    class Open(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="allow")
+        name: str
+
+    schema = OutputReader.of_type(Open).format.schema_
+    assert schema is not None
+    assert schema["additionalProperties"] is True
 
 
 def test_a_type_has_its_name_and_description() -> None:

@@ -365,6 +365,24 @@ async def test_a_tool_says_what_went_wrong_without_a_log(caplog: pytest.LogCaptu
     assert not caplog.records
 
 
+async def test_what_a_task_group_has_wrapped_is_told_all_the_same() -> None:
+    async def raising(error: Exception) -> None:
+        raise error
+
+    async def f() -> None:
+        async with anyio.create_task_group() as outer, anyio.create_task_group() as inner:
+            outer.start_soon(anyio.lowlevel.checkpoint)
+            inner.start_soon(raising, ToolError("no such city"))
+
+    async def g() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(raising, KeyError("a"))
+            group.start_soon(raising, KeyError("b"))
+
+    assert await failure_of(f) == "no such city"
+    assert (await failure_of(g)).startswith("ExceptionGroup: ")
+
+
 async def test_an_exception_is_a_result_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def f() -> None:
         raise KeyError("city")

@@ -11,6 +11,7 @@ import jsonschema.validators
 import pydantic
 import referencing
 import referencing.exceptions
+from pydantic.json_schema import GenerateJsonSchema
 
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.loose_json import read_json
@@ -20,6 +21,34 @@ from tailrace.wrappers.options import OutputFormat
 _OFFLINE: referencing.Registry[Any] = referencing.Registry()
 
 _FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n\s*```\s*", re.DOTALL | re.IGNORECASE)
+
+
+class PlainSchema(GenerateJsonSchema):
+    """The JSON schema of a type as every provider takes it.
+
+    Objects say that they have no further members: some providers refuse those that do not. Titles that pydantic makes of
+    names tell a model nothing and cost tokens, and are left out.
+    """
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Never."""
+        return False
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        """Of a pydantic model."""
+        return _closed(super().model_schema(schema))
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        """Of a dataclass."""
+        return _closed(super().dataclass_schema(schema))
+
+    def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+        """Of a ``TypedDict``."""
+        return _closed(super().typed_dict_schema(schema))
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"additionalProperties": False, **schema} if "properties" in schema else schema
 
 
 class OutputReader:
@@ -47,7 +76,7 @@ class OutputReader:
         name = getattr(output_type, "__name__", "output")
         try:
             adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(output_type)
-            schema = adapter.json_schema()
+            schema = adapter.json_schema(schema_generator=PlainSchema)
         except pydantic.errors.PydanticUserError as error:
             raise ConfigurationError(f"output type {name}: {error.message}") from error
         if "$ref" in schema:
@@ -59,7 +88,9 @@ class OutputReader:
             # Providers take the schema of an object only.
             definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
             properties = {"result": schema}
-            schema = {"type": "object", "properties": properties, "required": ["result"], **definitions}
+            schema = (
+                _closed({"type": "object", "properties": properties, "required": ["result"]}) | definitions
+            )
 
         def validate(value: Any) -> object:
             if wrapped and isinstance(value, dict):

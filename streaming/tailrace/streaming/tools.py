@@ -29,8 +29,8 @@ import docstring_parser
 import pydantic
 import pydantic_core
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
 
+from tailrace.streaming.output import PlainSchema
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
 from tailrace.wrappers.messages import json_value
 from tailrace.wrappers.options import ToolDefinition
@@ -144,7 +144,7 @@ class FunctionTool(Tool):
         try:
             make = cast("Any", pydantic.create_model)  # its stubs know no fields that are made at run time
             self._arguments: type[pydantic.BaseModel] = make(given, __config__=config, **fields)
-            schema = self._arguments.model_json_schema(schema_generator=_WithoutTitles)
+            schema = self._arguments.model_json_schema(schema_generator=PlainSchema)
         except pydantic.errors.PydanticUserError as error:
             raise ConfigurationError(f"tool {given}: no JSON schema can be made: {error.message}") from error
         schema.pop("title", None)
@@ -167,13 +167,6 @@ class FunctionTool(Tool):
             return await self._function(**given)
         result = await anyio.to_thread.run_sync(lambda: self._function(**given), abandon_on_cancel=True)
         return await cast("Awaitable[object]", result) if inspect.isawaitable(result) else result
-
-
-class _WithoutTitles(GenerateJsonSchema):
-    """Titles that pydantic makes of names tell the model nothing, and cost tokens."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
 
 
 def tool(
@@ -274,8 +267,6 @@ class ToolRunner:
             if isinstance(output, ContentPartToolResult):
                 return output.model_copy(update={"id": call.id, "name": call.name})
             return ContentPartToolResult(id=call.id, name=call.name, output=_as_json(output))
-        except ToolError as error:
-            return _failed(call, str(error) or "the tool failed")
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -283,7 +274,10 @@ class ToolRunner:
             # Nobody cancelled the call: something that the tool waited for was cancelled under its hands.
             logger.exception("the tool %s waited for something that was cancelled", call.name)
             return _failed(call, "what the tool waited for was cancelled")
-        except Exception as error:
+        except Exception as raised:
+            error = _unwrapped(raised)
+            if isinstance(error, ToolError):
+                return _failed(call, str(error) or "the tool failed")
             logger.exception("the tool %s failed", call.name)
             return _failed(call, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
@@ -375,6 +369,14 @@ def _as_json(value: object) -> Any:
         ValueError: It is nested too deep.
     """
     return value if isinstance(value, str) else json_value(pydantic_core.to_jsonable_python(value))
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """What went wrong, out of the groups that task groups put it into."""
+    group = cast(
+        "BaseExceptionGroup[BaseException] | None", error if isinstance(error, BaseExceptionGroup) else None
+    )
+    return _unwrapped(group.exceptions[0]) if group is not None and len(group.exceptions) == 1 else error
 
 
 def _failed(call: ContentPartToolCall, why: str) -> ContentPartToolResult:
