@@ -373,10 +373,12 @@ def _as_json(value: object) -> Any:
 
 def _unwrapped(error: BaseException) -> BaseException:
     """What went wrong, out of the groups that task groups put it into."""
-    group = cast(
-        "BaseExceptionGroup[BaseException] | None", error if isinstance(error, BaseExceptionGroup) else None
-    )
-    return _unwrapped(group.exceptions[0]) if group is not None and len(group.exceptions) == 1 else error
+    while isinstance(error, BaseExceptionGroup):
+        inside = cast("tuple[BaseException, ...]", cast("Any", error).exceptions)
+        if len(inside) > 1:
+            break
+        error = inside[0]
+    return cast("BaseException", error)
 
 
 def _failed(call: ContentPartToolCall, why: str) -> ContentPartToolResult:
