@@ -14,6 +14,7 @@ stand in one message.
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any, Generic, Self, cast
 
 import msgspec
@@ -181,7 +182,8 @@ class Agent(Generic[T]):
         tools: Functions, tools, and sets of tools.
         instructions: The system message of every request, before that of a history.
         output_type: The answer is to be JSON: what `Agent.run` gives as ``output`` (a pydantic model, a dataclass, a
-            ``TypedDict``, a list or a union of them, any type that pydantic knows). None, or ``str``, for text.
+            ``TypedDict``, a list or a union of them, any type that pydantic knows). None, or ``str``, for text. Type
+            checkers are to be told of a union: ``agent: Agent[A | B] = Agent(…, output_type=A | B)``.
         options: What every request asks for; what a run asks for wins. A choice of tool that forces a call counts for
             the first request of a turn only, so that the turn can end.
         max_rounds: Requests that one turn may take.
@@ -206,7 +208,7 @@ class Agent(Generic[T]):
         *,
         tools: Iterable[Tool | Toolset | ToolFunction] = (),
         instructions: str | None = None,
-        output_type: type[T] | None = None,
+        output_type: type[T] | UnionType | None = None,
         options: RequestOptions = NO_OPTIONS,
         max_rounds: int = DEFAULT_MAX_ROUNDS,
         tool_timeout: float = DEFAULT_TIMEOUT,

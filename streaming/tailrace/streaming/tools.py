@@ -375,7 +375,7 @@ def _unwrapped(error: BaseException) -> BaseException:
     """What went wrong, out of the groups that task groups put it into."""
     while isinstance(error, BaseExceptionGroup):
         inside = cast("tuple[BaseException, ...]", cast("Any", error).exceptions)
-        if len(inside) > 1:
+        if len(inside) != 1:
             break
         error = inside[0]
     return cast("BaseException", error)
