@@ -24,8 +24,7 @@ class CuttingProxy:
         self.url = ""
         self.cuts = 0
         self.passed = 0
-        address = urlsplit(target)
-        self._target = (address.hostname or "", address.port or 80)
+        self.turn_to(target)
         self._budgets: list[int] = []
         self._writers: set[asyncio.StreamWriter] = set()
         self._pumps = 0
@@ -34,6 +33,16 @@ class CuttingProxy:
     def cut_after(self, *sizes: int) -> None:
         """Cut all connections once the server has sent ``sizes[0]`` more bytes, then after ``sizes[1]`` more, …."""
         self._budgets = list(sizes)
+
+    def turn_to(self, target: str) -> None:
+        """Pass what comes on new connections to another server."""
+        address = urlsplit(target)
+        self._target = (address.hostname or "", address.port or 80)
+
+    def cut_now(self) -> None:
+        """Cut all connections."""
+        self.cuts += 1
+        self._cut()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)

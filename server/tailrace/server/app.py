@@ -42,6 +42,7 @@ from tailrace.wrappers.model import Model
 
 if TYPE_CHECKING:
     from tailrace.server.bindings.grpc import GrpcServer  # an extra
+    from tailrace.server.sdk.front import Front  # an extra
 
 _ANY_NUMBER = 2**31 - 1  # of messages: what every database takes for one
 
@@ -63,7 +64,7 @@ def create_app(
 
     Args:
         settings: Read from the environment when None.
-        handler: Does the work; made from ``settings.model`` when None.
+        handler: Does the work; made from ``settings.model`` or ``settings.agent`` when None.
         store: Keeps tasks and conversations; made from ``settings.store`` when None.
         authenticator: Says who asks; made from the settings when None.
         extended_card: A further card for callers that are known, or what gives each caller its own (None for one
@@ -76,7 +77,8 @@ def create_app(
         card_signers: Sign the cards; made from the settings when empty.
 
     Raises:
-        ConfigurationError: Neither a handler nor a model is given, or a setting cannot be used.
+        ConfigurationError: Neither a handler nor a model nor an agent is given, or a setting cannot be used.
+        UpstreamError: The agent of ``settings.agent``, which is asked for its card here, cannot be reached.
     """
     router = create_router(
         settings,
@@ -127,11 +129,15 @@ def create_router(
 
     Raises:
         ConfigurationError: As `create_app`.
+        UpstreamError: As `create_app`.
     """
     settings = settings or Settings()
     store = store or Store(settings.store, _retention(settings))
     push = create_notifier(settings, store)
     gate = UpstreamGate(settings.max_upstream_calls, settings.max_upstream_waiting)
+    front = _create_front(handler, settings, gate)
+    if front is not None:
+        settings, handler = front.settings, front.handler
     limits = _limits(settings, gate)
     engine = Engine(
         store,
@@ -152,6 +158,8 @@ def create_router(
         tuple(input_modes) or _listed(settings.input_modes),
         tuple(output_modes) or _listed(settings.output_modes),
     )
+    if front is not None:
+        offer = front.offer(offer)
     signers = tuple(card_signers) or create_signers(settings)
     operations = Operations(
         engine,
@@ -247,6 +255,31 @@ def _create_grpc_server(
     return GrpcServer(operations, settings, authenticator)
 
 
+def _create_front(
+    handler: Handler | HandlerFunction | None, settings: Settings, gate: UpstreamGate
+) -> "Front | None":
+    """What stands in front of a remote agent, whose card is fetched here; None where there is none.
+
+    Raises:
+        ConfigurationError: There is something else to do the work, or the SDK is not installed.
+        UpstreamError: The agent cannot be reached.
+    """
+    if not settings.agent:
+        return None
+    if handler is not None or settings.model is not None:
+        raise ConfigurationError(
+            "one of an agent (--agent, TAILRACE_AGENT), a model (--model, TAILRACE_MODEL) and a handler does the "
+            "work, and more than one is given"
+        )
+    try:
+        from tailrace.server.sdk.front import Front
+    except ImportError as error:
+        raise ConfigurationError(
+            f"TAILRACE_AGENT: a remote agent needs more packages: pip install 'tailrace[sdk]' ({error})"
+        ) from None
+    return Front(settings, gate)
+
+
 def create_model(settings: Settings) -> Model:
     """The model that ``settings.model`` names as ``provider:model``.
 
@@ -255,7 +288,8 @@ def create_model(settings: Settings) -> Model:
     """
     if not settings.model:
         raise ConfigurationError(
-            "no model: give --model PROVIDER:MODEL or set TAILRACE_MODEL, for example openai:gpt-5-mini"
+            "no model: give --model PROVIDER:MODEL or set TAILRACE_MODEL, for example openai:gpt-5-mini; or "
+            "--agent URL, or TAILRACE_AGENT, for a remote agent"
         )
     timeouts = {"read_timeout": settings.read_timeout} if settings.read_timeout is not None else {}
     return providers.create_model(

@@ -28,12 +28,14 @@ class Offer:
         skills: What the agent is good at; one general skill when empty.
         input_modes: Media types that are taken, ``*`` for any (``image/*``); everything is when empty.
         output_modes: Media types that are given.
+        checks_input: Messages are held to the input modes; False where somebody else does that.
     """
 
     extensions: tuple[AgentExtension, ...] = ()
     skills: tuple[AgentSkill, ...] = ()
     input_modes: tuple[str, ...] = ()
     output_modes: tuple[str, ...] = ()
+    checks_input: bool = True
 
     @property
     def all_extensions(self) -> tuple[AgentExtension, ...]:
@@ -65,7 +67,7 @@ class Offer:
         Raises:
             ContentTypeNotSupportedError: It has one.
         """
-        if not self.input_modes:
+        if not self.input_modes or not self.checks_input:
             return
         for at, part in enumerate(message.parts):
             media_type = media_type_of(part)

@@ -34,6 +34,9 @@ class Settings(BaseSettings):
 
     Attributes:
         model: ``provider:model``, for example ``openai:gpt-5-mini``; None when a handler is given in code.
+        agent: Where a remote A2A agent is that is fronted instead of a model: its base URL, or that of its card (needs
+            ``tailrace[sdk]``).
+        agent_token: Lets this server in there: a bearer token, or the API key that the agent's card asks for.
         base_url: Root of an API that is compatible with the provider's; the provider's own when None.
         api_key: The provider's key; its usual environment variable when None.
         instructions: The system message for every conversation.
@@ -56,8 +59,8 @@ class Settings(BaseSettings):
         on_orphan: What becomes of a task that a crash interrupted: ``fail`` ends it, with everything that was shown;
             ``restart`` begins its answer again.
         max_lag: Events that a reader of a running task may fall behind before it is given the task as it stands.
-        agent_name: The card's name.
-        agent_description: The card's description.
+        agent_name: The card's name; that of a fronted agent's card where this is not set.
+        agent_description: The card's description; that of a fronted agent's card where this is not set.
         agent_version: The card's version.
         card_version: The form of the card for clients that do not say which they want; ``both``: one that clients
             of either version can read.
@@ -107,6 +110,8 @@ class Settings(BaseSettings):
     )
 
     model: str | None = None
+    agent: str | None = None
+    agent_token: SecretStr | None = None
     base_url: str | None = None
     api_key: SecretStr | None = None
     instructions: str | None = None

@@ -33,6 +33,10 @@ def serve(
     model: Annotated[
         str | None, typer.Option(help="PROVIDER:MODEL, for example openai:gpt-5-mini. [TAILRACE_MODEL]")
     ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(help="URL of a remote A2A agent to front instead of a model. [TAILRACE_AGENT]"),
+    ] = None,
     base_url: Annotated[
         str | None, typer.Option(help="Root of a compatible API. [TAILRACE_BASE_URL]")
     ] = None,
@@ -62,6 +66,7 @@ def serve(
     """
     settings = read_settings(
         model=model,
+        agent=agent,
         base_url=base_url,
         host=host,
         port=port,
