@@ -42,6 +42,7 @@ from tailrace.wrappers import (
     FinishReason,
     History,
     Message,
+    ProtocolError,
     Role,
     UpstreamError,
     UpstreamFault,
@@ -871,10 +872,10 @@ async def test_a_result_that_no_call_waits_for_is_refused() -> None:
         agent = upstream.agent()
         first = await agent.run("?", options=THEIRS)
         for history in ((), first.messages):
-            with pytest.raises(ValueError, match="waits for the tool result 'z'"):
+            with pytest.raises(ProtocolError, match="waits for the tool result 'z'"):
                 await agent.run([result("z", "ask_user", "blue")], history=history)
         answered = [*first.messages, tool_message(result("q", "ask_user", "blue"))]
-        with pytest.raises(ValueError, match="waits for the tool result 'q'"):
+        with pytest.raises(ProtocolError, match="waits for the tool result 'q'"):
             await agent.run([result("q", "ask_user", "red")], history=answered)
         assert len(upstream.requests) == 1
 
@@ -1026,3 +1027,10 @@ async def test_the_context_of_a_call_says_which() -> None:
             async for _ in steps:
                 pass
         assert [(each.call.id, each.task_id, each.context_id) for each in seen] == [("l", "t", "c")]
+
+
+async def test_what_a_provider_cannot_be_told_is_the_callers_fault() -> None:
+    model = AnthropicModel("claude", base_url="http://127.0.0.1:9", api_key="key")
+    async with Agent(model) as agent:
+        with pytest.raises(ProtocolError, match="cannot be asked that"):
+            await agent.run("?", options=RequestOptions(output=OutputFormat()))

@@ -43,6 +43,7 @@ from tailrace.wrappers import (
     FinishReason,
     History,
     Message,
+    ProtocolError,
     Role,
     TailraceError,
     UpstreamError,
@@ -281,8 +282,8 @@ class Agent(Generic[T]):
             ConfigurationError: A tool of the caller's has the name of one of the agent's; or a set of tools cannot be
                 connected.
             UpstreamError: A set of tools cannot be reached.
-            ValueError: A tool result in the prompt answers no open call of the history; or the provider has no place for
-                something of the options that the answer cannot do without.
+            ProtocolError: A tool result in the prompt answers no open call of the history; or the provider cannot be
+                told something of the conversation or the options.
         """
         turn = self._turn(prompt, history)
         async with AsyncExitStack() as stack:
@@ -320,7 +321,7 @@ class Agent(Generic[T]):
             BrokenRunError: As `run`, after everything that had arrived.
             AgentError: As `run`, but for ``output_type``.
             ConfigurationError: As `run`; or the agent's tools have to be connected first (``async with``).
-            ValueError: As `run`.
+            ProtocolError: As `run`.
         """
         turn = self._turn(prompt, history)
         async with aclosing(self.steps(turn, options=options)) as steps:
@@ -357,7 +358,7 @@ class Agent(Generic[T]):
         Raises:
             AgentError: The turn has taken all rounds that it may.
             ConfigurationError: As `run_stream`.
-            ValueError: The provider has no place for something of the options.
+            ProtocolError: The provider cannot be told something of the conversation or the options.
         """
         runner = runner or self._runner
         if runner is None:
@@ -476,7 +477,7 @@ class Agent(Generic[T]):
         if any(message.tool_results for message in said):
             for result in unmatched_tools(turn.history).results:
                 if result.message >= len(before.conversation):
-                    raise ValueError(f"no call of the history waits for the tool result {result.id!r}")
+                    raise ProtocolError(f"no call of the history waits for the tool result {result.id!r}")
         return turn
 
     def _runner_of(self, tools: Iterable[Tool]) -> ToolRunner:

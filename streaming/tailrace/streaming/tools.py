@@ -138,7 +138,7 @@ class FunctionTool(Tool):
         self.timeout = timeout
         inner = _without_partial(function)
         given = name or getattr(inner, "__name__", type(inner).__name__)
-        words = _docstring(inner)
+        words = docstring_parser.parse(inspect.getdoc(inner) or "")
         self._context_name, fields = _fields(function, given, words)
         config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
         try:
@@ -349,16 +349,6 @@ def _without_partial(function: ToolFunction) -> ToolFunction:
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return function
-
-
-def _docstring(function: ToolFunction) -> docstring_parser.Docstring:
-    text = inspect.getdoc(function) or ""
-    try:
-        return docstring_parser.parse(text)
-    except docstring_parser.ParseError:
-        whole = docstring_parser.Docstring()
-        whole.short_description = text
-        return whole
 
 
 def _as_json(value: object) -> Any:
