@@ -401,3 +401,28 @@ async def test_a_turn_that_a_crash_interrupted_goes_on_behind_its_last_whole_rou
         (Role.TOOL, ["a"]),
         (Role.MODEL, "It was there."),
     ]
+
+
+async def test_the_conversation_is_given_as_the_model_is_told_it(tmp_path: Path) -> None:
+    scripts = (answer("See.", calls=[("a", "weather", {"city": "Rome"})]), answer("Sunny."))
+    store = f"sqlite:///{tmp_path}/t.db"
+    async with ScriptedUpstream(*scripts) as upstream:
+        async with agent_at(upstream, store) as rpc:
+            await rpc.result("SendMessage", message("Weather?", contextId="c"))
+            before = await rpc.result("GetConversation", {"contextId": "c"})
+        async with agent_at(upstream, store) as rpc:  # another process
+            after = await rpc.result("GetConversation", {"contextId": "c"})
+            async with rpc.http.get(f"{rpc.url}/conversations/c?historyLength=2") as response:
+                newest = await response.json()
+            unknown = await rpc.result("GetConversation", {"contextId": "nobody's"})
+    said = [Message.model_validate(to_common_message(each).model_dump()) for each in after["messages"]]
+    assert outline(said) == [
+        (Role.USER, "Weather?"),
+        (Role.MODEL, "See."),
+        (Role.TOOL, ["a"]),
+        (Role.MODEL, "Sunny."),
+    ]
+    assert after == before
+    assert newest == {"contextId": "c", "messages": after["messages"][-2:]}
+    assert unknown == {"contextId": "nobody's"}
+    assert after["messages"][2]["metadata"][EXTENSION_URI] == {"by": "agent"}

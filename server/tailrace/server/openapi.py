@@ -16,6 +16,7 @@ from tailrace.server.caching import cached_response
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import A2AModel, AgentCard, StreamResponse, Task
 from tailrace.streaming.a2a.requests import (
+    Conversation,
     ListTaskPushNotificationConfigsResponse,
     ListTasksResponse,
     SendMessageResponse,
@@ -39,6 +40,7 @@ _RESULTS: Mapping[Operation, type[A2AModel] | None] = {
     Operation.LIST_PUSH_CONFIGS: ListTaskPushNotificationConfigsResponse,
     Operation.DELETE_PUSH_CONFIG: None,
     Operation.GET_EXTENDED_CARD: AgentCard,
+    Operation.GET_CONVERSATION: Conversation,
 }
 
 _ERRORS = {

@@ -33,7 +33,9 @@ from tailrace.streaming.a2a.errors import (
 from tailrace.streaming.a2a.models import A2AModel, AgentCard, Message, StreamResponse, Task
 from tailrace.streaming.a2a.requests import (
     CancelTaskRequest,
+    Conversation,
     DeleteTaskPushNotificationConfigRequest,
+    GetConversationRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
     ListTaskPushNotificationConfigsRequest,
@@ -46,6 +48,9 @@ from tailrace.streaming.a2a.requests import (
 from tailrace.streaming.a2a.v0_3 import DEFAULT_CONFIG_ID
 from tailrace.streaming.extension import extension_facts
 from tailrace.streaming.task import Event
+
+MAX_CONVERSATION = 1000
+"""Messages of a conversation that are given at once."""
 
 MAX_SEND_KEY_LENGTH = 256
 """Characters of what a caller names a message by."""
@@ -213,6 +218,9 @@ class Operations:
             return await self._engine.cancel_task(cast("CancelTaskRequest", request).id, caller.owner)
         if operation is Operation.GET_EXTENDED_CARD:
             return self._answer_extended_card(caller)
+        if operation is Operation.GET_CONVERSATION:
+            wanted = cast("GetConversationRequest", request)
+            return await self._answer_conversation(wanted, caller)
         return await self._answer_push(operation, request, caller)
 
     async def stream(
@@ -281,7 +289,14 @@ class Operations:
             raise ExtendedAgentCardNotConfiguredError
         return card
 
-    async def conversation(self, context_id: str, caller: Caller, limit: int = 1000) -> list[Message]:
+    async def _answer_conversation(self, wanted: GetConversationRequest, caller: Caller) -> Conversation:
+        length = MAX_CONVERSATION if wanted.history_length is None else wanted.history_length
+        said = await self.conversation(wanted.context_id, caller, min(length, MAX_CONVERSATION))
+        return Conversation(context_id=wanted.context_id, messages=tuple(said))
+
+    async def conversation(
+        self, context_id: str, caller: Caller, limit: int = MAX_CONVERSATION
+    ) -> list[Message]:
         """What was said in one of the caller's conversations: its newest messages, oldest first; none of an unknown one.
 
         Raises:

@@ -22,7 +22,9 @@ class Grpc10(GrpcVersion):
     version = "1.0"
     accepts = frozenset({"1.0"})
     descriptor: ClassVar[Any] = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]
-    operations: ClassVar[Mapping[str, Operation]] = {str(operation): operation for operation in Operation}
+    operations: ClassVar[Mapping[str, Operation]] = {
+        str(operation): operation for operation in Operation if operation is not Operation.GET_CONVERSATION
+    }
 
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
         """The message's counterpart in our model."""

@@ -87,6 +87,7 @@ ROUTES = (
     Route("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}", Operation.DELETE_PUSH_CONFIG),
     Route("GET", "/tasks/{id}", Operation.GET_TASK),
     Route("GET", "/extendedAgentCard", Operation.GET_EXTENDED_CARD),
+    Route("GET", "/conversations/{contextId}", Operation.GET_CONVERSATION),
 )
 
 # Those without a tenant come first: the others would match them too.

@@ -15,7 +15,7 @@ from tailrace.streaming.task import Event
 
 
 class Operation(StrEnum):
-    """What can be asked of an agent, under A2A 1.0's names."""
+    """What can be asked of an agent, under A2A 1.0's names; the last one is our extension's."""
 
     SEND_MESSAGE = "SendMessage"
     SEND_STREAMING_MESSAGE = "SendStreamingMessage"
@@ -28,6 +28,7 @@ class Operation(StrEnum):
     LIST_PUSH_CONFIGS = "ListTaskPushNotificationConfigs"
     DELETE_PUSH_CONFIG = "DeleteTaskPushNotificationConfig"
     GET_EXTENDED_CARD = "GetExtendedAgentCard"
+    GET_CONVERSATION = "GetConversation"
 
     @property
     def streams(self) -> bool:

@@ -93,6 +93,32 @@ class GetTaskRequest(A2AModel):
     tenant: Text = ""
 
 
+class GetConversationRequest(A2AModel):
+    """Parameters of GetConversation, an operation of the extension.
+
+    Attributes:
+        context_id: The conversation.
+        history_length: At most so many of the newest messages; 1,000 when None.
+    """
+
+    context_id: RequiredText
+    history_length: HistoryLength | None = None
+    tenant: Text = ""
+
+
+class Conversation(A2AModel):
+    """Result of GetConversation.
+
+    Attributes:
+        context_id: The conversation.
+        messages: What was said in it, as the agent is told it: the newest messages, oldest first; none of a
+            conversation that the caller does not have.
+    """
+
+    context_id: Text
+    messages: tuple[Message, ...] = ()
+
+
 class CancelTaskRequest(A2AModel):
     """Parameters of CancelTask."""
 

@@ -11,6 +11,7 @@ from tailrace.streaming.a2a.models import A2AModel, Message, Task
 from tailrace.streaming.a2a.requests import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
+    GetConversationRequest,
     GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
@@ -35,6 +36,7 @@ REQUESTS: Mapping[Operation, type[A2AModel]] = {
     Operation.LIST_PUSH_CONFIGS: ListTaskPushNotificationConfigsRequest,
     Operation.DELETE_PUSH_CONFIG: DeleteTaskPushNotificationConfigRequest,
     Operation.GET_EXTENDED_CARD: GetExtendedAgentCardRequest,
+    Operation.GET_CONVERSATION: GetConversationRequest,
 }
 """What each operation takes."""
 
