@@ -683,6 +683,27 @@ async def test_a_run_that_takes_too_long_is_a_time_out_and_nothing_else() -> Non
     assert_nothing_runs()
 
 
+async def test_a_task_that_is_cancelled_without_a_scope_ends_its_tools() -> None:
+    ended: list[str] = []
+
+    async def wait() -> None:
+        running.set_result(None)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("wait")
+
+    running = asyncio.get_running_loop().create_future()
+    async with Upstream(answer(calls=[("w", "wait", {})])) as upstream:
+        asked = asyncio.ensure_future(upstream.agent(wait).run("?"))
+        await running
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert ended == ["wait"]
+    assert_nothing_runs()
+
+
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "left"])
 async def test_a_stream_that_is_left_ends_its_request(close: bool) -> None:
     async with Upstream([*openai_stream(["Hel", "lo"], finish=None), Hang()]) as upstream:
