@@ -18,6 +18,7 @@ from tailrace.server.bindings.jsonrpc import JsonRpcBinding
 from tailrace.server.bindings.unknown_routes import answer_unknown_routes
 from tailrace.server.card import CardEndpoint
 from tailrace.server.engine import Engine
+from tailrace.server.facade import OpenAIFacade
 from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction
 from tailrace.server.limits import GatedModel, Limits, UpstreamGate
 from tailrace.server.offer import Offer
@@ -35,7 +36,8 @@ from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v1_0 import Version10
 from tailrace.streaming.agent import Agent
-from tailrace.streaming.tools import Tool, ToolFunction, Toolset
+from tailrace.streaming.tool_specs import parse_tools
+from tailrace.streaming.tools import Tool, Toolset
 from tailrace.streaming.trimming import TokenBudget, keep_all
 from tailrace.wrappers import ConfigurationError, providers
 from tailrace.wrappers.model import Model
@@ -203,10 +205,18 @@ def create_router(
         return {"status": "ok"}
 
     router.add_api_route("/", jsonrpc.handle, methods=["POST"])
+    if settings.openai_facade:
+        OpenAIFacade(operations, settings, asked, _names(settings)).add_to(router)
     # 0.3 first: its addresses would be those of a tenant named v1.
     for version in (VERSION_0_3, VERSION_1_0):
         HttpJsonBinding(operations, settings, asked, version).add_to(router)
     return router
+
+
+def _names(settings: Settings) -> tuple[str, ...]:
+    """What clients of OpenAI may call the agent: by its own name, or by its model's."""
+    model = (settings.model or "").partition(":")[2]
+    return tuple(dict.fromkeys(name for name in (settings.agent_name, model) if name))
 
 
 def _listed(setting: str) -> tuple[str, ...]:
@@ -302,12 +312,8 @@ def create_model(settings: Settings) -> Model:
     )
 
 
-def _tools(settings: Settings) -> list[Tool | Toolset | ToolFunction]:
-    if not settings.tools:
-        return []
-    from tailrace.streaming.tool_specs import parse_tools
-
-    tools: list[Tool | Toolset | ToolFunction] = []
+def _tools(settings: Settings) -> list[Tool | Toolset]:
+    tools: list[Tool | Toolset] = []
     for spec in settings.tools:
         parsed = parse_tools(spec)
         tools += parsed if isinstance(parsed, list) else [parsed]

@@ -1,10 +1,12 @@
 """The settings of a server: ``TAILRACE_…`` environment variables, a ``.env`` file, or arguments."""
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -12,7 +14,7 @@ from pydantic import (
     PositiveInt,
     SecretStr,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tailrace.streaming.agent import DEFAULT_MAX_ROUNDS
 from tailrace.streaming.tools import DEFAULT_TIMEOUT
@@ -29,6 +31,15 @@ def _check_grpc_url(value: str) -> str:
     return value
 
 
+def _read_list(value: object) -> object:
+    """One text, or a JSON list of them."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return cast("object", json.loads(value))  # what is wrong with it is a ValueError
+    return (value,) if value.strip() else ()
+
+
 class Settings(BaseSettings):
     """What an operator may set. Each field is read from ``TAILRACE_<NAME>``; arguments win over the environment.
 
@@ -40,7 +51,7 @@ class Settings(BaseSettings):
         base_url: Root of an API that is compatible with the provider's; the provider's own when None.
         api_key: The provider's key; its usual environment variable when None.
         instructions: The system message for every conversation.
-        tools: What the model may call, as `tailrace.streaming.tool_specs` says it; a JSON list in the environment.
+        tools: What the model may call, as `tailrace.streaming.tool_specs` says it; one, or several as a JSON list.
         tool_timeout: Seconds that a call of a tool may take which does not say so itself.
         max_rounds: Requests to the model that one turn may take.
         history_tokens: Tokens (estimated) of a conversation that are sent to the model at most, see
@@ -70,6 +81,9 @@ class Settings(BaseSettings):
             everything when empty.
         output_modes: Media types that the card says are given, separated by commas.
         openapi: Describe the addresses of HTTP+JSON at ``/openapi.json``.
+        openai_facade: Answer clients of OpenAI's APIs too, at ``/v1/chat/completions``, ``/v1/responses`` and
+            ``/v1/models``.
+        openai_user_is_key: Their member ``user`` names the conversation where nothing else in a request does.
         coalesce: ``read``: deltas that arrive with one read of the upstream become one event; ``none``: one
             event a delta.
         think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
@@ -115,7 +129,7 @@ class Settings(BaseSettings):
     base_url: str | None = None
     api_key: SecretStr | None = None
     instructions: str | None = None
-    tools: tuple[str, ...] = ()
+    tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
     tool_timeout: PositiveFloat = DEFAULT_TIMEOUT
     max_rounds: PositiveInt = DEFAULT_MAX_ROUNDS
     history_tokens: NonNegativeInt = 0
@@ -138,6 +152,8 @@ class Settings(BaseSettings):
     input_modes: str = ""
     output_modes: str = ""
     openapi: bool = False
+    openai_facade: bool = True
+    openai_user_is_key: bool = False
     coalesce: Literal["read", "none"] = "read"
     think_tags: bool = True
     connect_timeout: PositiveFloat = 10.0

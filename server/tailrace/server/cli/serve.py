@@ -59,6 +59,13 @@ def serve(
     instructions: Annotated[
         str | None, typer.Option(help="System message of every conversation. [TAILRACE_INSTRUCTIONS]")
     ] = None,
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What the model may call: MODULE:NAME, mcp:URL or 'mcp:COMMAND ARGUMENTS'; may be given several times. "
+            "[TAILRACE_TOOLS]"
+        ),
+    ] = None,
 ) -> None:
     """Serve a model as an A2A agent until interrupted.
 
@@ -74,6 +81,7 @@ def serve(
         store=store,
         allow_anonymous=allow_anonymous,
         instructions=instructions,
+        tools=tools,
     )
     _refuse_open_doors(settings)
     app = create_app(settings)
