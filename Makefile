@@ -23,7 +23,7 @@ demo: sync-local ## a real model behind an A2A server, in one command (ONCE=1: s
 test: sync-local ## every test, with coverage
 	$(RUN) pytest -n auto --dist worksteal --cov --cov-report=term $(ARGS)
 
-e2e: sync ## the official clients of every version and language against one running server
+e2e: sync-local ## the official clients of every version and language against one running server; the local model as an agent
 	$(UV) sync --frozen --quiet --project $(E2E)/sdk_0_3
 	$(if $(NODE),npm ci --prefix $(E2E)/javascript --ignore-scripts --no-audit --no-fund,@echo 'No Node 20 or newer: the JavaScript clients are left out.')
 	$(RUN) pytest tests/e2e -m "$(if $(NODE),,not node)" $(ARGS)

@@ -78,6 +78,14 @@ def card_at(url: str) -> AgentCard:
 
 
 @asynccontextmanager
+async def client_at(url: str) -> AsyncGenerator[Client]:
+    """The official client of an agent at an address."""
+    async with httpx.AsyncClient(timeout=60) as http:
+        async with ClientFactory(ClientConfig(httpx_client=http)).create(card_at(url + "/")) as client:
+            yield client
+
+
+@asynccontextmanager
 async def sdk_server(
     executor: AgentExecutor, store: TaskStore | None = None, **options: Any
 ) -> AsyncGenerator[SdkServer]:

@@ -5,7 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from tailrace.server.handlers import Handler, Item, Turn
-from tailrace.streaming.agent import Agent, AgentError
+from tailrace.streaming.agent import Agent, AgentError, open_calls
 from tailrace.streaming.conversation import results_message
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.output import OutputReader
@@ -72,7 +72,7 @@ class AgentHandler(Handler):
                         yield item
         except AgentError as given:
             error = given
-        for item in translator.close(error):
+        for item in translator.close(open_calls(folded), error):
             yield item
 
 

@@ -1,5 +1,6 @@
 """From an agent's turn to a task's updates: its responses one after the other, the results of tools, what was said."""
 
+from collections.abc import Sequence
 from uuid import uuid4
 
 from tailrace.streaming.agent import AgentError, Received, ResponseEnded, Step, ToolEnded
@@ -10,7 +11,7 @@ from tailrace.streaming.task import agent_message
 from tailrace.streaming.translator import ResponseTranslator
 from tailrace.streaming.turn import TurnAccumulator
 from tailrace.streaming.updates import Said, StatusUpdate, Update
-from tailrace.wrappers import Role
+from tailrace.wrappers import ContentPartToolCall, Role
 
 
 class TurnTranslator:
@@ -63,15 +64,18 @@ class TurnTranslator:
             items[-1:] = [*self._say(), items[-1]]
         return items
 
-    def close(self, error: AgentError | None = None) -> list[Update | Said]:
+    def close(
+        self, open_calls: Sequence[ContentPartToolCall] = (), error: AgentError | None = None
+    ) -> list[Update | Said]:
         """The turn is over; the very last update is the status that it ends with.
 
         Args:
+            open_calls: Those that the caller is to run.
             error: Why it came to no answer.
         """
         items = self._say()
         usage = self._folded.total_usage if self._round > 1 else None
-        ending = self._response.ending(self._folded.unanswered_calls, usage=usage)
+        ending = self._response.ending(open_calls, usage=usage)
         if error is not None:
             ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)), ending.metadata)
         elif self._reader is not None and ending.state is TaskState.COMPLETED:
