@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
 import pytest
 from pydantic import SecretStr
@@ -101,6 +102,34 @@ async def test_an_agent_that_is_restarted_between_two_turns_goes_on_with_the_con
     assert away["status"]["state"] == "TASK_STATE_FAILED"
     assert [each["role"] for each in asked] == ["user", "assistant", "user"]
     assert "Paris" in str(asked[1])
+
+
+async def test_an_answer_that_a_crash_interrupted_is_gone_on_with(tmp_path: Path) -> None:
+    scripted = Scripted()
+    async with serving(create_app(Settings(store="sqlite://"), handler=scripted)) as url:
+        options = in_front_of(url, tmp_path / "t.db")
+        with served(tmp_path / "first", *options) as server:
+            await server.ready()
+            task_ids: list[str] = []
+
+            def seen(events: list[tuple[int, dict[str, Any]]]) -> None:
+                if streamed_text(events) == "held":
+                    task_ids.append(events[0][1]["task"]["id"])
+                    server.kill()
+
+            async with Rpc(server.url) as rpc:
+                with pytest.raises(aiohttp.ClientError):
+                    await rpc.stream("SendStreamingMessage", message("hold"), seen=seen)
+        with served(tmp_path / "second", *options, TAILRACE_ON_ORPHAN="restart") as server:
+            await server.ready()
+            scripted.go_on.set()
+            async with Rpc(server.url) as rpc:
+                params = {"id": task_ids[0]}
+                events = await rpc.stream("SubscribeToTask", params, {"Last-Event-ID": "0"})
+                task = await rpc.result("GetTask", params)
+    assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert text_of(task) == "held"
+    assert len(scripted.turns) == 1, "the agent behind was not asked again"
 
 
 async def test_a_token_lets_the_server_in(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ class CuttingProxy:
             self._writers -= {writer, server_writer}
             writer.transport.abort()
             server_writer.transport.abort()
+        except OSError:
+            writer.transport.abort()  # the server is not there
         finally:
             self._pumps -= 1
             self._idle.set()

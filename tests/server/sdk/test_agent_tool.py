@@ -68,6 +68,18 @@ async def test_a_question_comes_back_and_the_next_message_answers_it():
     assert asked == answered != another
 
 
+async def test_calls_at_once_are_one_conversation():
+    scripted = Scripted()
+    async with serving(create_app(STORE, handler=scripted)) as url, RemoteAgent(url) as agent:
+        tool = AgentTool(agent, await agent.card())
+        await call(tool, "ask", "a")
+        async with anyio.create_task_group() as group:
+            for text in ("river", "brook"):
+                group.start_soon(call, tool, text, "a")
+    assert len({turn.context_id for turn in scripted.turns}) == 1
+    assert sorted(turn.number for turn in scripted.turns) == [1, 1, 2]
+
+
 async def test_files_and_data_are_json_and_thoughts_are_left_out():
     async def handle(turn: Turn) -> AsyncIterator[Item]:
         thought = {EXTENSION_URI: {"channel": "reasoning"}}

@@ -233,6 +233,11 @@ async def test_a_message_whose_fate_is_unknown_is_sent_again_only_under_its_name
             proxy.cut_after(10)  # in the middle of the answer's head
             assert shown(await ask(agent, "hello")) == "".join(PIECES)
             assert len(turns) == 1
+    async with serving(create_app(STORE, handler=Scripted())) as url, CuttingProxy(url) as proxy:
+        async with RemoteAgent(proxy.url, retry_delays=AT_ONCE) as agent:
+            await agent.card()
+            proxy.cut_after(10)
+            assert states(await ask(agent, "ask"))[-1] is TaskState.INPUT_REQUIRED
     async with sdk_agent(AgentExecutor(Scripted())) as url, CuttingProxy(url) as proxy:
         async with RemoteAgent(proxy.url, retry_delays=AT_ONCE) as agent:
             await agent.card()

@@ -202,6 +202,23 @@ async def test_an_agent_that_crashes_or_is_away_fails_the_task_in_a_line():
         assert task["metadata"][EXTENSION_URI]["error"]["type"] == "connection_failed"
 
 
+async def test_an_agent_that_was_away_is_told_later_what_was_said_and_nothing_about_itself():
+    scripted = Scripted()
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(create_app(STORE, handler=scripted)))
+        proxy = await stack.enter_async_context(CuttingProxy(url))
+        rpc = await stack.enter_async_context(fronted(proxy.url))
+        proxy.turn_to("http://127.0.0.1:1")
+        away = await send(rpc, "river")
+        proxy.turn_to(url)
+        back = await send(rpc, "brook", contextId=away["contextId"])
+    assert (state(away), state(back)) == ("failed", "completed")
+    told, _ = scripted.turns[0].message.parts
+    assert told.text is not None
+    assert "User: river" in told.text
+    assert "Agent" not in told.text
+
+
 async def test_what_arrived_before_an_agent_was_lost_is_kept():
     scripted = Scripted()
     async with AsyncExitStack() as stack:

@@ -89,7 +89,9 @@ class AgentTool(Tool):
         text = arguments.get("message")
         if not isinstance(text, str) or not text:
             raise ToolError("the arguments do not fit: message: a text is required")
-        context_id, task_id = self._places.pop(context.context_id, (context.context_id, ""))
+        context_id, task_id = self._places.get(context.context_id, (context.context_id, ""))
+        if task_id:
+            self._places[context.context_id] = (context_id, "")  # what it asks for is answered once
         message = Message(
             message_id=str(uuid4()),
             role=Role.USER,
@@ -113,6 +115,7 @@ class AgentTool(Tool):
     def _remember(self, conversation: str, relay: Relay, *, waits: bool) -> None:
         if not conversation:
             return
+        self._places.pop(conversation, None)
         self._places[conversation] = (relay.context_id or conversation, relay.task_id if waits else "")
         while len(self._places) > MAX_CONVERSATIONS:
             self._places.popitem(last=False)

@@ -36,6 +36,9 @@ from tailrace.wrappers import Role as SpeakerRole
 RemoteEvent = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 """One event of a remote agent."""
 
+UNSAID = "-"
+"""Stands for the id of a task or a context that an event of the remote does not say."""
+
 _OF_THE_REMOTE = ("number", "received", "dialect")
 """Facts of the extension that are about the remote's own log, and would be wrong about ours."""
 
@@ -110,7 +113,7 @@ class Relay:
             message = None
         elif message is None and ending.state in _WORDS:
             message = agent_message(_WORDS[ending.state])
-        self._asked = message
+        self._asked = message if failure is None else None
         return [*updates, StatusUpdate(ending.state, message, ending.metadata)]
 
     @property
@@ -124,8 +127,10 @@ class Relay:
         return self._words
 
     def _take_ids(self, task_id: str, context_id: str) -> None:
-        self.task_id = task_id or self.task_id
-        self.context_id = context_id or self.context_id
+        if task_id not in ("", UNSAID):
+            self.task_id = task_id
+        if context_id not in ("", UNSAID):
+            self.context_id = context_id
 
     def _renamed(self, artifact: Artifact) -> Artifact:
         if not self._suffix:

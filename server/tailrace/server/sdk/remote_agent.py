@@ -23,7 +23,7 @@ import httpx
 from a2a.types import a2a_pb2
 
 from tailrace.server.sdk.agent_cards import BINDINGS, CARD_PATHS, RemoteCard, credentials, read_card
-from tailrace.server.sdk.relay import RemoteEvent
+from tailrace.server.sdk.relay import UNSAID, RemoteEvent
 from tailrace.server.sdk.remote_calls import RemoteCalls, named_errors, new_transport
 from tailrace.server.sdk.types import to_sdk
 from tailrace.streaming.a2a.models import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -248,9 +248,7 @@ class RemoteAgent:
             else:
                 reading = self._follow_copies(card, position)
 
-    async def _send(
-        self, card: RemoteCard, sent: "_Sent", position: "_Position"
-    ) -> AsyncGenerator[RemoteEvent]:
+    def _send(self, card: RemoteCard, sent: "_Sent", position: "_Position") -> AsyncGenerator[RemoteEvent]:
         position.waits_now = not card.streaming
         request = a2a_pb2.SendMessageRequest(message=to_sdk(sent.message, a2a_pb2.Message))
         if sent.metadata:
@@ -261,15 +259,13 @@ class RemoteAgent:
         headers = {"a2a-extensions": ", ".join(extensions)} if extensions else {}
         if card.numbered:
             headers["idempotency-key"] = sent.key
-        async for event in self._events(request, headers, position):
-            yield event
+        return self._events(request, headers, position)
 
-    async def _resume(self, position: "_Position") -> AsyncGenerator[RemoteEvent]:
+    def _resume(self, position: "_Position") -> AsyncGenerator[RemoteEvent]:
         """What came after the last event that was received, which the agent numbers."""
         position.waits_now = False
         request = a2a_pb2.SubscribeToTaskRequest(id=position.task_id)
-        async for event in self._events(request, {"last-event-id": position.last_id}, position):
-            yield event
+        return self._events(request, {"last-event-id": position.last_id}, position)
 
     async def _follow_copies(self, card: RemoteCard, position: "_Position") -> AsyncGenerator[RemoteEvent]:
         """The task by full copies of it.
@@ -314,7 +310,7 @@ class RemoteAgent:
 
     async def _copies(self, position: "_Position") -> list[TaskArtifactUpdateEvent]:
         task = await self.get_task(position.task_id)
-        context_id = task.context_id or "-"
+        context_id = task.context_id or UNSAID
         return [
             TaskArtifactUpdateEvent(task_id=task.id, context_id=context_id, artifact=artifact)
             for artifact in task.artifacts
@@ -419,7 +415,7 @@ class _Position:
             known, self._last_task = self._last_task, event
             return event != known
         else:
-            if event.task_id != "-":
+            if event.task_id != UNSAID:
                 self.task_id = event.task_id
             if isinstance(event, TaskStatusUpdateEvent):
                 self._take_state(event.status.state, waits_now=True)

@@ -21,7 +21,7 @@ from google.protobuf.json_format import ParseError
 from pydantic import ValidationError
 
 from tailrace.server.sdk.agent_cards import RemoteCard
-from tailrace.server.sdk.relay import RemoteEvent
+from tailrace.server.sdk.relay import UNSAID, RemoteEvent
 from tailrace.server.sdk.types import from_sdk, to_json
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.models import (
@@ -286,8 +286,8 @@ def _mended(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         _mend_artifact(artifact)
     if kind != "task":
         # An event of 0.3 may say only one of the two; what is not said is not used either.
-        fields.setdefault("taskId", "-")
-        fields.setdefault("contextId", "-")
+        fields.setdefault("taskId", UNSAID)
+        fields.setdefault("contextId", UNSAID)
     return fields
 
 

@@ -76,13 +76,14 @@ class RemoteAgentHandler(Handler):
                 begun = place.begun
             relay = Relay(artifacts, suffix=f"-turn-{begun}" if begun > 1 else "")
             message = _to_send(turn, place, () if place is not None else before)
+            metadata = _request_metadata(turn)
             answer = self._agent.answer(
                 message,
-                metadata=_request_metadata(turn),
+                metadata=metadata,
                 accepted_output_modes=turn.accepted_output_modes,
                 extensions=turn.extensions,
                 # The same after a restart: an agent that knows it by its name goes on with the task that it began.
-                key=str(uuid5(NAMESPACE_URL, f"{turn.task_id}/{turn.number}/{turn.message.message_id}")),
+                key=_name_of(turn, message, metadata),
             )
             async with self._gate.call(), answer as events:
                 async for event in events:
@@ -101,7 +102,8 @@ class RemoteAgentHandler(Handler):
             known = msgspec.structs.replace(known, task_id=relay.task_id, task=turn.task_id, begun=begun)
         # An agent that nothing was heard of knows nothing of the conversation either.
         facts = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
-        yield Said(relay.said(facts))
+        if facts or relay.artifacts:
+            yield Said(relay.said(facts))
         yield ending
 
     async def _waiting_task(self, place: "_Place", turn: Turn) -> tuple["_Place", tuple[Artifact, ...]]:
@@ -166,6 +168,12 @@ def _request_metadata(turn: Turn) -> Mapping[str, Any]:
     asked = extension_facts(turn.facts.to_metadata())
     metadata = without_facts(turn.metadata, "idempotencyKey")
     return with_extension_facts(metadata, **asked) if asked else metadata
+
+
+def _name_of(turn: Turn, message: Message, metadata: Mapping[str, Any]) -> str:
+    """The name of a request, the same for one that is the same."""
+    request = [turn.task_id, turn.number, message.to_dict(), metadata, turn.accepted_output_modes]
+    return str(uuid5(NAMESPACE_URL, json.dumps(request, sort_keys=True)))
 
 
 def _failed_for(error: UpstreamError) -> StatusUpdate:
