@@ -289,7 +289,7 @@ async def test_an_answer_that_was_to_be_json_is_data_too_and_its_text_streams() 
     assert artifacts_of(task) == {"text": ['{"n": 4}'], "output": [{"n": 4}]}
     assert request["response_format"]["json_schema"]["schema"] == schema
     assert state_of(wrong) == "FAILED"
-    assert "'four' is not of type 'integer'" in wrong["status"]["message"]["parts"][0]["text"]
+    assert '"four" is not of type "integer"' in wrong["status"]["message"]["parts"][0]["text"]
     assert artifacts_of(wrong) == {"text": ['{"n": "four"}']}
 
 

@@ -5,20 +5,16 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-import jsonschema
-import jsonschema.exceptions
-import jsonschema.validators
+import jsonschema_rs
 import pydantic
-import referencing
-import referencing.exceptions
 from pydantic.json_schema import GenerateJsonSchema
 
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.loose_json import read_json
 from tailrace.wrappers.options import OutputFormat
 
-# Without it a reference to another address would be fetched.
-_OFFLINE: referencing.Registry[Any] = referencing.Registry()
+_PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
+"""A caller's pattern may be made so that it takes for ever."""
 
 _FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n\s*```\s*", re.DOTALL | re.IGNORECASE)
 
@@ -116,23 +112,18 @@ class OutputReader:
         """
         if form.schema_ is None:
             return cls(form, _any_object)
-        kind = jsonschema.validators.validator_for(form.schema_, default=jsonschema.Draft202012Validator)
         try:
-            kind.check_schema(form.schema_)
-        except jsonschema.SchemaError as error:
-            raise ValueError(f"the output's schema is no JSON schema: {error.message}") from None
-        validator = kind(form.schema_, registry=_OFFLINE)
+            validator = jsonschema_rs.validator_for(
+                form.schema_, pattern_options=_PATTERNS, retriever=_fetch_nothing
+            )
+        except ValueError as error:
+            raise ValueError(f"the output's schema is no JSON schema: {_said(error)}") from None
 
         def validate(value: Any) -> object:
-            try:
-                problem = cast("Any", jsonschema.exceptions).best_match(validator.iter_errors(value))
-            except referencing.exceptions.Unresolvable as error:
-                raise ValueError(f"the schema refers to {error.ref}, which is not in it") from None
-            except (RecursionError, re.error) as error:
-                raise ValueError(f"the schema cannot be held against it: {error}") from None
+            problem = next(validator.iter_errors(value), None)
             if problem is not None:
-                where = problem.json_path.removeprefix("$").lstrip(".")
-                raise ValueError(f"{where}: {problem.message}" if where else problem.message)
+                where = ".".join(map(str, problem.instance_path))
+                raise ValueError(f"{where}: {_said(problem)}" if where else _said(problem))
             return value
 
         return cls(form, validate)
@@ -152,6 +143,15 @@ class OutputReader:
             return self._validate(value)
         except ValueError as error:
             raise ValueError(f"the answer is not of the form that was asked for: {error}") from None
+
+
+def _fetch_nothing(uri: str) -> Any:
+    raise ValueError(f"it refers to {uri}, which is not in it")
+
+
+def _said(error: Exception) -> str:
+    """What is wrong, in one line; the rest shows schema and value."""
+    return str(getattr(error, "message", error)).partition("\n")[0]
 
 
 def _any_object(value: object) -> dict[str, Any]:
