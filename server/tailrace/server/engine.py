@@ -23,9 +23,9 @@ from tailrace.server.live import LiveTask, Reply, Subscription, Waiting
 from tailrace.server.messages import (
     check_message,
     check_request,
-    check_results,
     ends_in_round,
     rounds_behind,
+    with_tools_named,
 )
 from tailrace.server.push import PushNotifier
 from tailrace.server.registry import TaskRegistry
@@ -261,7 +261,7 @@ class Engine:
             live = await self._tasks.find(message.task_id, owner)
             webhooks = await self._webhooks(live, request, spoken)
             return await self._follow_up(live, request, message, webhooks, extensions, named)
-        check_results(message, None)
+        message = with_tools_named(message, None, preceding)
         context_id = message.context_id or str(uuid4())
         task_id = scoped_id(message.task_id, owner)
         record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=named_in)
@@ -415,6 +415,7 @@ class Engine:
         """A further message of a task: its turn comes at once, or when those before it are done."""
         await self._check_conversation(live)
         self._check_follow_up(live, message)
+        message = with_tools_named(message, live.record.status)
         place = self._admit(live)
         record = live.record
         message = record.receive(message)
@@ -444,7 +445,6 @@ class Engine:
             raise UnsupportedOperationError(
                 f"the task is over ({live.record.state}); send a message without taskId to go on in its context"
             )
-        check_results(message, live.record.status)
         if len(live.waiting) >= MAX_WAITING:
             raise UnsupportedOperationError(
                 f"{MAX_WAITING} messages to the task wait for their turn already; send this one when it has answered"

@@ -1,6 +1,7 @@
 """What is said in a task: what a caller may say, and what a handler has said without saying so."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 from uuid import uuid4
 
 from tailrace.streaming.a2a.errors import InvalidParamsError
@@ -11,8 +12,10 @@ from tailrace.streaming.extension import EXTENSION_URI, extension_facts, with_ex
 from tailrace.streaming.output import OutputReader
 from tailrace.streaming.request_facts import RequestFacts, read_request_facts
 from tailrace.streaming.task import TaskRecord
+from tailrace.wrappers import ContentPartToolCall, History
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
+from tailrace.wrappers.tool_ids import unmatched_tools
 
 MAX_CONTEXT_ID_LENGTH = 256
 """Characters of a context id that a caller makes; every event of its tasks repeats it."""
@@ -64,21 +67,24 @@ def rounds_behind(said: Sequence[Message]) -> int:
     return sum(message.role is Role.AGENT for message in said[begun + 1 :])
 
 
-def check_results(message: Message, status: TaskStatus | None) -> None:
-    """Refuse results that answer nothing.
+def with_tools_named(
+    message: Message, status: TaskStatus | None, preceding: Sequence[Message] = ()
+) -> Message:
+    """The message of a caller with the name of its tool in every result, which may leave it out.
 
     Args:
-        message: Of a caller.
+        message: May hold results.
         status: Of the task that it goes on with; None where it begins one.
+        preceding: What was said before it, where it begins a task in a conversation that the caller tells.
 
     Raises:
         InvalidParamsError: A result is for no call that the task waits for, or for one that another answers too.
     """
     answered = [result.id for result in to_common_message(message).tool_results]
     if not answered:
-        return
+        return message
     asked = status.message if status is not None and status.state.interrupted else None
-    calls = to_common_message(asked).tool_calls if asked is not None else ()
+    calls = to_common_message(asked).tool_calls if asked is not None else _unanswered_calls(preceding)
     open_ids = [call.id for call in calls]
     for call_id in answered:
         if call_id in open_ids:
@@ -91,6 +97,26 @@ def check_results(message: Message, status: TaskStatus | None) -> None:
                 f"message: no call {call_id!r} waits for a result (taskId names the task that asked for it); "
                 f"calls that wait here: {waited}"
             )
+    names = {call.id: call.name for call in calls}
+    return message.model_copy(update={"parts": tuple(_with_names(part, names) for part in message.parts)})
+
+
+def _with_names(part: Part, names: Mapping[str, str]) -> Part:
+    if not isinstance(part.data, dict):
+        return part
+    data = cast("dict[str, Any]", part.data)
+    results = data.get("tool_results")
+    if not isinstance(results, list):
+        return part
+    entries = cast("list[dict[str, Any]]", results)
+    named = [{"name": names[entry["call_id"]], **entry} for entry in entries]
+    return part.model_copy(update={"data": {**data, "tool_results": named}})
+
+
+def _unanswered_calls(said: Sequence[Message]) -> Sequence[ContentPartToolCall]:
+    history = History(conversation=tuple(map(to_common_message, said)))
+    parts = (history.conversation[each.message].content[each.part] for each in unmatched_tools(history).calls)
+    return [part for part in parts if isinstance(part, ContentPartToolCall)]
 
 
 def said_in_artifacts(
