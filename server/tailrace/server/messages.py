@@ -102,9 +102,10 @@ def with_tools_named(
 
 
 def _with_names(part: Part, names: Mapping[str, str]) -> Part:
-    if not isinstance(part.data, dict):
+    value: object = part.data
+    if not isinstance(value, dict):
         return part
-    data = cast("dict[str, Any]", part.data)
+    data = cast("dict[str, Any]", value)
     results = data.get("tool_results")
     if not isinstance(results, list):
         return part
