@@ -161,41 +161,46 @@ def test_statuses_keep_their_facts_but_not_those_of_the_remotes_log():
     assert completed.message.parts[0].text == "done"
 
 
-def test_what_was_said_holds_each_call_once_and_marks_what_the_remote_ran():
-    def calls(*ids: str) -> Part:
-        return Part(data={"tool_calls": [{"call_id": each, "name": "f", "arguments": {}} for each in ids]})
+def test_what_was_said_stands_in_rounds_and_holds_each_call_once():
+    def calls(*ids: str, **members: str) -> Part:
+        listed: list[dict[str, Any]] = [
+            {"call_id": each, "name": "f", "arguments": {}, **members} for each in ids
+        ]
+        return Part(data={"tool_calls": listed})
 
-    def artifact(channel: str, *parts: Part) -> TaskArtifactUpdateEvent:
+    def result(of: str) -> Part:
+        return Part(data={"tool_results": [{"call_id": of, "name": "f", "output": "x"}]})
+
+    def artifact(channel: str, *parts: Part, number: int = 1) -> TaskArtifactUpdateEvent:
         facts = {EXTENSION_URI: {"channel": channel}}
-        made = Artifact(artifact_id=channel, parts=parts, metadata=facts)
+        made = Artifact(artifact_id=f"{channel}-{number}", parts=parts, metadata=facts)
         return TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=made)
 
-    result = Part(data={"tool_results": [{"call_id": "1", "name": "f", "output": "x"}]})
     asked = Message(message_id="q", role=Role.AGENT, parts=(calls("2"),))
     relay = Relay()
     events = [
         artifact("reasoning", Part(text="hm")),
         artifact("text", Part(text="let me see")),
-        artifact("tool_call", Part(text='{"half'), calls("1", "2")),
-        artifact("tool_result", result),
+        artifact("tool_call", Part(text='{"half'), calls("1")),
+        artifact("tool_result", result("1")),
+        artifact("text", Part(text="and now"), number=2),
+        artifact("tool_call", calls("s", kind="server"), result("s"), calls("2"), number=2),
         artifact("data", Part(data={"tool_calls": [{"no": "call"}]})),
+        artifact("output", Part(data={"a": 1})),
         status(TaskState.INPUT_REQUIRED, asked),
     ]
     relayed(relay, events)
-    said = to_common_message(relay.said({"k": 1}))
-    assert [part.type for part in said.content] == [
-        "reasoning",
-        "text",
-        "tool_call",
-        "tool_call",
-        "tool_result",
-        "data",
+    said = [to_common_message(message) for message in relay.said({"k": 1})]
+    assert [(str(message.role), [part.type for part in message.content]) for message in said] == [
+        ("model", ["reasoning", "text", "tool_call"]),
+        ("tool", ["tool_result"]),
+        ("model", ["text", "tool_call", "tool_result", "tool_call", "data"]),
     ]
-    assert [(call.id, call.kind) for call in said.tool_calls] == [("1", "server"), ("2", "function")]
-    assert said.metadata == {"k": 1}
+    assert [message.metadata.get("k") for message in said] == [None, None, 1]
 
 
 def test_an_answer_of_nothing_was_said_too():
     relay = Relay()
     relayed(relay, [status(TaskState.COMPLETED)])
-    assert to_common_message(relay.said()).content == ()
+    [said] = relay.said()
+    assert to_common_message(said).content == ()

@@ -13,8 +13,10 @@ from a2a.types import AgentCard
 from support.agents import Scripted
 from support.proxy import CuttingProxy
 from support.remote_agents import Saying, agent_says, says, sdk_agent, sdk_card
+from support.rounds import answer
 from support.rpc import Rpc, message, streamed_text, text_of
 from support.serving import serving
+from support.upstream import ScriptedUpstream
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.handlers import Item
 from tailrace.server.limits import UpstreamGate
@@ -400,3 +402,49 @@ async def test_a_task_of_several_turns_keeps_what_each_made():
         asked = await send(rpc, "ask")
         second = await send(rpc, "river", taskId=asked["id"])
         assert text_of(second) == "river"
+
+
+# --- a model of ours behind a server of ours behind a server of ours ------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["", "/.well-known/agent.json"])
+async def test_tools_of_the_caller_reach_the_model_and_its_facts_the_caller(path: str):
+    asks = answer("I look.", calls=[("c1", "weather", {"city": "Rome"})], finish="tool_calls", reasoning="hm")
+    tool: dict[str, Any] = {"name": "weather", "description": "Now.", "parameters": {"type": "object"}}
+    asked = message("How is Rome?")
+    asked["metadata"] = {EXTENSION_URI: {"tools": [tool], "temperature": 0}}
+    async with ScriptedUpstream(asks, answer("Sunny.")) as upstream:
+        settings = Settings.model_validate(
+            {"store": "sqlite://", "model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
+        )
+        async with serving(create_app(settings)) as url, fronted(url + path) as rpc, Rpc(url) as direct:
+            events = await rpc.stream("SendStreamingMessage", asked)
+            waiting = events[-1][1]["statusUpdate"]
+            [part] = waiting["status"]["message"]["parts"]
+            [call] = part["data"]["tool_calls"]
+            results = [
+                {"data": {"tool_results": [{"call_id": call["call_id"], "name": "weather", "output": "sun"}]}}
+            ]
+            done = await send(rpc, "", taskId=waiting["taskId"], parts=results)
+            there = (await direct.result("ListTasks", {"includeArtifacts": True}))["tasks"]
+            heard, kept = [await conversation(each, done["contextId"]) for each in (rpc, direct)]
+        first, second = [(await upstream.received(at)).json for at in (0, 1)]
+    assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    assert waiting["metadata"][EXTENSION_URI]["usage"]["totalTokens"] == 15
+    assert [each["function"]["name"] for each in first["tools"]] == ["weather"]
+    assert first["temperature"] == 0
+    assert [each["role"] for each in second["messages"]] == ["user", "assistant", "tool"]
+    assert second["tools"] == first["tools"]
+    assert state(done) == "completed"
+    [task] = there
+    assert [_without_ids(artifact) for artifact in done["artifacts"]] == [
+        _without_ids(artifact) for artifact in task["artifacts"]
+    ]
+    assert {artifact["artifactId"] for artifact in done["artifacts"]} >= {"text", "reasoning", "tool-call-1"}
+    assert heard == kept
+
+
+async def conversation(rpc: Rpc, context_id: str) -> list[tuple[str, Any]]:
+    """Who said what; how the model's provider names its thoughts is no business of ours."""
+    said = (await rpc.result("GetConversation", {"contextId": context_id}))["messages"]
+    return [(each["role"], [{**part, "metadata": None} for part in each["parts"]]) for each in said]

@@ -30,6 +30,8 @@ DEFAULT_TIMEOUT = 600.0
 MAX_CONVERSATIONS = 10_000
 """Conversations of which is remembered what the remote waits for; those left alone the longest are forgotten."""
 
+_NO_ANSWER = ("reasoning", "tool_call", "tool_result", "output")  # a value of the last is in the text, too
+
 _PARAMETERS = {
     "type": "object",
     "properties": {
@@ -180,7 +182,7 @@ def _parts(artifacts: Sequence[Artifact]) -> list[Part]:
     parts: list[Part] = []
     for artifact in artifacts:
         facts = extension_facts(artifact.metadata)
-        if facts.get("choice") or facts.get("channel") in ("reasoning", "tool_call", "tool_result"):
+        if facts.get("choice") or facts.get("channel") in _NO_ANSWER:
             continue
         parts += [part for part in artifact.parts if part.text != ""]
     return parts

@@ -18,7 +18,7 @@ from tailrace.streaming.a2a.models import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from tailrace.streaming.conversation import to_a2a_message, to_common_message
+from tailrace.streaming.conversation import results_message, to_a2a_message, to_common_message
 from tailrace.streaming.extension import extension_facts, with_extension_facts, without_extension_facts
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import agent_message
@@ -205,18 +205,20 @@ class Relay:
 
     # --- the conversation ---------------------------------------------------------------------------------------
 
-    def said(self, metadata: Mapping[str, Any] | None = None) -> Message:
-        """What the agent said in this answer, as one message: its artifacts, and what came with the last status.
+    def said(self, metadata: Mapping[str, Any] | None = None) -> list[Message]:
+        """What was said in this answer: the agent's artifacts and what came with its last status, round by round.
+
+        The results of tools that ran at the remote stand between the agent's messages, as those of our own agents do.
 
         Args:
-            metadata: Of the message.
+            metadata: Of the agent's last message.
         """
         content: list[ContentPart] = []
         for artifact in self.artifacts:
             facts = extension_facts(artifact.metadata)
             channel = facts.get("channel")
-            if facts.get("choice"):
-                continue  # of several choices, the conversation goes on from the first
+            if facts.get("choice") or channel == "output":
+                continue  # of several choices, the conversation goes on from the first; a value is in the text, too
             for item in _content_of(artifact.parts):
                 if channel in ("tool_call", "tool_result") and not isinstance(item, _TOOL_PARTS):
                     continue  # arguments that did not become a call
@@ -225,10 +227,15 @@ class Relay:
                 content.append(item)
         if self._asked is not None:
             content += _content_of(self._asked.parts)
-        message = CommonMessage(
-            role=SpeakerRole.MODEL, content=tuple(_each_call_once(content)), metadata=dict(metadata or {})
-        )
-        return to_a2a_message(message, message_id=str(uuid4()))
+        messages = _in_rounds(_each_once(content))
+        last = max(at for at, message in enumerate(messages) if message.role is SpeakerRole.MODEL)
+        messages[last] = messages[last].model_copy(update={"metadata": dict(metadata or {})})
+        return [
+            to_a2a_message(message, message_id=str(uuid4()))
+            if message.role is SpeakerRole.MODEL
+            else results_message(message)
+            for message in messages
+        ]
 
 
 class _Copy:
@@ -318,19 +325,29 @@ def _in_a_message(part: Part) -> Message:
     return Message(message_id="-", role=Role.AGENT, parts=(part,))
 
 
-def _each_call_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
-    """Tool calls and results without repeats: a call stands in its artifact, and again in the status that asks for it.
-
-    A call that is answered was the remote's to run: nobody here has to know the tool.
-    """
-    content = tuple(content)
-    answered = {item.id for item in content if isinstance(item, ContentPartToolResult)}
+def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
+    """Content without repeats of calls and results: a call stands in its artifact, and in the status that asks for it."""
     seen: set[tuple[type, str]] = set()
     for item in content:
         if isinstance(item, _TOOL_PARTS):
             if (type(item), item.id) in seen:
                 continue
             seen.add((type(item), item.id))
-            if isinstance(item, ContentPartToolCall) and item.id in answered:
-                item = item.model_copy(update={"kind": "server"})
         yield item
+
+
+def _in_rounds(content: Iterable[ContentPart]) -> list[CommonMessage]:
+    """Content as messages of the agent, and of the results that each of them was given; at least one of the agent."""
+    rounds: list[tuple[SpeakerRole, list[ContentPart]]] = [(SpeakerRole.MODEL, [])]
+    elsewhere: set[str] = (
+        set()
+    )  # calls that the remote's own provider ran: their results are part of the answer
+    for item in content:
+        if isinstance(item, ContentPartToolCall) and item.kind == "server":
+            elsewhere.add(item.id)
+        is_result = isinstance(item, ContentPartToolResult) and item.id not in elsewhere
+        role = SpeakerRole.TOOL if is_result else SpeakerRole.MODEL
+        if role is not rounds[-1][0]:
+            rounds.append((role, []))
+        rounds[-1][1].append(item)
+    return [CommonMessage(role=role, content=tuple(items)) for role, items in rounds]

@@ -103,7 +103,8 @@ class RemoteAgentHandler(Handler):
         # An agent that nothing was heard of knows nothing of the conversation either.
         facts = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
         if facts or relay.artifacts:
-            yield Said(relay.said(facts))
+            for message in relay.said(facts):
+                yield Said(message)
         yield ending
 
     async def _waiting_task(self, place: "_Place", turn: Turn) -> tuple["_Place", tuple[Artifact, ...]]:
