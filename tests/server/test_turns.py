@@ -9,12 +9,12 @@ import pytest
 
 from tailrace.server.engine import MAX_RESTARTS, MAX_WAITING, Engine
 from tailrace.server.handlers import FunctionHandler, HandlerFunction, Turn
+from tailrace.server.limits import RateLimitError
 from tailrace.server.live import Subscription
 from tailrace.server.operations import Caller, Operations
 from tailrace.server.store import Store
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.dialect import Operation
-from tailrace.streaming.a2a.errors import UnsupportedOperationError
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.extension import EXTENSION_URI
@@ -170,7 +170,7 @@ async def test_no_more_than_so_many_messages_wait() -> None:
         await desk.until(lambda: len(desk.turns) == 1)
         for number in range(MAX_WAITING):
             await send(engine, f"more {number}", task_id=first.task_id)
-        with pytest.raises(UnsupportedOperationError, match=f"{MAX_WAITING} messages"):
+        with pytest.raises(RateLimitError, match=f"{MAX_WAITING} messages"):
             await send(engine, "too many", task_id=first.task_id)
         task = await engine.get_task(first.task_id)
         assert len(task.history) == 1 + MAX_WAITING

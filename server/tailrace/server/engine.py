@@ -18,7 +18,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from tailrace.server.handlers import Handler
-from tailrace.server.limits import OverloadedError, Place, Quota
+from tailrace.server.limits import OverloadedError, Place, Quota, RateLimitError
 from tailrace.server.live import LiveTask, Reply, Subscription, Waiting
 from tailrace.server.messages import (
     check_message,
@@ -208,11 +208,11 @@ class Engine:
 
         Raises:
             TaskNotFoundError: The message names a task that the caller has none of.
-            UnsupportedOperationError: That task is over, or too many messages to it wait already.
+            UnsupportedOperationError: That task is over.
             PushNotificationNotSupportedError: The request brings a webhook, and nobody tells webhooks.
             InvalidParamsError: The message names a task and a conversation that it does not belong to, or the
                 request brings a webhook that cannot be called, or another message was named by ``send_key``.
-            RateLimitError: The caller has all the tasks worked on that it may.
+            RateLimitError: The caller has all the tasks worked on that it may, or too many messages to this one wait.
             OverloadedError: There are too many of all callers, or the server is stopping.
             StoreError: Nothing can be kept at present.
         """
@@ -446,8 +446,10 @@ class Engine:
                 f"the task is over ({live.record.state}); send a message without taskId to go on in its context"
             )
         if len(live.waiting) >= MAX_WAITING:
-            raise UnsupportedOperationError(
-                f"{MAX_WAITING} messages to the task wait for their turn already; send this one when it has answered"
+            raise RateLimitError(
+                f"{MAX_WAITING} messages to the task wait for their turn already; send this one when it has answered",
+                limit="waiting_messages",
+                allowed=MAX_WAITING,
             )
 
     def _admit(self, live: LiveTask) -> Place:

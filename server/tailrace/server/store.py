@@ -13,7 +13,6 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tailrace.server.stores.database import Database, parse_url
-from tailrace.server.stores.postgresql import PostgresqlDatabase
 from tailrace.server.stores.records import (
     EventsDropped,
     PushConfig,
@@ -278,6 +277,9 @@ def _database(url: str) -> Database:
         case "sqlite":
             return SqliteDatabase(parsed)
         case "postgresql" | "postgres":
+            # Here, since it brings SQLAlchemy's asyncio layer with it, which nobody else needs.
+            from tailrace.server.stores.postgresql import PostgresqlDatabase
+
             return PostgresqlDatabase(parsed)
         case other:
             raise ConfigurationError(
