@@ -319,6 +319,18 @@ async def test_a_card_that_cannot_be_had_is_said_in_a_line(
     assert words in str(caught.value)
 
 
+async def test_an_agent_that_is_away_over_grpc():
+    grpc = {"url": "127.0.0.1:1", "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+    card = json_answer({**_CARD, "supportedInterfaces": [grpc]})
+    async with ScriptedUpstream(card) as upstream, RemoteAgent(_root(upstream), retry_delays=()) as agent:
+        with pytest.raises(UpstreamError) as caught:
+            await ask(agent, "hello")
+        assert caught.value.fault is UpstreamFault.CONNECTION
+        with pytest.raises(UpstreamError) as caught:
+            await agent.get_task("t")
+        assert caught.value.fault is UpstreamFault.CONNECTION
+
+
 async def test_an_agent_that_is_away_and_a_url_that_is_none():
     async with RemoteAgent("127.0.0.1:1") as agent:
         with pytest.raises(UpstreamError) as caught:

@@ -25,6 +25,7 @@ from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelt
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.task import agent_message
+from tailrace.streaming.updates import Said
 
 STORE = Settings(store="sqlite://")
 AT_ONCE = (0.0,) * 5
@@ -335,6 +336,7 @@ class ToolAsking:
         call = Part(data={"tool_calls": calls})
         yield ArtifactUpdate(Artifact(artifact_id="said", parts=(Part(text="Let me see."),)))
         asked = Message(message_id="q", role=Role.AGENT, parts=(call,))
+        yield Said(asked.model_copy(update={"parts": (Part(text="Let me see."), call)}))
         yield StatusUpdate(TaskState.INPUT_REQUIRED, asked)
 
 
@@ -381,6 +383,42 @@ async def test_a_conversation_that_the_remote_does_not_know_is_told_to_it(tmp_pa
     assert asked.text == "brook"
     assert state(second) == "completed"
     assert [part.text for part in scripted.turns[1].message.parts] == ["pond"]
+
+
+async def test_what_is_told_later_has_tools_files_and_data_in_it(tmp_path: Path):
+    settings = Settings(store=f"sqlite:///{tmp_path}/front.db")
+    scripted = Scripted()
+    async with serving(create_app(settings, handler=ToolAsking())) as url, Rpc(url) as rpc:
+        file = {"raw": "eA==", "filename": "a.png", "mediaType": "image/png"}
+        asked = await send(rpc, "", parts=[{"text": "weather?"}, file, {"data": {"k": 1}}])
+        results = [{"data": {"tool_results": [{"call_id": "c1", "name": "weather", "output": {"sun": 1}}]}}]
+        await send(rpc, "", taskId=asked["id"], parts=results)
+    async with serving(create_app(STORE, handler=scripted)) as url, fronted(url, settings) as rpc:
+        await send(rpc, "river", contextId=asked["contextId"])
+    told, _ = scripted.turns[0].message.parts
+    assert told.text is not None
+    assert told.text.split("\n\n")[1:-2] == [
+        "User: weather?",
+        "User: [file a.png]",
+        'User: {"k": 1}',
+        "Agent: Let me see.",
+        'Agent calls the tool weather: {"city": "Rome"}',
+        'The tool weather answers: {"sun": 1}',
+        "Agent: {'sun': 1}",
+    ]
+
+
+async def test_a_task_that_does_not_wait_any_more_is_followed_by_another():
+    scripted = Scripted()
+    async with serving(create_app(STORE, handler=scripted)) as url, fronted(url) as rpc, Rpc(url) as direct:
+        asked = await send(rpc, "ask")
+        await direct.result("CancelTask", {"id": scripted.turns[0].task_id})
+        # Another task of the conversation is not the one that waits.
+        other = await send(rpc, "brook", contextId=asked["contextId"])
+        answered = await send(rpc, "river", taskId=asked["id"])
+    assert (text_of(other), text_of(answered, "text-turn-2")) == ("brook", "river")
+    assert len({turn.task_id for turn in scripted.turns}) == 3
+    assert len({turn.context_id for turn in scripted.turns}) == 1
 
 
 async def test_a_remote_that_forgot_the_task_that_waited_begins_another():
