@@ -1,0 +1,149 @@
+"""Whether a conversation that a client tells is the one that is stored.
+
+Both are brought into one form: who speaks, in turns. What a client never sees counts for nothing: reasoning, tools
+that ran on this server, and how an answer was parted into messages. White space does not count in an answer, nor at
+the ends of what the caller says: clients trim both.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tailrace.server.facade.asked import joined_content
+from tailrace.server.facade.markdown import markdown_of
+from tailrace.streaming.a2a.models import Message as A2AMessage
+from tailrace.streaming.a2a.models import Role as A2ARole
+from tailrace.streaming.conversation import is_callers, to_common_message
+from tailrace.streaming.request_facts import without_request_facts
+from tailrace.wrappers import (
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    Message,
+    Role,
+)
+
+
+@dataclass
+class _Side:
+    """What one side says before the other speaks again.
+
+    Attributes:
+        is_callers: The caller speaks.
+        content: What is said, in order.
+        refusal: Why the model does not answer.
+        words: What the agent said with a status, and may have been shown.
+    """
+
+    is_callers: bool
+    content: list[ContentPart] = field(default_factory=list[ContentPart])
+    refusal: str = ""
+    words: str = ""
+
+    @property
+    def calls(self) -> list[str]:
+        calls = [part for part in self.content if isinstance(part, ContentPartToolCall)]
+        return sorted(_json([call.id, call.name, call.arguments, call.arguments_text]) for call in calls)
+
+    def texts(self) -> set[str]:
+        """The texts that a client may have of an answer."""
+        plain = [markdown_of(self.content, with_data=with_data) for with_data in (True, False)]
+        said = {text + self.refusal for text in plain} | {text + self.words for text in plain}
+        return {"".join(text.split()) for text in said}
+
+    def said(self) -> str:
+        """What the caller says."""
+        text = "".join(part.text for part in self.content if isinstance(part, ContentPartText))
+        others = [
+            part.model_dump(mode="json", exclude={"metadata"})
+            for part in self.content
+            if isinstance(part, ContentPartFile | ContentPartData)
+        ]
+        results = sorted(
+            _json([part.id, part.output if not part.is_error else {"error": part.output}])
+            for part in self.content
+            if isinstance(part, ContentPartToolResult)
+        )
+        return _json([text.strip(), others, results])
+
+    def __bool__(self) -> bool:
+        return self.is_callers or bool(self.calls or any(self.texts()))
+
+
+def is_same_conversation(
+    told: Iterable[Message], stored: Sequence[A2AMessage], words: Mapping[str, str] | None = None
+) -> bool:
+    """Whether what a client tells was said, and nothing else.
+
+    Args:
+        told: What was said before, as the client has it.
+        stored: The conversation.
+        words: What the agent said with a status, by the id of the stored message that it stands behind.
+    """
+    theirs = _joined(_told_sides(told))
+    ours = _joined(_stored_sides(stored, words or {}))
+    return len(theirs) == len(ours) and all(map(_agree, theirs, ours))
+
+
+def _agree(told: _Side, stored: _Side) -> bool:
+    if told.is_callers != stored.is_callers:
+        return False
+    if told.is_callers:
+        return told.said() == stored.said()
+    return told.calls == stored.calls and bool(told.texts() & stored.texts())
+
+
+def _told_sides(messages: Iterable[Message]) -> Iterable[_Side]:
+    for message in messages:
+        refusal = message.metadata.get("refusal")
+        yield _Side(
+            message.role is not Role.MODEL, list(message.content), refusal if isinstance(refusal, str) else ""
+        )
+
+
+def _stored_sides(stored: Sequence[A2AMessage], words: Mapping[str, str]) -> Iterable[_Side]:
+    common = [to_common_message(without_request_facts(message)) for message in stored]
+    ran_here = {
+        result.id
+        for message, said in zip(stored, common, strict=True)
+        if not is_callers(message)
+        for result in said.tool_results
+    }
+    for message, said in zip(stored, common, strict=True):
+        if is_callers(message):
+            yield _Side(True, list(said.content))
+        elif message.role is A2ARole.AGENT:
+            content = [
+                part
+                for part in said.content
+                if not isinstance(part, ContentPartToolCall)
+                or not (part.kind == "server" or part.id in ran_here)
+            ]
+            refusal = said.metadata.get("refusal")
+            yield _Side(False, content, refusal if isinstance(refusal, str) else "")
+        if message.message_id in words:
+            yield _Side(False, words=words[message.message_id])
+
+
+def _joined(sides: Iterable[_Side]) -> list[_Side]:
+    joined: list[_Side] = []
+    for side in filter(None, sides):
+        if joined and joined[-1].is_callers == side.is_callers:
+            last = joined[-1]
+            last.content = list(
+                joined_content(last.content, side.content)
+                if side.is_callers
+                else (*last.content, *side.content)
+            )
+            last.refusal += side.refusal
+            last.words += side.words
+        else:
+            joined.append(side)
+    return joined
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
