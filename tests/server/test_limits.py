@@ -26,8 +26,8 @@ from support.sdk import send
 from support.serving import serving
 from support.upstream import ScriptedUpstream, Wait, openai_stream
 from tailrace.server import Engine, FunctionHandler, Settings, Store, create_app
-from tailrace.server.bindings.grpc_version import to_status
 from tailrace.server.agent_handler import AgentHandler
+from tailrace.server.bindings.grpc_version import to_status
 from tailrace.server.limits import (
     RETRY_AFTER,
     GatedModel,
@@ -520,7 +520,9 @@ async def test_calls_wait_for_their_turn_and_what_is_beyond_fails_of_it() -> Non
         gate = UpstreamGate(1, 1)
         model = GatedModel(ChatCompletionsModel("m", base_url=upstream.base_url, api_key="k"), gate)
         # No limits in front of it: as when many messages come at the very same time.
-        async with serving(create_app(Settings(store="sqlite://"), handler=AgentHandler(Agent(model)))) as url:
+        async with serving(
+            create_app(Settings(store="sqlite://"), handler=AgentHandler(Agent(model)))
+        ) as url:
             async with Rpc(url) as rpc, anyio.create_task_group() as tasks:
 
                 async def ask() -> None:

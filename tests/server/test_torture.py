@@ -25,19 +25,19 @@ from support.serving import serving
 from support.upstream import Hang, ScriptedUpstream, openai_stream
 from tailrace.server import DirectHandler, FunctionHandler, Settings, Turn, create_app
 from tailrace.server.engine import Engine
-from tailrace.server.handlers import HandlerFunction
+from tailrace.server.handlers import HandlerFunction, Item
 from tailrace.server.live import Subscription
 from tailrace.server.messages import MAX_CONTEXT_ID_LENGTH
 from tailrace.server.registry import MAX_BATCH_BYTES
 from tailrace.server.store import Store, TaskWrite
-from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
+from tailrace.streaming import ArtifactUpdate, Event, Said, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError, UnsupportedOperationError
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.wrappers import StoreError
 
-Updates = AsyncIterator[Update | Message]
+Updates = AsyncIterator[Item]
 
 
 def request(text: str = "hello", task_id: str = "", context_id: str = "") -> SendMessageRequest:
@@ -120,7 +120,7 @@ async def end_with_text_for_a_message(turn: Turn) -> Updates:
 
 
 async def end_with_text_for_what_was_said(turn: Turn) -> Updates:
-    yield StatusUpdate(TaskState.COMPLETED, said=cast("Message", "done"))
+    yield Said(cast("Message", "done"))
 
 
 async def add_a_number_to_a_text(turn: Turn) -> Updates:

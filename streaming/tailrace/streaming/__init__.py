@@ -17,7 +17,7 @@ from tailrace.streaming.task import Event, TaskRecord
 from tailrace.streaming.tools import FunctionTool, Tool, ToolContext, ToolError, Toolset, tool
 from tailrace.streaming.translator import ResponseTranslator
 from tailrace.streaming.trimming import HistoryPolicy, TokenBudget, keep_all
-from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+from tailrace.streaming.updates import ArtifactUpdate, Said, StatusUpdate, TextDelta, Update
 
 __all__ = (
     "EXTENSION_URI",
@@ -36,6 +36,7 @@ __all__ = (
     "FunctionTool",
     "HistoryPolicy",
     "ResponseTranslator",
+    "Said",
     "StatusUpdate",
     "StreamConversion",
     "TaskLog",

@@ -4,42 +4,18 @@ from typing import Any
 
 import pytest
 
+from support.options import NOW, ODD, PLAIN, SCHEMA, WEATHER, ask
 from support.upstream import ScriptedUpstream, sse
-from tailrace.streaming.accumulator import Accumulator
 from tailrace.wrappers import (
-    ContentPartText,
-    History,
-    Message,
     OutputFormat,
     RequestOptions,
-    Role,
     ToolChoice,
-    ToolDefinition,
 )
 from tailrace.wrappers.anthropic.model import AnthropicModel
 from tailrace.wrappers.anthropic.request import request_members
 from tailrace.wrappers.tool_names import LETTERS_DIGITS_DASHES
 
-ODD = "weather/get"  # no name that the provider takes
 MENDED = LETTERS_DIGITS_DASHES.mend(ODD)
-SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-PLAIN: dict[str, Any] = {"type": "object", "properties": {}}
-WEATHER = ToolDefinition(name=ODD, description="The weather of a city.", parameters=SCHEMA, strict=True)
-NOW = ToolDefinition(name="now")
-HISTORY = History(conversation=(Message(role=Role.USER, content=(ContentPartText(text="Weather?"),)),))
-
-
-async def ask(model: AnthropicModel, options: RequestOptions) -> Accumulator:
-    answer = Accumulator()
-    try:
-        async with model.stream(HISTORY, options) as batches:
-            async for batch in batches:
-                for chunk in batch:
-                    answer.add(chunk)
-    finally:
-        await model.aclose()
-    answer.close()
-    return answer
 
 
 @pytest.mark.parametrize(

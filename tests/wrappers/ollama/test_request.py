@@ -5,40 +5,15 @@ from typing import Any
 
 import pytest
 
+from support.options import NOW, ODD, PLAIN, SCHEMA, WEATHER, ask
 from support.upstream import Head, ScriptedUpstream, Step
-from tailrace.streaming.accumulator import Accumulator
 from tailrace.wrappers import (
-    ContentPartText,
-    History,
-    Message,
     OutputFormat,
     RequestOptions,
-    Role,
     ToolChoice,
-    ToolDefinition,
 )
 from tailrace.wrappers.ollama.model import OllamaModel
 from tailrace.wrappers.ollama.request import request_members
-
-ODD = "weather/get"
-SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-PLAIN: dict[str, Any] = {"type": "object", "properties": {}}
-WEATHER = ToolDefinition(name=ODD, description="The weather of a city.", parameters=SCHEMA, strict=True)
-NOW = ToolDefinition(name="now")
-HISTORY = History(conversation=(Message(role=Role.USER, content=(ContentPartText(text="Weather?"),)),))
-
-
-async def ask(model: OllamaModel, options: RequestOptions) -> Accumulator:
-    answer = Accumulator()
-    try:
-        async with model.stream(HISTORY, options) as batches:
-            async for batch in batches:
-                for chunk in batch:
-                    answer.add(chunk)
-    finally:
-        await model.aclose()
-    answer.close()
-    return answer
 
 
 @pytest.mark.parametrize(
