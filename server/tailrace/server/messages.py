@@ -135,6 +135,8 @@ def said_in_artifacts(
         facts = extension_facts(artifact.metadata)
         if facts.get("choice"):
             continue  # of several choices, the conversation goes on from the first
+        if facts.get("channel") == "output":
+            continue  # what the text says already, as data
         if facts.get("channel") in ("tool_call", "tool_result"):
             continue  # of a round that did not come to its end; nobody will go on with it
         if after_round and facts.get("round", 1) <= after_round:

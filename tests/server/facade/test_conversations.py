@@ -167,6 +167,31 @@ async def test_a_picture_of_the_agents_is_one_again() -> None:
     assert turns[2].history == turns[1].history
 
 
+async def test_structured_output_is_said_once() -> None:
+    form = {"response_format": {"type": "json_object"}}
+    async with (
+        ScriptedUpstream(answer('{"a": 1}'), answer('{"b": 2}')) as upstream,
+        facade_over(upstream) as facade,
+    ):
+        first, _, _ = await facade.chat_named(user("1?"), **form, **KEY)
+        _, context, _ = await facade.chat_named(user("1?"), assistant(first), user("2?"), **form, **KEY)
+    assert context == "chat-1"
+    assert texts(upstream) == ["1?", '{"a": 1}', "2?"]
+
+
+async def test_the_responses_api_tells_the_same_conversation() -> None:
+    header = {"X-Conversation-Id": "chat-1"}
+    async with ScriptedUpstream(answer("One.", reasoning="hm"), answer("Two.")) as upstream:
+        async with facade_over(upstream) as facade:
+            first = await facade.client.responses.create(model=MODEL, input="1?", extra_headers=header)
+            items: Any = [user("1?"), *(item.to_dict() for item in first.output), user("2?")]
+            raw = await facade.client.responses.with_raw_response.create(
+                model=MODEL, input=items, extra_headers=header
+            )
+    assert raw.headers["x-conversation-id"] == "chat-1"
+    assert texts(upstream) == ["1?", "One.", "2?"]
+
+
 # --- tools ------------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +228,23 @@ async def test_results_of_calls_that_nobody_made_are_refused() -> None:
     async with ScriptedUpstream(answer("Hi")) as upstream, facade_over(upstream) as facade:
         with pytest.raises(openai.BadRequestError, match="no call 'c9' waits"):
             await facade.chat(user("Weather?"), {"role": "assistant", "content": "Hm."}, tool("c9", "sunny"))
+
+
+async def test_a_tool_of_the_agents_own_name_is_refused() -> None:
+    mine: Any = {"type": "function", "function": {"name": "get_time"}}
+    async with ScriptedUpstream(answer("Hi")) as upstream, facade_over(upstream, tools=[get_time]) as facade:
+        with pytest.raises(openai.APIStatusError, match="get_time"):
+            await facade.chat(user("Time?"), tools=[mine])
+
+
+async def test_some_of_the_results_are_asked_for_again() -> None:
+    script = answer(calls=[PARIS, ("c2", "get_weather", {"city": "Rome"})]), answer("Sun.")
+    async with ScriptedUpstream(*script) as upstream, facade_over(upstream) as facade:
+        first, _, task = await facade.chat_named(user("Weather?"), tools=[WEATHER], **KEY)
+        said = [user("Weather?"), assistant(first), tool("c1", "sunny")]
+        owed, _, same = await facade.chat_named(*said, tools=[WEATHER], **KEY)
+    assert task == same
+    assert [call.id for call in owed.choices[0].message.tool_calls or ()] == ["c2"]
 
 
 async def test_a_user_that_does_not_wait_for_tools() -> None:

@@ -107,10 +107,7 @@ def joined(messages: tuple[Message, ...]) -> Message:
 def joined_content(first: Sequence[ContentPart], second: Sequence[ContentPart]) -> tuple[ContentPart, ...]:
     """What two messages of one side say, as one."""
     parted = (
-        first
-        and second
-        and isinstance(first[-1], ContentPartText)
-        and isinstance(second[0], ContentPartText)
+        first and second and isinstance(first[-1], ContentPartText) and isinstance(second[0], ContentPartText)
     )
     return (*first, *((ContentPartText(text="\n\n"),) if parted else ()), *second)
 

@@ -77,10 +77,11 @@ class GrowingText:
 class _Entry:
     """One artifact of a lane."""
 
-    __slots__ = ("begun", "done", "is_round", "text")
+    __slots__ = ("begun", "done", "is_round", "place", "text")
 
-    def __init__(self, *, is_round: bool) -> None:
+    def __init__(self, place: int, *, is_round: bool) -> None:
         self.text = GrowingText()
+        self.place = place  # in the order
         self.is_round = is_round
         self.begun = False
         self.done = False
@@ -122,7 +123,7 @@ class Lane:
         """
         entry = self._entries.get(artifact_id)
         if entry is None:
-            entry = self._entries[artifact_id] = _Entry(is_round=is_round)
+            entry = self._entries[artifact_id] = _Entry(len(self._order), is_round=is_round)
             self._order.append(entry)
             entry.text.add(text)
         elif append:
@@ -132,15 +133,14 @@ class Lane:
         entry.done = last
         if not self._live:
             return ""
-        if self._current < len(self._order):
-            return self._flush()
-        # An artifact that was complete, and is not.
-        if entry is self._order[-1]:
-            self._current -= 1
-            return self._flush()
-        if entry.text.take():
-            raise DivergedError
-        return ""
+        if entry.place < self._current:
+            # It was complete, and is not: gone back to as long as nothing that came behind it was sent.
+            if any(other.begun for other in self._order[entry.place + 1 :]):
+                if entry.text.take():
+                    raise DivergedError
+                return ""
+            self._current = entry.place
+        return self._flush()
 
     def block(self, artifact_id: str, text: str) -> str:
         """Take something that stands by itself (a picture), where the text has come to."""
@@ -158,7 +158,10 @@ class Lane:
         """
         for entry in self._order:
             entry.done = True
-        return self._flush()
+        text = self._flush()
+        for entry in self._order:
+            entry.text.check_repeated()
+        return text
 
     def _flush(self) -> str:
         texts: list[str] = []
