@@ -10,6 +10,7 @@ from tailrace.server.facade.errors import OpenAIError
 from tailrace.server.facade.markdown import with_files
 from tailrace.streaming.request_facts import RequestFacts
 from tailrace.wrappers import ContentPart, ContentPartText, History, Message, Role
+from tailrace.wrappers.history import HistoryConverter
 from tailrace.wrappers.options import OutputFormat, ToolChoice, ToolDefinition
 
 MAX_KEY_LENGTH = 200
@@ -59,6 +60,28 @@ class Asked:
     def call_ids(self) -> frozenset[str]:
         """The ids of all calls that the request tells of."""
         return frozenset(call.id for message in self.earlier for call in message.tool_calls)
+
+
+def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any], *, param: str) -> History:
+    """The conversation that a request tells.
+
+    Args:
+        converter: Reads it.
+        messages: As the API has them.
+        param: The member of the request that holds them.
+
+    Raises:
+        OpenAIError: One of them cannot be read.
+    """
+    try:
+        return converter.to_history(messages)
+    except ValidationError as error:
+        raise OpenAIError.of_validation(error, param) from None
+    except ValueError as error:
+        why = str(error).partition("\n")[0]
+        raise OpenAIError(
+            400, f"Invalid value for '{param}': {why}", param=param, code="invalid_value"
+        ) from None
 
 
 def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...], Message]:

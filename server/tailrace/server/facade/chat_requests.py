@@ -11,6 +11,7 @@ from tailrace.server.facade.asked import (
     conversation_key,
     function_definition,
     output_format,
+    read_history,
     request_facts,
     split_history,
     unsupported,
@@ -64,12 +65,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         raise OpenAIError.of_validation(error) from None
     if request.n not in (None, 1):
         raise unsupported("n", "More than one choice (n)")
-    try:
-        history = OpenAIConverter().to_history(cast("Any", request.messages))
-    except ValueError as error:
-        raise OpenAIError(
-            400, f"Invalid value for 'messages': {error}", param="messages", code="invalid_value"
-        ) from None
+    history = read_history(OpenAIConverter(), request.messages, param="messages")
     earlier, new = split_history(history, param="messages")
     stop = [request.stop] if isinstance(request.stop, str) else request.stop
     facts = request_facts(

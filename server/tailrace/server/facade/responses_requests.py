@@ -1,7 +1,7 @@
 """Requests of the Responses API (https://platform.openai.com/docs/api-reference/responses/create)."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -11,6 +11,7 @@ from tailrace.server.facade.asked import (
     conversation_key,
     function_definition,
     output_format,
+    read_history,
     request_facts,
     split_history,
     unsupported,
@@ -95,12 +96,7 @@ def read_responses_request(body: Mapping[str, Any], *, header: str = "", user_is
             code="mutually_exclusive_parameters",
         )
     items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
-    try:
-        history = ResponsesConverter().to_history(cast("Any", items))
-    except ValueError as error:
-        raise OpenAIError(
-            400, f"Invalid value for 'input': {error}", param="input", code="invalid_value"
-        ) from None
+    history = read_history(ResponsesConverter(), items, param="input")
     earlier, new = split_history(history, param="input")
     said = history.system_message if history.conversation else None
     facts = request_facts(

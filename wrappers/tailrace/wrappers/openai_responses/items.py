@@ -8,7 +8,7 @@ is kept under the API's key in the part's metadata, so that it can be sent back 
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tailrace.wrappers.fields import json_text, plain_json
 from tailrace.wrappers.loose_json import as_mapping, as_text
@@ -55,11 +55,17 @@ _IMAGE_TYPES = {"/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/web
 
 
 def json_object(value: object) -> Fields:
-    """An event, item or response as its JSON object, whichever form it has; the caller's to change."""
+    """An event, item or response as its JSON object, whichever form it has; the caller's to change.
+
+    Raises:
+        ValueError: It is no object.
+    """
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
+    if not isinstance(value, BaseModel):
+        raise ValueError(f"a value of type {type(value).__name__} where an object must stand")
     # The package builds its objects without validation, so that odd values are no reason to warn.
-    return cast("Any", value).model_dump(mode="json", exclude_unset=True, warnings=False)
+    return value.model_dump(mode="json", exclude_unset=True, warnings=False)
 
 
 def said_text(value: object) -> str:
