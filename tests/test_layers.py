@@ -10,13 +10,15 @@ ROOT = Path(__file__).parents[1]
 
 WEB = {"fastapi", "sqlalchemy", "sse_starlette", "starlette", "uvicorn"}
 
-# Imports every module of the named layers and prints the top-level names of all that came along.
+# Imports every module of the named layers and prints the top-level names of all that came along; but for the one over the
+# official SDK of the Model Context Protocol, an extra, which brings a web framework with it.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 for layer in sys.argv[1:]:
     package = importlib.import_module(layer)
     for info in pkgutil.walk_packages(package.__path__, layer + "."):
-        importlib.import_module(info.name)
+        if info.name != "tailrace.streaming.mcp_link":
+            importlib.import_module(info.name)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 print(*sorted({".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("tailrace.")}))
 """

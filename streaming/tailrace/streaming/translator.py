@@ -8,6 +8,7 @@ loses nothing of the answer.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 from uuid import uuid4
@@ -130,18 +131,22 @@ class ResponseTranslator:
         """
         updates = self.take(changes)
         updates += [TextDelta(artifact_id, "", last=True) for artifact_id in self._artifact_ids.values()]
+        counts: dict[int, int] = {}
         for choice, assembly in self.accumulator.choices.items():
             made = assembly.tool_calls
+            counts[choice] = len(made)
             for position, call in enumerate(calls if calls and assembly is self.accumulator.first else made):
-                artifact = self._call_artifact(choice, position).artifact(call, _a2a_parts([call]))
-                updates.append(ArtifactUpdate(artifact, last=True))
+                shown = self._call_artifact(choice, position)
+                updates.append(
+                    ArtifactUpdate(shown.artifact(_a2a_parts([call]), call.name, call.id), last=True)
+                )
             if made:
                 updates += [self.result(each, choice) for each in assembly.message().tool_results]
         # What a response that was begun anew had called, and did not call again.
         updates += [
             TextDelta(call.artifact_id, "", last=True)
             for (choice, position), call in self._calls.items()
-            if position >= len(self.accumulator.choices[choice].tool_calls)
+            if position >= counts[choice]
         ]
         return updates
 
@@ -179,6 +184,10 @@ class ResponseTranslator:
         choices = self.accumulator.choices.values()
         return [call for assembly in choices for call in assembly.tool_calls if call.kind != "server"]
 
+    @cached_property
+    def _taken(self) -> Container[str]:
+        return self._taken_ids()
+
     def _arguments(self, change: Change) -> list[Update]:
         """A piece of a call's arguments, as text; the call as a whole replaces it when the response is over."""
         known = (change.choice, change.call) in self._calls
@@ -186,10 +195,9 @@ class ResponseTranslator:
         text = call.shown(change.text)
         if known:
             return [TextDelta(call.artifact_id, text)] if text else []
-        begun = self.accumulator.choices[change.choice].tool_calls[change.call]
-        if begun.id in self._taken_ids():
-            begun = begun.model_copy(update={"synthetic_id": True})
-        return [ArtifactUpdate(call.artifact(begun, (Part(text=text),)), last=False)]
+        begun = self.accumulator.choices[change.choice].begun_call(change.call)
+        call_id = "" if begun.id in self._taken else begun.id
+        return [ArtifactUpdate(call.artifact((Part(text=text),), begun.name, call_id), last=False)]
 
     def _call_artifact(self, choice: int, position: int) -> "_CallArtifact":
         call = self._calls.get((choice, position))
@@ -209,7 +217,7 @@ class ResponseTranslator:
                     if choice == change.choice
                 ),
                 *(
-                    ArtifactUpdate(call.artifact(None, (Part(text=""),)), last=False)
+                    ArtifactUpdate(call.artifact((Part(text=""),)), last=False)
                     for (choice, _), call in self._calls.items()
                     if choice == change.choice
                 ),
@@ -318,17 +326,16 @@ class _CallArtifact:
         self._facts = facts
         self._half = ""  # of a character, whose other half has yet to come
 
-    def artifact(self, call: ContentPartToolCall | None, parts: tuple[Part, ...]) -> Artifact:
+    def artifact(self, parts: tuple[Part, ...], name: str = "", call_id: str = "") -> Artifact:
         """The artifact with these parts in place of what it held.
 
         Args:
-            call: As far as it is known; its id counts where the provider gave one that it keeps.
             parts: All of them.
+            name: Of the tool; empty as long as it is not known.
+            call_id: Of the call; empty as long as it is not settled.
         """
-        facts = dict(self._facts)
-        if call is not None and (parts[0].text is None or not call.synthetic_id):
-            facts["callId"] = call.id
-        return _new_artifact(self.artifact_id, (call and call.name) or "Tool call", parts, facts)
+        facts = {**self._facts, "callId": call_id} if call_id else self._facts
+        return _new_artifact(self.artifact_id, name or "Tool call", parts, facts)
 
     def shown(self, piece: str) -> str:
         """A piece of the arguments as it can be shown: of whole characters."""

@@ -277,6 +277,10 @@ class MessageAssembly:
         """The text of a refusal so far."""
         return "".join(self._refusal)
 
+    def begun_call(self, position: int) -> ToolCallAssembly:
+        """A call as far as it has come, by its place in the order of appearance."""
+        return self._calls[position]
+
     @property
     def tool_calls(self) -> list[ContentPartToolCall]:
         """The calls so far, in order of appearance; where no id came, a unique one is made here."""
