@@ -502,3 +502,21 @@ def test_the_artifacts_are_the_same_however_the_deltas_are_grouped(reads: list[l
 
     singles = [[delta] for read in reads for delta in read]
     assert artifacts(*reads) == artifacts(*singles) == artifacts([delta for read in reads for delta in read])
+
+
+def test_a_call_of_an_answer_that_was_begun_anew_in_the_same_read_is_shown_without_a_name() -> None:
+    anew = Delta(None, 0, ChunkDetails(restarts=True))
+    translator = ResponseTranslator()
+    updates = translator.feed([call("{", index=0, id="i", name="f"), anew, say("No."), end()])
+    record = TaskRecord(Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)))
+    for update in (*updates, *translator.close()):
+        record.apply(update)
+    assert {each.artifact_id: each.parts[0].text for each in record.snapshot().artifacts} == {
+        "tool-call-1": "",
+        "text": "No.",
+    }
+
+
+def test_choices_below_zero_have_artifacts_of_their_own() -> None:
+    updates = translate([say("a", 0), say("b", -1), end(choice=0), end(choice=-1)])
+    assert [line[1] for line in outline(updates)[:2]] == ["text", "text-choice--1"]

@@ -196,8 +196,10 @@ class ResponseTranslator:
         if known:
             return [TextDelta(call.artifact_id, text)] if text else []
         begun = self.accumulator.choices[change.choice].begun_call(change.call)
-        call_id = "" if begun.id in self._taken else begun.id
-        return [ArtifactUpdate(call.artifact((Part(text=text),), begun.name, call_id), last=False)]
+        parts = (Part(text=text),)
+        if begun is None or begun.id in self._taken:
+            return [ArtifactUpdate(call.artifact(parts, begun.name if begun else ""), last=False)]
+        return [ArtifactUpdate(call.artifact(parts, begun.name, begun.id), last=False)]
 
     def _call_artifact(self, choice: int, position: int) -> "_CallArtifact":
         call = self._calls.get((choice, position))
@@ -253,7 +255,7 @@ class ResponseTranslator:
             ("round", self._round, 1),
             ("turn", self._turn, 1),
         ):
-            if number > first:
+            if number != first:
                 artifact_id += f"-{name}-{number}"
                 facts[name] = number
         return artifact_id

@@ -277,9 +277,9 @@ class MessageAssembly:
         """The text of a refusal so far."""
         return "".join(self._refusal)
 
-    def begun_call(self, position: int) -> ToolCallAssembly:
-        """A call as far as it has come, by its place in the order of appearance."""
-        return self._calls[position]
+    def begun_call(self, position: int) -> ToolCallAssembly | None:
+        """A call as far as it has come, by its place in the order of appearance; None of an answer begun anew since."""
+        return self._calls[position] if position < len(self._calls) else None
 
     @property
     def tool_calls(self) -> list[ContentPartToolCall]:

@@ -158,7 +158,8 @@ class MessageEvents:
             No delta for one that goes the long way, through `wrap`.
         """
         delta: Any = event.get("delta")
-        if delta.__class__ is not dict or event.get("index") != self._streaming or self._streaming < 0:
+        index: Any = event.get("index")
+        if delta.__class__ is not dict or index != self._streaming or index < 0 or index.__class__ is not int:
             return []
         kind = delta.get("type")
         if kind == "text_delta":

@@ -124,7 +124,9 @@ class ConverseEvents:
         """The deltas of an event given as its name and its payload; see `wrap`."""
         if name == "contentBlockDelta" and payload.__class__ is dict:
             delta: Any = payload.get("delta")
-            if delta.__class__ is dict and len(delta) == 1 and payload.get("contentBlockIndex") == self._open:
+            index: Any = payload.get("contentBlockIndex")
+            same = index == self._open and index.__class__ is self._open.__class__  # false is no 0
+            if same and delta.__class__ is dict and len(delta) == 1:
                 # What nearly every event is: more text of the block that is open.
                 text: Any = delta.get("text")
                 if text.__class__ is str:
