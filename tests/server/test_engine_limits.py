@@ -14,7 +14,7 @@ from tailrace.server import Engine, FunctionHandler, Settings, Store, Turn, crea
 from tailrace.server.handlers import HandlerFunction
 from tailrace.server.limits import Limits, OverloadedError, RateLimitError
 from tailrace.server.live import Subscription
-from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState
+from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.task import agent_message
@@ -149,13 +149,17 @@ async def test_waiting_for_another_turn_of_the_conversation_is_not_counted() -> 
         assert (await state_of(engine, second))[0] is TaskState.COMPLETED
 
 
-@pytest.mark.parametrize("large", ["artifact", "status"])
+@pytest.mark.parametrize("large", ["artifact", "status", "text"])
 async def test_an_update_that_is_too_large_for_an_event_fails_the_task_with_what_it_has(large: str) -> None:
     async def work(_: Turn) -> Updates:
         yield ArtifactUpdate(Artifact(artifact_id="a", parts=(Part(text="x" * 100),)))
         part = Part(data="y" * 101)
         if large == "artifact":
             yield ArtifactUpdate(Artifact(artifact_id="b", parts=(part,)))
+        elif large == "text":
+            yield ArtifactUpdate(Artifact(artifact_id="a", parts=(Part(text="x" * 60),)), last=False)
+            yield TextDelta("a", "é" * 20)
+            yield TextDelta("a", "é" * 51)
         else:
             yield StatusUpdate(TaskState.WORKING, agent_message("y" * 101))
 

@@ -494,8 +494,9 @@ async def test_a_call_that_the_provider_has_no_room_for_is_refused_before_there_
         given = {"model": "openai:m", "base_url": upstream.base_url, "api_key": "k"}
         bounds = {"max_upstream_calls": 1, "max_upstream_waiting": 0}
         app = create_app(Settings.model_validate({"store": "sqlite://"} | given | bounds))
-        async with serving(app) as url, Rpc(url) as rpc, anyio.create_task_group() as tasks:
-            tasks.start_soon(rpc.result, "SendMessage", message())
+        async with serving(app) as url, Rpc(url) as rpc:
+            first, at_once = message(), {"configuration": {"returnImmediately": True}}
+            await rpc.call("SendMessage", {**first, **at_once}, {"Idempotency-Key": "k"})
             await upstream.received()
             error = await rpc.error("SendMessage", message())
             assert error["code"] == -32011
@@ -506,6 +507,9 @@ async def test_a_call_that_the_provider_has_no_room_for_is_refused_before_there_
             assert error["data"][0]["metadata"]["limit"] == "max_upstream_waiting"
             assert (await rpc.result("ListTasks", {}))["totalSize"] == 1
             assert len(upstream.requests) == 1
+            # What was taken already under its name is no call.
+            again = await rpc.call("SendMessage", {**first, **at_once}, {"Idempotency-Key": "k"})
+            assert again["result"]["task"]["status"]["state"] == "TASK_STATE_WORKING"
             go_on.set()
             while "error" in (answer := await rpc.call("SendMessage", message())):
                 pass  # the first one is not quite over

@@ -137,3 +137,15 @@ async def test_a_named_message_may_name_its_task_too() -> None:
         assert set(first) == {"a", "b", "c"}
         again = await rpc.call("tasks/send", legacy("c"), {"Idempotency-Key": "c"})
         assert again["result"] == first["c"]
+
+
+async def test_a_key_as_a_header_and_as_a_fact_names_the_same_message() -> None:
+    asker = Asker()
+    app = create_app(Settings(store="sqlite://"), handler=asker.handle)
+    async with serving(app) as url, Rpc(url) as rpc:
+        params = message("hello")
+        first = await rpc.call("SendMessage", params, {"Idempotency-Key": "k"})
+        named = {**params, "metadata": {EXTENSION_URI: {"idempotencyKey": "k"}}}
+        second = await rpc.call("SendMessage", named)
+    assert second["result"]["task"]["id"] == first["result"]["task"]["id"]
+    assert asker.turns == 1

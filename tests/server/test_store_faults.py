@@ -228,16 +228,25 @@ async def test_a_check_that_takes_too_long_is_broken_off(
     async with opened(f"sqlite:///{path}") as store:
         await store.commit([write("t", 2)])
         assert await numbers_of(store, "t") == [1, 2]
-    assert "was not closed in good order" in caplog.text
+    assert "no damage found in 0.001 s" in caplog.text
 
 
 async def test_damage_that_is_met_while_reading_is_said_in_plain_words(sqlite_url: str) -> None:
     async with opened(sqlite_url) as store:
         await store.commit([large("t", 1)])
-    damage(path_of(sqlite_url))
     async with opened(sqlite_url) as store:
+        damage(path_of(sqlite_url))
         with pytest.raises(StoreError, match="the file is damaged: restore it from a backup"):
             await store.load_events("t", 0)
+
+
+async def test_damage_in_a_file_that_was_closed_in_good_order_is_found_at_the_start(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as store:
+        await store.commit([large("t", 1)])
+    damage(path_of(sqlite_url))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="the file is damaged: restore it from a backup"):
+            await Store(sqlite_url).open()
 
 
 async def test_a_file_that_is_no_database_is_an_error_of_the_store(tmp_path: Path) -> None:

@@ -136,3 +136,31 @@ async def test_producers_wait_while_too_much_is_waiting(store_url: str, outcomes
         writer.close()
     assert passed
     await store.close()
+
+
+async def test_a_writer_that_is_to_hurry_tries_once_more_and_then_gives_up_all_that_comes(
+    store_url: str, outcomes: Outcomes
+) -> None:
+    store = FailingStore(store_url, failures=1)
+    await store.open()
+    writer = GroupWriter(store, retry_delays=(60, 60))
+    failed = anyio.Event()
+
+    def told(events: Sequence[Event], error: StoreError | None) -> None:
+        outcomes(events, error)
+        if len(outcomes.told) == 1:
+            writer.put(write("u", 1), outcomes)  # what a task that is given up has still to say
+            failed.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.run)
+        await anyio.wait_all_tasks_blocked()
+        writer.hurry()
+        writer.put(write("t", 1), told)
+        with anyio.fail_after(10):
+            await failed.wait()
+            writer.close()
+    assert [number for number, _ in outcomes.told] == [1, 1]
+    assert all(error is not None for _, error in outcomes.told)
+    assert store.batches == []
+    await store.close()

@@ -140,7 +140,7 @@ def create_router(
     front = _create_front(handler, settings, gate)
     if front is not None:
         settings, handler = front.settings, front.handler
-    limits = _limits(settings, gate)
+    limits = _limits(settings)
     engine = Engine(
         store,
         _as_handler(handler, settings, gate),
@@ -149,6 +149,7 @@ def create_router(
         restart_interrupted=settings.on_orphan == "restart",
         push=push,
         working=limits.tasks,
+        gate=gate,
         max_turn_seconds=settings.max_turn_seconds,
         max_event_bytes=settings.max_event_bytes,
         stop_grace=settings.shutdown_grace,
@@ -320,14 +321,13 @@ def _tools(settings: Settings) -> list[Tool | Toolset]:
     return tools
 
 
-def _limits(settings: Settings, gate: UpstreamGate) -> Limits:
+def _limits(settings: Settings) -> Limits:
     return Limits(
         max_streams=settings.max_streams,
         max_caller_streams=settings.max_caller_streams,
         max_tasks=settings.max_tasks,
         max_caller_tasks=settings.max_caller_tasks,
         max_part_bytes=settings.max_part_bytes,
-        gate=gate,
     )
 
 

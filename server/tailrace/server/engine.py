@@ -18,7 +18,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from tailrace.server.handlers import Handler
-from tailrace.server.limits import OverloadedError, Place, Quota, RateLimitError
+from tailrace.server.limits import OverloadedError, Place, Quota, RateLimitError, UpstreamGate
 from tailrace.server.live import LiveTask, Reply, Subscription, Waiting
 from tailrace.server.messages import (
     check_message,
@@ -43,7 +43,11 @@ from tailrace.streaming.a2a.models import Message, Role, StreamResponse, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.v0_1 import scoped_id
 from tailrace.streaming.conversation import is_callers
-from tailrace.streaming.extension import extension_facts, with_extension_facts
+from tailrace.streaming.extension import (
+    extension_facts,
+    with_extension_facts,
+    without_extension_facts,
+)
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.log import TaskLog
 from tailrace.streaming.request_facts import keep_request_facts
@@ -88,6 +92,7 @@ class Engine:
             given the message anew, without the configuration and the metadata of the request that brought it.
         push: Tells webhooks what happens to tasks; started and stopped by `running`. None where there is nobody to.
         working: Counts the tasks that are worked on, and refuses those that are too many; None for any number.
+        gate: Of the calls to the provider: no message is taken while too many wait; None for any number.
         max_turn_seconds: How long a turn may take; 0 for as long as it likes.
         max_event_bytes: How large a thing may be that a handler yields; 0 for any size.
         stop_grace: Seconds that turns have to come to their end once the engine is told to stop.
@@ -107,12 +112,14 @@ class Engine:
         restart_interrupted: bool = False,
         push: PushNotifier | None = None,
         working: Quota | None = None,
+        gate: UpstreamGate | None = None,
         max_turn_seconds: float = 0,
         max_event_bytes: int = 0,
         stop_grace: float = 0,
     ) -> None:
         self.stop_requested = anyio.Event()
         self._working = working
+        self._gate = gate
         self._stop_grace = stop_grace
         self._store = store
         self._handler = handler
@@ -223,7 +230,10 @@ class Engine:
         async with self._naming.setdefault(("key", owner, send_key), anyio.Lock()):
             # The id of a message is made anew by who sends it again, or by the reader of a protocol that has none.
             message = request.message.model_copy(update={"message_id": ""})
-            fingerprint = sha256(request.model_copy(update={"message": message}).to_json()).hexdigest()
+            # However the key was given, the request is the same.
+            metadata = without_extension_facts(request.metadata, "idempotencyKey")
+            same = request.model_copy(update={"message": message, "metadata": metadata})
+            fingerprint = sha256(same.to_json()).hexdigest()
             known = await self._store.load_send_key(owner, send_key)
             if known is not None:
                 if known.fingerprint != fingerprint:
@@ -456,6 +466,8 @@ class Engine:
         """Let a message in: the place among the tasks that are worked on which its task takes, if it has none."""
         if self._group is None or self._turns.stopping:
             raise OverloadedError("the server is stopping; send this to another one, or try again later")
+        if self._gate is not None:
+            self._gate.check()
         return Place.none() if live.running or self._working is None else self._working.take(live.owner)
 
     def _run_soon(self, live: LiveTask, place: Place, reply: Reply | None = None) -> None:
@@ -475,6 +487,7 @@ class Engine:
         self.stop(let_finish=True)
         with grace:  # left as soon as all turns are over
             await anyio.sleep(self._stop_grace)
+        self._writer.hurry()
         self.stop()
 
     def stop(self, *, let_finish: bool = False) -> None:

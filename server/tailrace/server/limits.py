@@ -333,7 +333,6 @@ class Limits:
         max_tasks: Tasks that are worked on, of all callers.
         max_caller_tasks: Tasks that are worked on, of one caller.
         max_part_bytes: Size of one part of a message.
-        gate: Of the calls to the provider; None where there is none.
 
     Attributes:
         streams: The streams that are open.
@@ -348,7 +347,6 @@ class Limits:
         max_tasks: int = 0,
         max_caller_tasks: int = 0,
         max_part_bytes: int = 0,
-        gate: UpstreamGate | None = None,
     ) -> None:
         self.streams = Quota(
             "streams open",
@@ -367,14 +365,12 @@ class Limits:
             each=max_caller_tasks,
         )
         self._max_part = max_part_bytes
-        self._gate = gate
 
     def check_message(self, message: Message) -> None:
-        """Whether a message can be taken: its parts are not too large, and the model not too busy.
+        """Whether the parts of a message are not too large.
 
         Raises:
-            PartTooLargeError: A part is larger than is allowed.
-            OverloadedError: Too many calls to the model wait.
+            PartTooLargeError: One is larger than is allowed.
         """
         if self._max_part:
             for at, part in enumerate(message.parts):
@@ -386,8 +382,6 @@ class Limits:
                         metadata={"limit": "max_part_bytes", "allowed": str(self._max_part)},
                         violations=[FieldViolation(field, why)],
                     )
-        if self._gate is not None:
-            self._gate.check()
 
 
 def size_of(part: Part) -> int:

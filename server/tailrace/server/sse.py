@@ -21,7 +21,7 @@ logger = logging.getLogger("tailrace.server")
 RECONNECT_AFTER = 3.0
 """Seconds after which a client whose stream the server's end has ended is to come back."""
 
-STOP_TIMEOUT = 2.0
+STOP_TIMEOUT = 6.0
 """Seconds that streams have to end by themselves once their tasks are over because the server stops."""
 
 

@@ -65,6 +65,8 @@ class TurnRunner:
     ) -> None:
         self._max_seconds = max_seconds
         self._max_event = max_event_bytes
+        # Characters of a text that is surely small enough: UTF-8 has four bytes for one at most.
+        self._max_text = max_event_bytes // 4 if max_event_bytes else math.inf
         self._handler = handler
         self._store = store
         self._writer = writer
@@ -197,6 +199,8 @@ class TurnRunner:
 
     def _take(self, live: LiveTask, item: Item) -> StatusUpdate | None:
         if isinstance(item, TextDelta):  # first, since almost everything is one
+            if len(item.text) > self._max_text:
+                self._check_size(size_of(Part(text=item.text)))
             self.keep(live, live.record.apply(item))
             return None
         if isinstance(item, Said):
@@ -206,16 +210,19 @@ class TurnRunner:
             raise InvalidAgentResponseError(
                 "a direct message is possible only as the first thing a handler yields"
             )
-        size = sum(map(size_of, _parts_of(item))) if self._max_event else 0
-        if size > self._max_event:
-            raise InvalidAgentResponseError(
-                f"an update has {size} bytes, and an event may have {self._max_event}"
-            )
+        if self._max_event:
+            self._check_size(sum(map(size_of, _parts_of(item))))
         if isinstance(item, StatusUpdate) and ends_turn(item.state):
             return item
         if not self._changes_nothing(live, item):
             self.keep(live, live.record.apply(item))
         return None
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_event:
+            raise InvalidAgentResponseError(
+                f"an update has {size} bytes, and an event may have {self._max_event}"
+            )
 
     def _say(self, live: LiveTask, message: Message) -> None:
         """A message joins the conversation with the next event; the artifacts so far are said by it."""

@@ -56,6 +56,8 @@ class GroupWriter:
         self._less: anyio.Event | None = None
         self._closing = False
         self._closed = False
+        self._hurried = False
+        self._failed: StoreError | None = None  # the last try, once there is no time for another
 
     def put(self, write: TaskWrite, outcome: Outcome) -> None:
         """Hand over something to be kept; returns at once, ``outcome`` tells when it was."""
@@ -73,6 +75,10 @@ class GroupWriter:
                 self._less = anyio.Event()
             await self._less.wait()
 
+    def hurry(self) -> None:
+        """The server stops: a try that fails from now on is the last one, for all that waits."""
+        self._hurried = True
+
     def close(self) -> None:
         """Let `run` return when everything handed over so far is dealt with."""
         self._closing = True
@@ -80,7 +86,8 @@ class GroupWriter:
 
     async def run(self) -> None:
         """Write until closed. Nothing is lost on a failing store that recovers within the retries."""
-        self._closed = False
+        self._closed = self._hurried = False
+        self._failed = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._call_for_drops)
             while True:
@@ -142,12 +149,16 @@ class GroupWriter:
             outcome(write.events, error)
 
     async def _commit(self, writes: list[TaskWrite]) -> StoreError | None:
+        if self._failed is not None:
+            return self._failed
         for delay in (*self._retry_delays, None):
             try:
                 await self._store.commit(writes)
                 return None
             except StoreError as error:
-                if delay is None or not error.temporary:
+                if self._hurried and error.temporary:
+                    self._failed = error
+                if delay is None or self._hurried or not error.temporary:
                     return error
             except Exception as error:  # the writer is one for all tasks: it survives what one of them holds
                 logger.exception("the store failed in a way it does not know")

@@ -466,3 +466,21 @@ def test_nothing_that_comes_raises(events: list[Mapping[str, Any]]) -> None:
         accumulator.add(wrapper)
     accumulator.close()
     assert accumulator.message().model_dump_json()
+
+
+def test_fields_of_a_call_that_come_in_pieces_are_the_same_however_they_are_read() -> None:
+    events = [created(), start(0, "function_call", note="a")]
+    events += [
+        {**delta(0, "function_call"), "delta": {"type": "function_call", "note": note}} for note in "bbc"
+    ]
+    events += [stop(0), completed("requires_action")]
+    whole = fold(*events)
+    one_by_one = Accumulator()
+    decoder = GeminiDecoder()
+    for event in events:
+        for chunk in decoder.feed(sse(event)):
+            one_by_one.add(chunk)
+    for chunk in decoder.close():
+        one_by_one.add(chunk)
+    one_by_one.close()
+    assert whole.message() == one_by_one.message()

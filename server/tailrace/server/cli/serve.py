@@ -25,7 +25,7 @@ STARTUP_FAILURE = 3
 CLOSE_TIMEOUT = 5
 """Seconds that a client has to take the rest of what was written to a connection that is being closed."""
 
-STOP_TIMEOUT = 5
+STOP_TIMEOUT = 8
 """Seconds that connections have to end once all tasks have, because the server was told to stop."""
 
 

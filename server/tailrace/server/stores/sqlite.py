@@ -35,6 +35,7 @@ READERS = 4
 """Threads that read, and connections for them."""
 
 CHECK_SECONDS = 5.0
+GLANCE_SECONDS = 1.0
 """How long a file that was not closed in good order is checked for damage before it is used."""
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class SqliteDatabase(Database):
         self._is_whole = False
 
     async def open(self) -> None:
-        """As `Database.open`; a file that was not closed in good order is checked for `CHECK_SECONDS`."""
+        """As `Database.open`; the file is checked for `GLANCE_SECONDS`, or `CHECK_SECONDS` when it was not closed in good order."""
         self._writing = ThreadPoolExecutor(1, "store-writer")
         self._reading = ThreadPoolExecutor(READERS, "store-reader") if self._path else self._writing
         try:
@@ -97,8 +98,7 @@ class SqliteDatabase(Database):
             )
             event.listen(self._engine, "connect", _set_pragmas)
             self._connection = self._engine.connect()
-            if is_unclean:
-                _check(self._connection, self._path)
+            _check(self._connection, self._path, CHECK_SECONDS if is_unclean else GLANCE_SECONDS)
             self._is_whole = True
             with self._connection.begin():
                 if is_up_to_date(self._connection):
@@ -179,8 +179,8 @@ def _set_pragmas(connection: Any, _record: object) -> None:
     cursor.close()
 
 
-def _check(connection: Connection, path: str) -> None:
-    """Look for damage in a file that was not closed in good order, for a time that is bounded.
+def _check(connection: Connection, path: str, seconds: float) -> None:
+    """Look for damage in a file, for a time that is bounded.
 
     Raises:
         StoreError: It is damaged.
@@ -190,7 +190,7 @@ def _check(connection: Connection, path: str) -> None:
 
     def break_off() -> None:
         # Again and again: SQLite forgets what comes before the check has begun.
-        wait = CHECK_SECONDS
+        wait = seconds
         while not done.wait(wait):
             driver.interrupt()
             wait = 0.001
@@ -202,7 +202,7 @@ def _check(connection: Connection, path: str) -> None:
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
             raise
-        logger.info("%s was not closed in good order; no damage found in %g s", path, CHECK_SECONDS)
+        logger.info("%s: no damage found in %g s", path, seconds)
         return
     finally:
         done.set()

@@ -195,7 +195,7 @@ class InteractionReader:
         if step.is_call:
             name = step.name or step.kind.removesuffix("_call")
             kind = "function" if step.kind == "function_call" else "server"
-            extra = {_OWN: step.own} if step.own else None
+            extra = {_OWN: dict(step.own)} if step.own else None
             call = ToolCallDelta(index, step.call_id, name, "", kind, extra)
             wrappers.append(GeminiPartWrapper(event, calls=(call,)))
         elif not step.is_result:
@@ -237,7 +237,10 @@ class InteractionReader:
         if step.is_call or step.is_result:
             known = dict(step.own)
             self._take(step, delta)
-            extra = {_OWN: step.own} if step.own != known else None
+            new = {
+                name: value for name, value in step.own.items() if name not in known or known[name] != value
+            }
+            extra = {_OWN: new} if new else None
             if step.is_call and extra:
                 return [GeminiPartWrapper(event, calls=(ToolCallDelta(index, extra=extra),))]
             return []
