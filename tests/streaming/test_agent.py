@@ -32,7 +32,7 @@ from tailrace.streaming import (
     Toolset,
     tool,
 )
-from tailrace.streaming.agent import ToolEnded
+from tailrace.streaming.run import ToolEnded
 from tailrace.wrappers import (
     ConfigurationError,
     ContentPart,

@@ -5,10 +5,11 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from tailrace.server.handlers import Handler, Item, Turn
-from tailrace.streaming.agent import Agent, AgentError, open_calls
+from tailrace.streaming.agent import Agent, open_calls
 from tailrace.streaming.conversation import results_message
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.output import OutputReader
+from tailrace.streaming.run import AgentError
 from tailrace.streaming.translator import calls_message
 from tailrace.streaming.turn_translator import TurnTranslator
 from tailrace.streaming.updates import Said, StatusUpdate

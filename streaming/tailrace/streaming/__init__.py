@@ -1,7 +1,7 @@
 """From chunks to a task: folding, numbering, A2A, and the conversation."""
 
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.agent import Agent, AgentError, BrokenRunError, ChatResult
+from tailrace.streaming.agent import Agent
 from tailrace.streaming.bridge import A2AArtifact, A2AMessage, A2ATaskBridge, A2ATaskResult
 from tailrace.streaming.chat_completion import to_chat_completion
 from tailrace.streaming.conversation import (
@@ -13,6 +13,7 @@ from tailrace.streaming.conversion import StreamConversion
 from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.log import Behind, TaskLog
+from tailrace.streaming.run import AgentError, BrokenRunError, ChatResult
 from tailrace.streaming.task import Event, TaskRecord
 from tailrace.streaming.tools import FunctionTool, Tool, ToolContext, ToolError, Toolset, tool
 from tailrace.streaming.translator import ResponseTranslator

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from uuid import uuid4
 
-from tailrace.streaming.agent import AgentError, Received, ResponseEnded, Step, ToolEnded
 from tailrace.streaming.conversation import results_message, to_a2a_message
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.output import OutputReader
+from tailrace.streaming.run import AgentError, Received, ResponseEnded, Step, ToolEnded
 from tailrace.streaming.task import agent_message
 from tailrace.streaming.translator import ResponseTranslator
 from tailrace.streaming.turn import TurnAccumulator
