@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,7 @@ async def _read_until(url: str, text: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path: Path) -> None:
+    startable = ["serve", "--model", "openai:x", "--port", "0"]
     for arguments, words in (
         (["serve"], "TAILRACE_MODEL"),
         (["serve", "--model", "nobody:x"], "unknown provider 'nobody'"),
@@ -106,9 +108,14 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path: Path) 
         (["serve", "--model", "openai:x", "--port", "70000"], "TAILRACE_PORT"),
         (["serve", "--model", "ollama:x", "--host", "0.0.0.0"], "--allow-anonymous"),
         (["serve", "--model", "openai:x"], "no key for openai:x: set OPENAI_API_KEY"),
-        (["serve", "--model", "openai:x", "--store", "sqlite:////dev/null/t.db"], "cannot open the store"),
+        ([*startable, "--store", "sqlite:////dev/null/t.db"], "cannot open the store"),
+        ([*startable, "--tools", "mcp:/nonexistent"], "/nonexistent cannot be started: No such file"),
+        ([*startable, "--tools", f"mcp:{sys.executable} -c pass"], "it ended at once"),
+        ([*startable, "--tools", "mcp:http://127.0.0.1:1/mcp"], "127.0.0.1:1/mcp: no connection"),
     ):
-        environment = {"PATH": ""} | ({"TAILRACE_API_KEY": "none"} if "dev/null" in str(arguments) else {})
+        environment = {"PATH": ""} | (
+            {"TAILRACE_API_KEY": "none"} if arguments[: len(startable)] == startable else {}
+        )
         done = subprocess.run(
             tailrace(*arguments), capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
         )

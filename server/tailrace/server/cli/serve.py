@@ -1,23 +1,23 @@
 """``tailrace serve``: a model as an A2A agent."""
 
+import logging
 import math
 import signal
 import sys
 from contextlib import suppress
 from ipaddress import ip_address
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-import anyio
 import typer
 import uvicorn
 from pydantic import ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.server.app import create_app
 from tailrace.server.settings import Settings
 from tailrace.server.shutdown import SIGNALS
-from tailrace.server.store import Store
-from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers import ConfigurationError, TailraceError
 
 STARTUP_FAILURE = 3
 """The exit status of a server that could not start; uvicorn has said why."""
@@ -84,10 +84,7 @@ def serve(
         tools=tools,
     )
     _refuse_open_doors(settings)
-    app = create_app(settings)
-    # Tried once before: what is wrong with a store is then one line, and not the traceback of a server's start.
-    anyio.run(_try_store, settings.store)
-    run_app(app, settings)
+    run_app(create_app(settings), settings)
 
 
 def _refuse_open_doors(settings: Settings) -> None:
@@ -106,14 +103,6 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-async def _try_store(url: str) -> None:
-    store = Store(url)
-    try:
-        await store.open()
-    finally:
-        await store.close()
 
 
 def read_settings(**given: Any) -> Settings:
@@ -136,22 +125,87 @@ def run_app(app: Any, settings: Settings) -> None:
 
     Nothing more is accepted then, tasks have ``settings.shutdown_grace`` to come to their end, and everything is
     written. A second signal ends the process at once, as a crash would: what was shown is kept all the same.
+
+    Raises:
+        TailraceError: What the application needs (its store, the servers of its tools) cannot be used.
     """
     # uvicorn repeats the signal once it has shut down: by then there is nothing left to end but the process.
     signal.signal(signal.SIGTERM, _exit)
+    start = _Start(app)
     config = uvicorn.Config(
-        app,
+        start,
         host=settings.host,
         port=settings.port,
-        log_level="info",
+        log_level="warning",  # until the application has started
         access_log=False,
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + STOP_TIMEOUT,
     )
     server = _Server(config)
-    with suppress(KeyboardInterrupt):  # uvicorn repeats that signal too
-        server.run()
+    try:
+        with suppress(KeyboardInterrupt):  # uvicorn repeats that signal too
+            server.run()
+    except SystemExit:
+        if start.failure is not None:
+            raise start.failure from None
+        raise
     if not server.started:
         sys.exit(STARTUP_FAILURE)
+
+
+class _Start:
+    """An application of which uvicorn says nothing but that it started.
+
+    Why it did not is said in one line by whoever runs the server; uvicorn would print a traceback, between lines of its own.
+
+    Args:
+        app: The application.
+
+    Attributes:
+        failure: What kept it from starting, where that is an error of ours; any other is uvicorn's to print.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.failure: TailraceError | None = None
+        self._app = app
+        self._log = logging.getLogger("uvicorn.error")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, as ASGI has it."""
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+        failed: Message | None = None
+
+        async def tell(message: Message) -> None:
+            nonlocal failed
+            if message["type"] == "lifespan.startup.failed":
+                failed = message  # that it is one of ours is known when it is raised, after this
+                return
+            if message["type"] == "lifespan.startup.complete":
+                self._log.setLevel(logging.INFO)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, tell)
+        except Exception as error:
+            if failed is None:
+                raise
+            self.failure = _ours(error)
+            if self.failure is None:
+                await send(failed)
+                raise
+            self._log.setLevel(logging.CRITICAL)
+            await send({**failed, "message": ""})
+
+
+def _ours(error: Exception) -> TailraceError | None:
+    """The error of ours that was raised, out of the groups that task groups put it into; None for any other."""
+    while isinstance(error, ExceptionGroup):
+        inside = cast("tuple[Exception, ...]", error.exceptions)
+        if len(inside) != 1:
+            return None
+        error = inside[0]
+    return error if isinstance(error, TailraceError) else None
 
 
 class _Server(uvicorn.Server):
