@@ -269,13 +269,85 @@ async def test_what_cannot_be_asked_for_is_refused_by_name(facts: dict[str, Any]
     assert next(iter(facts)) in error["message"]
 
 
-async def test_a_tool_of_the_callers_with_a_name_of_ours_fails_the_task() -> None:
+async def test_a_tool_of_the_callers_with_a_name_of_ours_is_refused() -> None:
     async with ScriptedUpstream() as upstream, agent_at(upstream) as rpc:
-        task = (await rpc.result("SendMessage", asking("Hello", tools=[{**LOCATE, "name": "weather"}])))[
-            "task"
-        ]
-    assert state_of(task) == "FAILED"
-    assert "'weather'" in task["status"]["message"]["parts"][0]["text"]
+        error = await rpc.error("SendMessage", asking("Hello", tools=[{**LOCATE, "name": "weather"}]))
+        assert (await rpc.result("ListTasks", {}))["totalSize"] == 0
+    assert error["code"] == -32602
+    assert "'weather'" in error["message"]
+
+
+async def test_a_choice_that_forces_a_call_counts_for_its_own_message_alone() -> None:
+    scripts = (answer(calls=[("a", "locate", {})]), answer("Rome."))
+    async with ScriptedUpstream(*scripts) as upstream:
+        async with agent_at(upstream) as rpc:
+            asked = asking("Where am I?", tools=[LOCATE], toolChoice={"mode": "required"})
+            task = (await rpc.result("SendMessage", asked))["task"]
+            task = (await rpc.result("SendMessage", answering(task, ("a", "Rome"))))["task"]
+        first, second = (await upstream.received(0)).json, (await upstream.received(1)).json
+    assert state_of(task) == "COMPLETED"
+    assert first["tool_choice"] == "required"
+    assert "tool_choice" not in second
+    assert [tool["function"]["name"] for tool in second["tools"]] == ["weather", "locate"]
+
+
+async def test_two_messages_at_once_may_each_answer_some_of_the_calls() -> None:
+    scripts = (answer(calls=[("a", "locate", {}), ("b", "locate", {})]), answer("There."))
+    async with ScriptedUpstream(*scripts) as upstream:
+        async with agent_at(upstream) as rpc:
+            task = (await rpc.result("SendMessage", asking("Where am I?", tools=[LOCATE])))["task"]
+            async with anyio.create_task_group() as group:
+                for call_id in "ab":
+                    group.start_soon(rpc.result, "SendMessage", answering(task, (call_id, call_id)))
+            task = await rpc.result("GetTask", {"id": task["id"]})
+        second = await upstream.received(1)
+    assert state_of(task) == "COMPLETED"
+    assert {each["tool_call_id"] for each in second.json["messages"] if each["role"] == "tool"} == {"a", "b"}
+
+
+@pytest.mark.parametrize("ending", ["cancel", "fail", "restart"])
+async def test_a_result_that_was_shown_is_said_however_the_round_ends(tmp_path: Path, ending: str) -> None:
+    shown, for_ever = anyio.Event(), anyio.Event()
+
+    async def slow() -> str:
+        """Takes for ever."""
+        await for_ever.wait()
+        return "late"
+
+    def seen(so_far: list[tuple[int, dict[str, Any]]]) -> None:
+        if "tool-result-1" in str(so_far):
+            shown.set()
+
+    calls: list[Call] = [("a", "slow", {}), ("b", "weather", {"city": "Rome"})]
+    store, file = f"sqlite:///{tmp_path}/t.db", tmp_path / "t.db"
+    async with ScriptedUpstream(answer(calls=calls), answer("Well."), answer("Well.")) as upstream:
+        async with agent_at(upstream, store, tools=[slow, weather]) as rpc:
+            sent = {**message("Go", contextId="c"), "configuration": {"returnImmediately": True}}
+            task = (await rpc.result("SendMessage", sent))["task"]
+            async with anyio.create_task_group() as group:
+                group.start_soon(rpc.stream, "SubscribeToTask", {"id": task["id"]}, None, seen)
+                with anyio.fail_after(10):
+                    await shown.wait()
+                if ending == "cancel":
+                    await rpc.result("CancelTask", {"id": task["id"]})
+                else:
+                    file = tmp_path / "crashed/t.db"
+                    file.parent.mkdir()
+                    for name in ("t.db", "t.db-wal"):
+                        shutil.copy(tmp_path / name, file.parent)
+                    for_ever.set()
+        if ending != "cancel":
+            again = agent_at(upstream, f"sqlite:///{file}", tools=[slow, weather], on_orphan=ending)
+            async with again as rpc:
+                await rpc.stream("SubscribeToTask", {"id": task["id"]}, {"Last-Event-ID": "0"})
+    said = await conversation(file)
+    results = {result.id: result for each in said for result in each.tool_results}
+    assert results["b"].output == "sunny in Rome"
+    if ending == "restart":
+        assert outline(said)[-1] == (Role.MODEL, "Well.")
+        assert results["a"].is_error
+    else:
+        assert set(results) == {"b"}
 
 
 async def test_an_answer_that_was_to_be_json_is_data_too_and_its_text_streams() -> None:

@@ -5,10 +5,13 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from tailrace.server.handlers import Handler, Item, Turn
+from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.agent import Agent, open_calls
 from tailrace.streaming.conversation import results_message
+from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.output import OutputReader
+from tailrace.streaming.request_facts import RequestFacts
 from tailrace.streaming.run import AgentError
 from tailrace.streaming.translator import calls_message
 from tailrace.streaming.turn_translator import TurnTranslator
@@ -40,13 +43,18 @@ class AgentHandler(Handler):
         async with self._agent:
             yield
 
+    def check(self, facts: RequestFacts) -> None:
+        """Refuse tools of the caller's that have the name of one of the agent's."""
+        for tool in facts.tools:
+            if self._agent.has_tool(tool.name):
+                raise InvalidParamsError(
+                    f"metadata: {EXTENSION_URI}: tools: the agent has a tool named {tool.name!r} itself: give yours "
+                    "another name"
+                )
+
     async def run(self, turn: Turn) -> AsyncIterator[Item]:
         """Stream the turn; an upstream that fails ends the task FAILED with what arrived kept."""
         yield StatusUpdate(TaskState.WORKING)
-        owed = _calls_owed(turn)
-        if owed:
-            yield StatusUpdate(TaskState.INPUT_REQUIRED, calls_message(owed))
-            return
         history = turn.history.model_copy(update={"system_message": turn.facts.instructions})
         lost = _calls_lost(turn)
         if lost:
@@ -56,6 +64,10 @@ class AgentHandler(Handler):
             )
             history = history.with_message(Message(role=Role.TOOL, content=results))
             yield Said(results_message(history.conversation[-1]))
+        owed = _open_calls(history) if _ends_in_results(history) else ()
+        if owed:
+            yield StatusUpdate(TaskState.INPUT_REQUIRED, calls_message(owed))
+            return
         folded = self._agent.begin(history)
         asked = turn.facts.options
         translator = TurnTranslator(
@@ -85,14 +97,15 @@ def _behind(turn: Turn) -> Sequence[Message]:
 
 def _calls_lost(turn: Turn) -> Sequence[ContentPartToolCall]:
     """The calls whose tools were running when a crash interrupted the turn: nobody knows what they did."""
-    behind = _behind(turn)
-    return _open_calls(turn.history) if behind and behind[-1].role is Role.MODEL else ()
+    if not turn.resumed:
+        return ()
+    theirs = {tool.name for tool in turn.facts.tools}
+    return [call for call in _open_calls(turn.history) if call.name not in theirs]
 
 
-def _calls_owed(turn: Turn) -> Sequence[ContentPartToolCall]:
-    """The calls that the caller has not answered yet with a message that answers others of the same round."""
-    conversation = turn.history.conversation
-    return _open_calls(turn.history) if conversation and conversation[-1].role is Role.TOOL else ()
+def _ends_in_results(history: History) -> bool:
+    """Whether tools have answered last; where a round is not whole then, the caller owes the rest."""
+    return bool(history.conversation) and history.conversation[-1].role is Role.TOOL
 
 
 def _open_calls(history: History) -> Sequence[ContentPartToolCall]:

@@ -24,6 +24,8 @@ from tailrace.server.messages import (
     check_message,
     check_request,
     ends_in_round,
+    open_call_ids,
+    results_in_artifacts,
     rounds_behind,
     with_tools_named,
 )
@@ -266,7 +268,9 @@ class Engine:
         if request.configuration.task_push_notification_config is not None and self._push is None:
             raise PushNotificationNotSupportedError
         check_message(message)
-        message = keep_request_facts(message, check_request(request))
+        facts = check_request(request)
+        self._handler.check(facts)
+        message = keep_request_facts(message, facts)
         if message.task_id and not (named_in and await self._tasks.is_free(message.task_id, owner)):
             live = await self._tasks.find(message.task_id, owner)
             webhooks = await self._webhooks(live, request, spoken)
@@ -425,7 +429,7 @@ class Engine:
         """A further message of a task: its turn comes at once, or when those before it are done."""
         await self._check_conversation(live)
         self._check_follow_up(live, message)
-        message = with_tools_named(message, live.record.status)
+        message = with_tools_named(message, live.record)
         place = self._admit(live)
         record = live.record
         message = record.receive(message)
@@ -520,6 +524,7 @@ class Engine:
                 logger.warning("task %s was interrupted by a crash, and is begun again", task_id)
                 again = with_extension_facts({}, restarts=restarts + 1)
                 self._turns.keep(live, live.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)))
+                await self._tasks.until_kept(live, live.record.number)  # with what joins the conversation
                 self._run_soon(live, Place.none())
                 continue
             logger.warning("task %s was interrupted by a crash", task_id)
@@ -538,6 +543,10 @@ class Engine:
         is_open = bool(said) and ends_in_round(said[-1])
         if is_open:
             live.rounds_said = rounds_behind(said)
+            results = results_in_artifacts(live.record.artifacts, open_call_ids(said))
+            if results is not None:
+                ids = {"context_id": live.record.context_id, "task_id": live.record.id}
+                live.said.append(results.model_copy(update=ids))
         answered = turns - is_open
         asked = [message for message in live.record.history if message.role is Role.USER]
         return [

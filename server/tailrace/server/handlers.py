@@ -80,6 +80,13 @@ class Handler(ABC):
         its await; what it yielded until then is kept.
         """
 
+    def check(self, facts: RequestFacts) -> None:  # noqa: B027 — by itself a handler refuses nothing
+        """Refuse now what a request asks for and cannot have.
+
+        Raises:
+            InvalidParamsError: And says why.
+        """
+
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Hold what the handler needs (connections, processes) as long as the server runs; nothing by itself.

@@ -31,6 +31,7 @@ class LiveTask:
         ending: How the turn is to end when its scope is cancelled.
         said: Messages to be kept with the next event.
         rounds_said: How many answers of the turn are in the conversation, which a crash interrupted after them.
+        round_calls: The ids of the calls that the last message has which joined the conversation.
         webhooks: Webhooks to be kept with the next event, and told of it.
         send_key: What the caller named the message by that makes the next event, to be kept with it.
         error: Why the task was given up: its events cannot be kept.
@@ -45,6 +46,7 @@ class LiveTask:
     ending: StatusUpdate | None = None
     said: list[Message] = field(default_factory=list[Message])
     rounds_said: int = 0
+    round_calls: frozenset[str] = frozenset()
     webhooks: list[PushConfig] = field(default_factory=list[PushConfig])
     send_key: SendKey | None = None
     error: StoreError | None = None

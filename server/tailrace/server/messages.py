@@ -1,11 +1,11 @@
 """What is said in a task: what a caller may say, and what a handler has said without saying so."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, cast
 from uuid import uuid4
 
 from tailrace.streaming.a2a.errors import InvalidParamsError
-from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, TaskStatus
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.conversation import is_callers, to_common_message
 from tailrace.streaming.extension import EXTENSION_URI, extension_facts, with_extension_facts
@@ -68,13 +68,13 @@ def rounds_behind(said: Sequence[Message]) -> int:
 
 
 def with_tools_named(
-    message: Message, status: TaskStatus | None, preceding: Sequence[Message] = ()
+    message: Message, record: TaskRecord | None, preceding: Sequence[Message] = ()
 ) -> Message:
     """The message of a caller with the name of its tool in every result, which may leave it out.
 
     Args:
         message: May hold results.
-        status: Of the task that it goes on with; None where it begins one.
+        record: The task that it goes on with; None where it begins one.
         preceding: What was said before it, where it begins a task in a conversation that the caller tells.
 
     Raises:
@@ -83,8 +83,7 @@ def with_tools_named(
     answered = [result.id for result in to_common_message(message).tool_results]
     if not answered:
         return message
-    asked = status.message if status is not None and status.state.interrupted else None
-    calls = to_common_message(asked).tool_calls if asked is not None else _unanswered_calls(preceding)
+    calls = _unanswered_calls(preceding) if record is None else _calls_that_wait(record)
     open_ids = [call.id for call in calls]
     for call_id in answered:
         if call_id in open_ids:
@@ -114,10 +113,54 @@ def _with_names(part: Part, names: Mapping[str, str]) -> Part:
     return part.model_copy(update={"data": {**data, "tool_results": named}})
 
 
+def _calls_that_wait(record: TaskRecord) -> Sequence[ContentPartToolCall]:
+    """The calls that a task has asked its caller to run, and that no message of it has answered, begun with or not."""
+    if record.state.interrupted:
+        asked = record.status.message
+        return to_common_message(asked).tool_calls if asked is not None else ()
+    answered: set[str] = set()
+    for said in reversed(record.history):
+        common = to_common_message(said)
+        if said.role is Role.AGENT and common.tool_calls:
+            return [call for call in common.tool_calls if call.id not in answered]
+        answered.update(result.id for result in common.tool_results)
+    return ()
+
+
 def _unanswered_calls(said: Sequence[Message]) -> Sequence[ContentPartToolCall]:
     history = History(conversation=tuple(map(to_common_message, said)))
     parts = (history.conversation[each.message].content[each.part] for each in unmatched_tools(history).calls)
     return [part for part in parts if isinstance(part, ContentPartToolCall)]
+
+
+def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]) -> Message | None:
+    """What tools at the agent have answered in a round that did not come to its end: it was shown, so it was said.
+
+    Args:
+        artifacts: Of the task.
+        call_ids: The calls of that round.
+    """
+    entries: list[Any] = []
+    for artifact in artifacts:
+        if extension_facts(artifact.metadata).get("channel") == "tool_result":
+            for part in artifact.parts:
+                results = cast("dict[str, list[dict[str, Any]]]", part.data)["tool_results"]
+                entries += [entry for entry in results if entry["call_id"] in call_ids]
+    if not entries:
+        return None
+    return Message(
+        message_id=str(uuid4()),
+        role=Role.USER,
+        parts=(Part(data={"tool_results": entries}),),
+        metadata=with_extension_facts({}, by="agent"),
+    )
+
+
+def open_call_ids(said: Sequence[Message]) -> frozenset[str]:
+    """The calls of the last message of a turn that ends in a round: nobody has said what came of them."""
+    if not said or said[-1].role is not Role.AGENT:
+        return frozenset()
+    return frozenset(call.id for call in to_common_message(said[-1]).tool_calls)
 
 
 def said_in_artifacts(

@@ -17,7 +17,7 @@ import msgspec
 from tailrace.server.handlers import Handler, Item, Turn, closing
 from tailrace.server.limits import size_of
 from tailrace.server.live import LiveTask, Reply, ends_turn
-from tailrace.server.messages import said_in_artifacts, whole_rounds
+from tailrace.server.messages import open_call_ids, results_in_artifacts, said_in_artifacts, whole_rounds
 from tailrace.server.store import PushConfig, Store, TaskWrite
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
@@ -228,6 +228,7 @@ class TurnRunner:
         """A message joins the conversation with the next event; the artifacts so far are said by it."""
         record = live.record
         live.said.append(message.model_copy(update={"context_id": record.context_id, "task_id": record.id}))
+        live.round_calls = open_call_ids((message,))
         record.take_changed()
 
     def _changes_nothing(self, live: LiveTask, item: Update) -> bool:
@@ -245,8 +246,12 @@ class TurnRunner:
         for update in record.closing_updates():
             self.keep(live, record.apply(update))
         last = record.apply(ending)
-        said = said_in_artifacts(record.take_changed(), record, live.rounds_said)
-        live.rounds_said = 0
+        made = record.take_changed()
+        results = results_in_artifacts(made, live.round_calls)
+        if results is not None:
+            self._say(live, results)
+        said = said_in_artifacts(made, record, live.rounds_said)
+        live.rounds_said, live.round_calls = 0, frozenset()
         if said is not None:
             live.said.append(said)
         if record.state.terminal:

@@ -311,6 +311,10 @@ class Agent(Generic[T]):
             f"the model asked for tools in all {self._max_rounds} rounds that a turn may take", turn.messages
         )
 
+    def has_tool(self, name: str) -> bool:
+        """Whether the agent runs a tool of that name itself, as far as its tools are connected."""
+        return self._runner is not None and self._runner.knows(name)
+
     def begin(self, history: History, *said: Message) -> TurnAccumulator:
         """What folds a turn of this agent, for `steps`.
 

@@ -77,13 +77,17 @@ def without_request_facts(message: Message) -> Message:
 def kept_request_facts(messages: Iterable[Message]) -> RequestFacts:
     """What was asked for with the newest of a task's messages that says so.
 
+    A choice that forces a call counts for that message's turn alone: with the results the model is to answer.
+
     Args:
         messages: The task's, oldest first.
     """
-    for message in reversed(tuple(messages)):
+    for position, message in enumerate(reversed(tuple(messages))):
         given = extension_facts(message.metadata).get("request")
         if isinstance(given, Mapping):
-            return _read(cast("Mapping[str, Any]", given))
+            facts = _read(cast("Mapping[str, Any]", given))
+            forces = facts.tool_choice is not None and facts.tool_choice.mode in ("required", "tool")
+            return facts.model_copy(update={"tool_choice": None}) if position and forces else facts
     return NO_FACTS
 
 

@@ -152,6 +152,11 @@ class TaskRecord:
         """The artifacts, in the order of their making."""
         return tuple(self._artifacts)
 
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts as they stand, in the order of their making."""
+        return tuple(record.whole() for record in self._artifacts.values())
+
     def submitted(self) -> Event:
         """The first event of a task: the task itself."""
         self.number += 1
@@ -237,7 +242,7 @@ class TaskRecord:
             id=self.id,
             context_id=self.context_id,
             status=self.status,
-            artifacts=tuple(record.whole() for record in self._artifacts.values()),
+            artifacts=self.artifacts,
             history=tuple(history),
             metadata=with_extension_facts(self._metadata, number=self.number),
         )
