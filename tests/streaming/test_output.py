@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
 from support.strategies import json_values
-from tailrace.streaming.output import OutputReader
+from tailrace.streaming.output import OutputReader, schema_size
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.options import OutputFormat
 
@@ -227,6 +227,40 @@ def test_a_pattern_that_would_take_for_ever_does_not(pattern: str) -> None:
     reader = of_schema({"properties": {"a": {"pattern": pattern}}})
     with pytest.raises(ValueError, match="a:"):
         reader.read(json.dumps({"a": "a" * 60 + "!"}))
+
+
+def _doubling(levels: int) -> dict[str, Any]:
+    """A schema that is small, and has twice as many branches with each level."""
+    levels_of = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(levels)}
+    return {"$defs": {**levels_of, f"d{levels}": {"type": "string"}}, "$ref": "#/$defs/d0"}
+
+
+def test_a_schema_that_is_made_to_take_for_ever_is_refused() -> None:
+    for levels in (14, 18, 60):
+        with pytest.raises(ValueError, match="too large"):
+            of_schema(_doubling(levels))
+
+
+@pytest.mark.timeout(10)
+def test_many_branches_are_gone_through_quickly() -> None:
+    with pytest.raises(ValueError, match="does not fit the schema"):
+        of_schema(_doubling(11)).read('{"a": 1}')
+    branch = {"properties": {"x": {"$ref": "#/$defs/t"}}, "maxProperties": 1}
+    tree = {"$defs": {"t": {"anyOf": [branch, branch]}}, "$ref": "#/$defs/t"}
+    value = "leaf"
+    for _ in range(20):
+        value = {"x": value, "y": 1}  # pyright: ignore[reportAssignmentType]
+    with pytest.raises(ValueError, match="does not fit the schema"):
+        of_schema(tree).read(json.dumps(value))
+
+
+def test_what_a_schema_refers_to_counts_as_often_as_it_does() -> None:
+    leaf = {"type": "string"}
+    schema = {"$defs": {"a": leaf}, "properties": {"x": {"$ref": "#/$defs/a"}, "y": {"$ref": "#/$defs/a"}}}
+    once, twice = schema_size({"properties": {"x": leaf}}), schema_size(schema)
+    assert twice[0] > once[0]
+    assert schema_size({"properties": {"x": {"$ref": "#"}}})[1]
+    assert not twice[1]
 
 
 def test_other_dialects_are_known_by_their_name() -> None:

@@ -13,6 +13,10 @@ from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.loose_json import read_json
 from tailrace.wrappers.options import OutputFormat
 
+_MAX_SIZE = 20_000  # parts of a caller's schema; beyond it an answer may take long to be held against it
+_MAX_TOLD = 1_000  # parts of a schema whose faults can be told quickly
+_MAX_LEVELS = 200
+
 _PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
 """A caller's pattern may be made so that it takes for ever."""
 
@@ -112,6 +116,13 @@ class OutputReader:
         """
         if form.schema_ is None:
             return cls(form, _any_object)
+        size, recursive = schema_size(form.schema_)
+        if size > _MAX_SIZE:
+            raise ValueError(
+                f"the output's schema is too large: with all that it refers to it has more than {_MAX_SIZE} parts"
+            )
+        # All that is wrong is collected before the first of it is given; of many branches that takes for ever.
+        tells = size <= _MAX_TOLD and not recursive
         try:
             validator = jsonschema_rs.validator_for(
                 form.schema_, pattern_options=_PATTERNS, retriever=_fetch_nothing
@@ -120,11 +131,13 @@ class OutputReader:
             raise ValueError(f"the output's schema is no JSON schema: {_said(error)}") from None
 
         def validate(value: Any) -> object:
-            problem = next(validator.iter_errors(value), None)
-            if problem is not None:
-                where = ".".join(map(str, problem.instance_path))
-                raise ValueError(f"{where}: {_said(problem)}" if where else _said(problem))
-            return value
+            if validator.is_valid(value):
+                return value
+            problem = next(validator.iter_errors(value), None) if tells else None
+            if problem is None:
+                raise ValueError("it does not fit the schema")
+            where = ".".join(map(str, problem.instance_path))
+            raise ValueError(f"{where}: {_said(problem)}" if where else _said(problem))
 
         return cls(form, validate)
 
@@ -143,6 +156,63 @@ class OutputReader:
             return self._validate(value)
         except ValueError as error:
             raise ValueError(f"the answer is not of the form that was asked for: {error}") from None
+
+
+def schema_size(schema: object) -> tuple[int, bool]:
+    """How many parts a schema has with all that it refers to, each as often as it is referred to; whether it recurs.
+
+    What refers to itself is counted once. The count ends at a bound.
+    """
+    sizes: dict[str, int | None] = {}  # None while it is being counted
+    recursive = False
+
+    def count(part: object, depth: int) -> int:
+        nonlocal recursive
+        if isinstance(part, list):
+            members = cast("list[object]", part)
+        elif isinstance(part, dict):
+            fields = cast("dict[str, object]", part)
+            members = [value for name, value in fields.items() if name not in ("$defs", "definitions")]
+            for name in ("$ref", "$dynamicRef", "$recursiveRef"):
+                if isinstance(target := fields.get(name), str):
+                    members.append(_Reference(target))
+        elif isinstance(part, _Reference):
+            if part.target not in sizes:
+                sizes[part.target] = None
+                sizes[part.target] = count(_found(schema, part.target), depth + 1)
+            size = sizes[part.target]
+            recursive = recursive or size is None
+            return size or 1
+        else:
+            return 1
+        if depth > _MAX_LEVELS:
+            return _MAX_SIZE + 1
+        total = 1
+        for member in members:
+            total += count(member, depth + 1)
+            if total > _MAX_SIZE:
+                break
+        return total
+
+    return count(schema, 0), recursive
+
+
+class _Reference:
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+
+def _found(schema: object, target: str) -> object:
+    """What a reference inside a schema stands for; None for any other, which is refused elsewhere."""
+    found = schema
+    if target.startswith("#/"):
+        for step in target[2:].split("/"):
+            name = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict):
+                return None
+            found = cast("dict[str, object]", found).get(name)
+        return found
+    return schema if target == "#" else None
 
 
 def _fetch_nothing(uri: str) -> Any:
