@@ -7,6 +7,9 @@ RUN    := $(UV) run --frozen --no-sync
 ONCE   ?=
 MINUTES ?= 60
 
+# One more than there are cores: many a test waits for a process or a clock.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
+
 E2E := tests/e2e/clients
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
@@ -21,7 +24,7 @@ demo: sync-local ## a real model behind an A2A server, in one command (ONCE=1: s
 	$(RUN) tailrace demo $(if $(ONCE),--once)
 
 test: sync-local ## every test, with coverage
-	$(RUN) pytest -n auto --dist worksteal --cov --cov-report=term $(ARGS)
+	$(RUN) pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term $(ARGS)
 
 e2e: sync-local ## the official clients of every version and language against one running server; the local model as an agent
 	$(UV) sync --frozen --quiet --project $(E2E)/sdk_0_3
