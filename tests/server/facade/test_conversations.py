@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import openai
 import pytest
+from openai.types.chat import ChatCompletion
 
 from support.agents import Scripted
 from support.facade import MODEL, WEATHER, Facade, assistant, facade_over, tool, user
@@ -245,6 +247,90 @@ async def test_some_of_the_results_are_asked_for_again() -> None:
         owed, _, same = await facade.chat_named(*said, tools=[WEATHER], **KEY)
     assert task == same
     assert [call.id for call in owed.choices[0].message.tool_calls or ()] == ["c2"]
+
+
+@pytest.mark.parametrize("naming", [{}, KEY])
+@pytest.mark.parametrize("stored", [True, False])
+async def test_the_results_that_were_asked_for_again_go_to_the_same_round(
+    naming: dict[str, Any], stored: bool
+) -> None:
+    round_of_two = answer(calls=[PARIS, ("c2", "get_weather", {"city": "Rome"})])
+    async with (
+        ScriptedUpstream(round_of_two, answer("Rome."), answer("Bye.")) as upstream,
+        facade_over(upstream) as facade,
+        facade_over(upstream) as another,
+    ):
+        said = [user("Weather?")]
+        first, _, task = await facade.chat_named(*said, tools=[WEATHER], **naming)
+        said += [assistant(first), tool("c1", "sunny")]
+        # Only who names the conversation can send some of the results: else the task is the one that waits for all.
+        named = naming or {"extra_headers": {"X-Conversation-Id": await conversation_of(facade, task)}}
+        owed, _, _ = await facade.chat_named(*said, tools=[WEATHER], **named)
+        said += [assistant(owed), tool("c2", "rain")]
+        last, context, same = await (facade if stored else another).chat_named(
+            *said, tools=[WEATHER], **naming
+        )
+        said += [assistant(last), user("Bye!")]
+        header = {"X-Conversation-Id": context}
+        _, again, _ = await (facade if stored else another).chat_named(*said, extra_headers=header)
+    assert again == context
+    assert (same == task) is stored
+    assert roles(upstream, 1) == ["user", "assistant", "tool", "tool"]
+    assert texts(upstream, 1)[2:] == ["sunny", "rain"]
+    assert roles(upstream) == ["user", "assistant", "tool", "tool", "assistant", "user"]
+
+
+async def conversation_of(facade: Facade, task_id: str) -> str:
+    async with Rpc(facade.url) as rpc:
+        return (await rpc.result("GetTask", {"id": task_id}))["contextId"]
+
+
+async def test_every_one_of_several_alike_finds_a_task_that_waits() -> None:
+    script = [*([answer(calls=[PARIS])] * 3), *([answer("Sun.")] * 4)]
+    async with ScriptedUpstream(*script) as upstream, facade_over(upstream) as facade:
+        asked = [await facade.chat_named(user("Weather?"), tools=[WEATHER]) for _ in range(3)]
+        messages = [user("Weather?"), assistant(asked[0][0]), tool("c1", "sunny")]
+        answers: list[tuple[ChatCompletion, str, str]] = []
+
+        async def answer_one() -> None:
+            answers.append(await facade.chat_named(*messages, tools=[WEATHER]))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(answer_one)
+    assert [completion.choices[0].message.content for completion, *_ in answers] == ["Sun."] * 4
+    tasks = {task for *_, task in answers}
+    assert len(tasks) == 4
+    assert tasks > {task for *_, task in asked}  # the fourth began a conversation
+    assert roles(upstream) == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("api", ["key", "previous"])
+async def test_results_that_are_sent_twice_at_once_are_answered_twice(api: str) -> None:
+    async with (
+        ScriptedUpstream(answer(calls=[PARIS]), answer("Sun."), answer("Sun.")) as upstream,
+        facade_over(upstream) as facade,
+    ):
+        tasks: set[str] = set()
+
+        async def by_key() -> None:
+            tasks.add((await facade.chat_named(*messages, tools=[WEATHER], **KEY))[2])
+
+        async def by_previous() -> None:
+            items: Any = [{"type": "function_call_output", "call_id": "c1", "output": "sunny"}]
+            response = await facade.client.responses.create(
+                model=MODEL, input=items, previous_response_id=f"resp_{task}_1"
+            )
+            tasks.add(response.id.split("_")[1])
+
+        first, _, task = await facade.chat_named(user("Weather?"), tools=[WEATHER], **KEY)
+        messages = [user("Weather?"), assistant(first), tool("c1", "sunny")]
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(by_key if api == "key" else by_previous)
+    assert len(tasks) == 2
+    assert task in tasks
+    assert roles(upstream) == ["user", "assistant", "tool"]
 
 
 async def test_a_user_that_does_not_wait_for_tools() -> None:

@@ -141,3 +141,51 @@ def test_the_first_place_that_names_the_conversation_counts(
 ) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "metadata": metadata, "user": "bob"}
     assert read_chat_request(body, header=header, user_is_key=True).key == key
+
+
+def calls(*ids: str) -> dict[str, Any]:
+    function = {"name": "look", "arguments": "{}"}
+    return {
+        "role": "assistant",
+        "tool_calls": [{"id": each, "type": "function", "function": function} for each in ids],
+    }
+
+
+def told(*items: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The ids of the calls of earlier answers, and of the new results; the same by both APIs."""
+    asked = read_chat_request({"messages": [{"role": "user", "content": "1?"}, *items]})
+    flat: list[dict[str, Any]] = [{"role": "user", "content": "1?"}]
+    for item in items:
+        if item["role"] == "assistant":
+            flat += [
+                {"type": "function_call", "call_id": call["id"], **call["function"]}
+                for call in item["tool_calls"]
+            ]
+        elif item["role"] == "tool":
+            output = {"call_id": item["tool_call_id"], "output": item["content"]}
+            flat.append({"type": "function_call_output", **output})
+        else:
+            flat.append(item)
+    other = read_responses_request({"input": flat})
+    ids = [
+        (
+            [call.id for message in each.earlier for call in message.tool_calls],
+            [result.id for result in each.new.tool_results],
+        )
+        for each in (asked, other)
+    ]
+    assert ids[0] == ids[1]
+    return ids[0]
+
+
+def test_calls_that_are_asked_for_again_are_told_once() -> None:
+    def answered(call_id: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": call_id, "content": "x"}
+
+    again = calls("a", "b", "c"), answered("a"), calls("b", "c"), answered("b"), calls("c"), answered("c")
+    assert told(*again) == (["a", "b", "c"], ["c"])
+    # Calls of another round, which some providers give the same ids.
+    assert told(calls("a"), answered("a"), calls("a"), answered("a")) == (["a", "a"], ["a"])
+    assert told(calls("a", "b"), answered("a"), calls("c"), answered("c")) == (["a", "b", "c"], ["c"])
+    stopped = {"role": "user", "content": "Once more!"}
+    assert told(calls("a"), stopped, calls("a"), answered("a")) == (["a", "a"], ["a"])

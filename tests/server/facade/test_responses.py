@@ -11,6 +11,7 @@ from support.facade import MODEL, facade_over
 from support.rounds import answer, sent
 from support.rpc import Rpc
 from support.upstream import ScriptedUpstream, json_answer, openai_chunk, openai_stream, sse
+from tailrace.streaming.conversation import to_common_message
 
 WEATHER: Any = {
     "type": "function",
@@ -183,6 +184,22 @@ async def test_a_conversation_is_told_what_is_new_alone() -> None:
     assert first.conversation.id == "chat-1"
     assert second.id.split("_")[1] == first.id.split("_")[1]
     assert [message["role"] for message in sent(upstream.requests[1])] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("naming", ["previous_response_id", "conversation"])
+async def test_a_result_has_the_name_of_the_tool_that_was_called(naming: str) -> None:
+    async with (
+        ScriptedUpstream(answer(calls=[PARIS]), answer("Two.")) as upstream,
+        facade_over(upstream) as facade,
+    ):
+        create: Any = facade.client.responses.create
+        first = await create(model=MODEL, input="1?", conversation="chat-1", tools=[WEATHER])
+        given = first.id if naming == "previous_response_id" else "chat-1"
+        await create(model=MODEL, input=[output("c1", "sunny")], **{naming: given})
+        async with Rpc(facade.url) as rpc:
+            said = (await rpc.result("GetConversation", {"contextId": "chat-1"}))["messages"]
+    [result] = [part for message in said for part in to_common_message(message).tool_results]
+    assert (result.name, result.output) == ("get_weather", "sunny")
 
 
 class River(BaseModel):

@@ -112,7 +112,40 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
             param=param,
             code="invalid_value",
         )
-    return conversation[:begins], joined(new)
+    return without_repeated_calls(conversation[:begins]), joined(new)
+
+
+def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """A conversation without the answers that only ask again for what a round of calls is owed.
+
+    A client that sends some of the results is asked for the others by an answer that repeats their calls, and puts it
+    into the conversation, as it does with every answer. Nothing new is said in it: the results behind it belong to the
+    round that was there.
+
+    Args:
+        messages: As a client tells them.
+    """
+    kept: list[Message] = []
+    owed: Mapping[str, tuple[str, object]] = {}
+    answered = False  # some of the round
+    for message in messages:
+        if message.role is Role.MODEL:
+            asks: Mapping[str, tuple[str, object]] = {
+                call.id: (call.name, call.arguments) for call in message.tool_calls
+            }
+            if asks and answered and not message.text.strip() and _all_among(asks, owed):
+                continue
+            owed, answered = asks, False
+        elif message.tool_results and message.role is Role.TOOL:
+            results = {result.id for result in message.tool_results}
+            answered = answered or not results.isdisjoint(owed)
+            owed = {call_id: call for call_id, call in owed.items() if call_id not in results}
+        kept.append(message)
+    return tuple(kept)
+
+
+def _all_among(some: Mapping[str, object], others: Mapping[str, object]) -> bool:
+    return all(name in others and others[name] == value for name, value in some.items())
 
 
 def joined(messages: tuple[Message, ...]) -> Message:

@@ -5,9 +5,9 @@ new, and name the context. So what the client tells is compared with what is sto
 is sent. Nothing else is remembered here.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 from tailrace.server.facade.asked import Asked
@@ -17,7 +17,7 @@ from tailrace.server.facade.markdown import markdown_of
 from tailrace.server.operations import Caller, Operations
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotFoundError
-from tailrace.streaming.a2a.models import Message, Role, Task
+from tailrace.streaming.a2a.models import Message, Part, Role, Task
 from tailrace.streaming.a2a.requests import GetTaskRequest, ListTasksRequest, ListTasksResponse
 from tailrace.streaming.conversation import is_callers, to_a2a_message, to_common_message
 from tailrace.streaming.lifecycle import TaskState
@@ -27,6 +27,8 @@ MAX_MESSAGES = 10_000
 
 MAX_BRANCHES = 20
 """Contexts of one key that are looked through, each of them the conversation in another form."""
+
+_UNNAMED = "unknown"  # the tool of a result that does not name it, and whose call is not told
 
 _PAGES = (20, 100, 100, 100)  # of tasks that wait, the newest first
 
@@ -56,8 +58,13 @@ class Conversations:
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
 
-    async def place(self, asked: Asked, caller: Caller) -> Placed:
+    async def place(self, asked: Asked, caller: Caller, passed: Collection[str] = ()) -> Placed:
         """The message that a request amounts to, with its context and task.
+
+        Args:
+            asked: The request.
+            caller: Who asks.
+            passed: Tasks that waited for the message, and did not any more when it was sent.
 
         Raises:
             OpenAIError: It goes on after a response that the caller has none of.
@@ -73,10 +80,15 @@ class Conversations:
         if asked.key:
             return await self._under_key(asked, caller)
         if asked.new.tool_results:
-            found = await self._waiting_for(asked, caller)
+            found = await self._waiting_for(asked, caller, passed)
             if found is not None:
                 return found
         return _begun(asked, "")
+
+    async def still_waits(self, message: Message, caller: Caller) -> bool:
+        """Whether a message's task waits for it: somebody else may have been quicker to answer."""
+        task = await self._task(message.task_id, caller)
+        return _waits_for(task, {result.id for result in to_common_message(message).tool_results})
 
     async def _under_key(self, asked: Asked, caller: Caller) -> Placed:
         """In the first of the key's contexts that holds what the request tells, or in a new one."""
@@ -93,11 +105,11 @@ class Conversations:
                 return placed
         return _begun(asked, f"{asked.key}~{uuid4().hex}")
 
-    async def _waiting_for(self, asked: Asked, caller: Caller) -> Placed | None:
+    async def _waiting_for(self, asked: Asked, caller: Caller, passed: Collection[str]) -> Placed | None:
         """Behind the task that waits for exactly these results, in the same conversation."""
         answered = {result.id for result in asked.new.tool_results}
         async for task in self._waiting(caller):
-            if _open_calls(task) != answered:
+            if task.id in passed or _open_calls(task) != answered:
                 continue
             stored = await self._stored(task.context_id, caller)
             if stored and stored[-1].task_id == task.id and await self._is_told(asked, stored, task, caller):
@@ -132,7 +144,9 @@ class Conversations:
             raise _unknown_response(asked.previous)
         end = next((at for at in said if at > begins[turn - 1]), len(stored))
         if end == len(stored):
-            return self._going_on(asked, task.context_id, stored, task)
+            placed = self._going_on(asked, task.context_id, stored, task)
+            if placed.message.task_id or not asked.new.tool_results:
+                return placed
         before = tuple(
             message.model_copy(update={"message_id": str(uuid4()), "context_id": "", "task_id": ""})
             for message in stored[:end]
@@ -144,9 +158,7 @@ class Conversations:
         self, asked: Asked, context_id: str, stored: Sequence[Message], task: Task | None
     ) -> Placed:
         """In a context as it stands: with the task that waits for what is said now, or with a new one."""
-        waits = task is not None and task.status.state.interrupted
-        if waits and asked.new.tool_results:
-            waits = {result.id for result in asked.new.tool_results} <= _open_calls(task)
+        waits = _waits_for(task, {result.id for result in asked.new.tool_results})
         message = _message(asked, context_id, task.id if task is not None and waits else "")
         return Placed(message, (), _call_ids(stored))
 
@@ -206,7 +218,27 @@ def _begun(asked: Asked, context_id: str) -> Placed:
 
 
 def _message(asked: Asked, context_id: str, task_id: str = "") -> Message:
-    return to_a2a_message(asked.new, message_id=str(uuid4()), context_id=context_id, task_id=task_id)
+    message = to_a2a_message(asked.new, message_id=str(uuid4()), context_id=context_id, task_id=task_id)
+    return message.model_copy(update={"parts": tuple(map(_without_unknown_names, message.parts))})
+
+
+def _without_unknown_names(part: Part) -> Part:
+    """A part whose results leave out the name of a tool that the request does not tell: it is that of the call."""
+    data: object = part.data
+    fields = cast("dict[str, Any]", data if isinstance(data, dict) else {})
+    entries = fields.get("tool_results")
+    if not isinstance(entries, list):
+        return part
+    results = [
+        {name: value for name, value in entry.items() if (name, value) != ("name", _UNNAMED)}
+        for entry in cast("list[dict[str, Any]]", entries)
+    ]
+    return part.model_copy(update={"data": {**fields, "tool_results": results}})
+
+
+def _waits_for(task: Task | None, results: Collection[str]) -> bool:
+    """Whether a task waits for what is said now, which are results of these calls, or none."""
+    return task is not None and task.status.state.interrupted and _open_calls(task).issuperset(results)
 
 
 def _open_calls(task: Task | None) -> set[str]:
