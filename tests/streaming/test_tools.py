@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 import anyio
 import anyio.lowlevel
@@ -327,6 +327,21 @@ async def test_the_context_is_given_wherever_it_is_asked_for_and_not_told() -> N
     assert list(told(f).parameters["properties"]) == ["city"]
     (result,) = await run(ToolRunner([f]), call(city="Paris"), task_id="t", context_id="x")
     assert result.output == ["Paris", "c1", "t", "x"]
+
+
+async def test_a_function_that_can_do_without_the_context_is_given_it_all_the_same() -> None:
+    def united(city: str, context: ToolContext | None = None) -> str:
+        return context.call.id if context else "none"
+
+    def optional(city: str, context: Optional[ToolContext] = None) -> str:  # noqa: UP045
+        return context.call.id if context else "none"
+
+    def annotated(city: str, context: Annotated[ToolContext, "of the call"] | None = None) -> str:
+        return context.call.id if context else "none"
+
+    for f in (united, optional, annotated):
+        assert list(told(f).parameters["properties"]) == ["city"]
+        assert (await answer_of(f, city="Paris")).output == "c1"
 
 
 async def test_a_function_that_is_not_async_runs_in_a_thread() -> None:

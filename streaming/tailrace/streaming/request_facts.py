@@ -12,13 +12,14 @@ message that goes on with a task and brings no such facts is meant with those of
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import jsonschema_rs
 from pydantic import ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.extension import extension_facts, with_extension_facts, without_extension_facts
 from tailrace.wrappers.messages import Text
-from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.options import NO_OPTIONS, RequestOptions, ToolChoice, ToolDefinition
 
 
 class RequestFacts(RequestOptions):
@@ -53,10 +54,18 @@ NO_FACTS = RequestFacts()
 def read_request_facts(metadata: Mapping[str, Any]) -> RequestFacts:
     """The facts in a request's metadata.
 
+    A provider would refuse its whole request, or take a tool for another, where the tools are not what they have to be. What
+    their schemas refer to outside of themselves is not fetched. A choice may name a tool of the agent's own, which is not
+    known here.
+
     Raises:
         ValueError: One of them is not what it has to be; the text says which.
     """
-    return _read(extension_facts(metadata))
+    facts = _read(extension_facts(metadata))
+    _check_tools(facts.tools)
+    if facts.tool_choice is not None:
+        _check_choice(facts.tool_choice)
+    return facts
 
 
 def keep_request_facts(message: Message, facts: RequestFacts) -> Message:
@@ -89,6 +98,33 @@ def kept_request_facts(messages: Iterable[Message]) -> RequestFacts:
             forces = facts.tool_choice is not None and facts.tool_choice.mode in ("required", "tool")
             return facts.model_copy(update={"tool_choice": None}) if position and forces else facts
     return NO_FACTS
+
+
+def _check_tools(tools: Iterable[ToolDefinition]) -> None:
+    names: set[str] = set()
+    for position, tool in enumerate(tools):
+        where = f"tools.{position}"
+        if tool.name in names:
+            raise ValueError(f"{where}.name: two tools have the name {tool.name!r}")
+        names.add(tool.name)
+        try:
+            jsonschema_rs.validator_for(tool.parameters, retriever=_fetch_nothing)
+        except jsonschema_rs.ValidationError as error:
+            place = ".".join([f"{where}.parameters", *map(str, error.instance_path)])
+            said = error.message.partition("\n")[0]  # the rest shows the schema
+            raise ValueError(f"{place}: it is no JSON schema: {said}") from None
+        kind: object = tool.parameters.get("type", "object")
+        if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+            raise ValueError(f"{where}.parameters.type: it must be 'object': arguments have names")
+
+
+def _fetch_nothing(uri: str) -> Any:
+    raise ValueError(f"it refers to {uri}, which is not in it")
+
+
+def _check_choice(choice: ToolChoice) -> None:
+    if choice.mode == "tool" and not choice.name:
+        raise ValueError("toolChoice.name: mode 'tool' needs the name of a tool")
 
 
 def _read(facts: Mapping[str, Any]) -> RequestFacts:

@@ -21,7 +21,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, cast, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import anyio
 import anyio.to_thread
@@ -54,7 +55,8 @@ class ToolError(Exception):
 class ToolContext:
     """What is known of a call beside its arguments.
 
-    A function gets it as the parameter that is annotated with this class, if there is one; the model knows nothing of it.
+    A function gets it as the parameter that is annotated with this class (or with this class or None), if there is one; the
+    model knows nothing of it.
 
     Attributes:
         call: The call, as the model made it.
@@ -332,7 +334,7 @@ def _fields(
             raise ConfigurationError(
                 f"tool {name}: the parameter {parameter} cannot be given by name, as a model gives them"
             )
-        if hint is ToolContext:
+        if _is_context(hint):
             context_name = key
             continue
         # Under names of our own: a parameter may be called what pydantic has a use for.
@@ -342,6 +344,16 @@ def _fields(
         default: object = ... if parameter.default is parameter.empty else parameter.default
         fields[f"field_{len(fields)}"] = (Annotated[hint, pydantic.Field(**ours)], default)
     return context_name, fields
+
+
+def _is_context(hint: object) -> bool:
+    """Whether a parameter takes the context: it may do without one, where its function is called by others too."""
+    if get_origin(hint) is Annotated:
+        return _is_context(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        given = [each for each in get_args(hint) if each is not NoneType]
+        return len(given) == 1 and _is_context(given[0])
+    return hint is ToolContext
 
 
 def _without_partial(function: ToolFunction) -> ToolFunction:

@@ -85,16 +85,30 @@ async def test_files_and_data_are_json_and_thoughts_are_left_out():
         thought = {EXTENSION_URI: {"channel": "reasoning"}}
         yield ArtifactUpdate(Artifact(artifact_id="r", parts=(Part(text="hm"),), metadata=thought))
         yield ArtifactUpdate(Artifact(artifact_id="t", parts=(Part(text="see: "),)))
-        file = Part(raw=b"x", media_type="image/png", filename="p.png")
-        yield ArtifactUpdate(Artifact(artifact_id="f", parts=(file, Part(data={"n": 1}))))
+        file = Part(raw=b"the bytes", media_type="image/png", filename="p.png")
+        elsewhere = Part(url="https://x.example/p.png", media_type="image/png")
+        yield ArtifactUpdate(Artifact(artifact_id="f", parts=(file, elsewhere, Part(data={"n": 1}))))
 
     async with serving(create_app(STORE, handler=handle)) as url, RemoteAgent(url) as agent:
         output = await call(AgentTool(agent, await agent.card()), "draw")
     assert output == [
         {"text": "see: "},
-        {"raw": "eA==", "mediaType": "image/png", "filename": "p.png"},
+        {"mediaType": "image/png", "filename": "p.png", "omitted": "9 bytes"},
+        {"url": "https://x.example/p.png", "mediaType": "image/png"},
         {"data": {"n": 1}},
     ]
+
+
+async def test_the_bytes_of_a_file_are_left_out_of_words_too():
+    async def handle(turn: Turn) -> AsyncIterator[Item]:
+        page = Part(raw=b"the bytes", media_type="text/plain")
+        message = agent_message("out of paper").model_copy(update={"parts": (Part(text="see"), page)})
+        yield StatusUpdate(TaskState.FAILED, message)
+
+    async with serving(create_app(STORE, handler=handle)) as url, RemoteAgent(url) as agent:
+        with pytest.raises(ToolError) as raised:
+            await call(AgentTool(agent, await agent.card()), "print")
+    assert str(raised.value) == 'see {"mediaType": "text/plain", "omitted": "9 bytes"}'
 
 
 @pytest.mark.parametrize("how", ["failed", "rejected", "canceled", "auth_required"])

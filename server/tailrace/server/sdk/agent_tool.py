@@ -83,7 +83,8 @@ class AgentTool(Tool):
         """Ask the agent; see `Tool.call`.
 
         Returns:
-            Text; a list of parts, as A2A has them in JSON, where files or data are among them.
+            Text; a list of parts, as A2A has them in JSON, where files or data are among them. Of a file that came with its
+            bytes their number is told in their place (``omitted``): as text they would fill the model's window.
 
         Raises:
             ToolError: The agent failed, refused, or cannot be reached.
@@ -191,12 +192,20 @@ def _parts(artifacts: Sequence[Artifact]) -> list[Part]:
 def _output(parts: Sequence[Part]) -> object:
     if all(part.text is not None for part in parts):
         return "".join(part.text or "" for part in parts)
-    return [part.model_copy(update={"metadata": {}}).to_dict() for part in parts]
+    return [_shown(part) for part in parts]
+
+
+def _shown(part: Part) -> dict[str, Any]:
+    """A part as a model is to see it, without a file's bytes."""
+    shown = part.model_copy(update={"metadata": {}}).to_dict()
+    if part.raw is not None:
+        del shown["raw"]
+        shown["omitted"] = f"{len(part.raw)} bytes"
+    return shown
 
 
 def _words(parts: Sequence[Part]) -> str:
     """The parts as one text."""
     return " ".join(
-        part.text if part.text is not None else json.dumps(part.to_dict(), ensure_ascii=False)
-        for part in parts
+        part.text if part.text is not None else json.dumps(_shown(part), ensure_ascii=False) for part in parts
     )
