@@ -291,6 +291,92 @@ async def test_structured_output_is_parsed() -> None:
     assert streamed.choices[0].message.parsed == river
 
 
+RHINE = answer('{"name": "Rhine",', ' "length": 1233}')
+
+
+@pytest.mark.parametrize("naming", [{}, {"extra_headers": {"X-Conversation-Id": "chat-1"}}])
+async def test_structured_output_is_what_the_last_round_says_alone(naming: dict[str, Any]) -> None:
+    rounds = answer("Let me look. ", calls=[TIME], reasoning="Hm."), answer("And again.", calls=[TIME]), RHINE
+    async with (
+        ScriptedUpstream(*rounds, *rounds) as upstream,
+        facade_over(upstream, tools=[get_time]) as facade,
+    ):
+        messages: list[Any] = [user("A river?")]
+        parsed = await facade.client.chat.completions.parse(
+            model=MODEL, messages=messages, response_format=River, **naming
+        )
+        said = {"role": "assistant", "content": parsed.choices[0].message.content}
+        messages += [said, user("Another?")]
+        async with facade.client.chat.completions.stream(
+            model=MODEL, messages=messages, response_format=River, **naming
+        ) as stream:
+            streamed = await stream.get_final_completion()
+            context = stream._response.headers["x-conversation-id"]  # pyright: ignore[reportPrivateUsage]
+    for completion in (parsed, streamed):
+        message = completion.choices[0].message
+        assert message.parsed == River(name="Rhine", length=1233)
+        assert message.content == '{"name": "Rhine", "length": 1233}'
+        assert message.model_extra
+        assert message.model_extra["reasoning_content"] == "Hm.\n\nLet me look. \n\nAnd again."
+    assert not naming or context == "chat-1"  # the same conversation, though some of it was not shown
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_is_said_beside_calls_of_the_client_is_no_structured_output(streamed: bool) -> None:
+    async with (
+        ScriptedUpstream(answer("Wait.", calls=[PARIS]), RHINE) as upstream,
+        facade_over(upstream) as facade,
+    ):
+        ask: Any = {"model": MODEL, "tools": [STRICT_WEATHER], "response_format": River}
+        ask["extra_headers"] = {"X-Conversation-Id": "chat-1"}
+        messages: list[Any] = [user("A river?")]
+        completions: list[Any] = []
+        context = ""
+        for _ in range(2):
+            if streamed:
+                async with facade.client.chat.completions.stream(messages=messages, **ask) as stream:
+                    completions.append(await stream.get_final_completion())
+                    context = stream._response.headers["x-conversation-id"]  # pyright: ignore[reportPrivateUsage]
+            else:
+                raw: Any = await facade.client.chat.completions.with_raw_response.parse(
+                    messages=messages, **ask
+                )
+                completions.append(raw.parse())
+                context = raw.headers["x-conversation-id"]
+            said = (
+                completions[-1]
+                .choices[0]
+                .message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"})
+            )
+            messages += [said, tool("c1", "sunny")]
+    first, last = (completion.choices[0] for completion in completions)
+    assert (first.finish_reason, first.message.content or "") == ("tool_calls", "")
+    assert first.message.reasoning_content == "Wait."
+    assert last.message.parsed == River(name="Rhine", length=1233)
+    assert context == "chat-1"
+
+
+async def test_structured_output_is_streamed_from_its_beginning() -> None:
+    script = answer("Let me ", "look.", calls=[TIME]), answer(" ", '{"a": ', "1", "}")
+    async with ScriptedUpstream(*script) as upstream, facade_over(upstream, tools=[get_time]) as facade:
+        chunks = await facade.chunks(user("A?"), response_format={"type": "json_object"})
+    assert content_of(chunks) == [' {"a": ', "1", "}"]
+
+
+async def test_structured_output_that_was_not_the_last_cannot_be_taken_back() -> None:
+    script = answer('{"a": 1}', calls=[TIME]), answer('{"a": 2}')
+    async with (
+        ScriptedUpstream(*script, *script) as upstream,
+        facade_over(upstream, tools=[get_time]) as facade,
+    ):
+        form: dict[str, Any] = {"response_format": {"type": "json_object"}}
+        whole = await facade.chat(user("A?"), **form)
+        with pytest.raises(openai.APIError) as raised:
+            await facade.chunks(user("A?"), **form)
+    assert whole.choices[0].message.content == '{"a": 2}'
+    assert raised.value.code == "answer_replaced"
+
+
 async def test_an_answer_that_is_not_what_was_asked_for_is_an_error() -> None:
     async with ScriptedUpstream(answer("no JSON at all")) as upstream, facade_over(upstream) as facade:
         with pytest.raises(openai.InternalServerError) as raised:

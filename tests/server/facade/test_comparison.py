@@ -7,6 +7,7 @@ import pytest
 from tailrace.server.facade.comparison import is_same_conversation
 from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.conversation import results_message, to_a2a_message
+from tailrace.streaming.request_facts import RequestFacts, keep_request_facts
 from tailrace.wrappers import (
     ContentPart,
     ContentPartReasoning,
@@ -16,6 +17,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
+from tailrace.wrappers.options import OutputFormat
 
 
 def says(role: Role, *content: str | ContentPart, **metadata: Any) -> Message:
@@ -99,6 +101,20 @@ def test_rounds_with_tools_of_the_server_are_one_answer() -> None:
     told = (user("1?"), model("Looking.", call("c1")), result("c1", "x"), model("Still.\nDone."))
     assert is_same_conversation(told, rounds)
     assert not is_same_conversation((*told[:3], model("Done.")), rounds)
+
+
+def test_of_an_answer_that_is_json_the_last_round_was_shown_alone() -> None:
+    question, *answers = stored(
+        user("1?"), model("Looking.", call("s1")), results_message(result("s1", "secret")), model('{"a": 1}')
+    )
+    asked = keep_request_facts(question, RequestFacts(output=OutputFormat()))
+    told = (user("1?"), model('{"a": 1}'))
+    assert is_same_conversation(told, [asked, *answers])
+    assert not is_same_conversation(told, [question, *answers])
+    assert not is_same_conversation((user("1?"), model("Looking.")), [asked, *answers])
+    calls = stored(user("1?"), model("Wait.", call("c1")))[1:]
+    assert is_same_conversation((user("1?"), model(call("c1"))), [asked, *calls])
+    assert not is_same_conversation((user("1?"), model(call("c1"))), [question, *calls])
 
 
 def test_calls_of_the_providers_tools_are_not_shown() -> None:

@@ -219,6 +219,27 @@ async def test_structured_output_is_parsed() -> None:
     assert upstream.requests[0].json["response_format"]["json_schema"]["name"] == "River"
 
 
+async def get_time(zone: str) -> str:
+    """The time in a zone."""
+    return "noon"
+
+
+async def test_structured_output_is_what_the_last_round_says_alone() -> None:
+    river = '{"name": "Rhine", "length": 1233}'
+    rounds = answer("Let me look. ", calls=[("s1", "get_time", {"zone": "UTC"})]), answer(river)
+    async with (
+        ScriptedUpstream(*rounds, *rounds) as upstream,
+        facade_over(upstream, tools=[get_time]) as facade,
+    ):
+        parsed = await facade.client.responses.parse(model=MODEL, input="A river?", text_format=River)
+        async with facade.client.responses.stream(model=MODEL, input="A river?", text_format=River) as stream:
+            streamed = await stream.get_final_response()
+    for response in (parsed, streamed):
+        assert response.output_parsed == River(name="Rhine", length=1233)
+        assert response.output_text == river
+        assert [item.type for item in response.output] == ["reasoning", "message"]
+
+
 @pytest.mark.parametrize(
     ("reason", "why"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
 )

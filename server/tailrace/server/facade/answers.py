@@ -15,6 +15,7 @@ from typing_extensions import TypeIs
 
 from tailrace.server.facade.errors import OpenAIError
 from tailrace.server.facade.lanes import DivergedError, GrowingText, Lane
+from tailrace.server.facade.last_round import LastRound
 from tailrace.server.facade.markdown import data_markdown, file_markdown, markdown_of
 from tailrace.server.facade.pieces import (
     CallArguments,
@@ -109,6 +110,7 @@ class AnswerReader:
         known_ids: Ids of calls that the conversation has already: a call of the same id is given another one in the
             end, and is not sent before.
         live: False: everything is given at the end.
+        last_round: The text of the agent's last round alone is the answer, as where it is to be JSON.
 
     Attributes:
         task_id: The task; empty before its first event, and for an answer without a task.
@@ -118,7 +120,12 @@ class AnswerReader:
     """
 
     def __init__(
-        self, *, tools: Collection[str] = (), known_ids: Collection[str] = (), live: bool = True
+        self,
+        *,
+        tools: Collection[str] = (),
+        known_ids: Collection[str] = (),
+        live: bool = True,
+        last_round: bool = False,
     ) -> None:
         self.task_id = ""
         self.context_id = ""
@@ -130,6 +137,7 @@ class AnswerReader:
         self._text = Lane(live=live)
         self._reasoning = Lane(live=live, between_rounds="\n\n")
         self._refusal = Lane(live=live)
+        self._last_round = LastRound(self._text, self._reasoning, live=live) if last_round else None
         self._channels: dict[str, str] = {}
         self._before: dict[str, str] = {}
         self._calls: dict[str, _Call] = {}
@@ -178,6 +186,15 @@ class AnswerReader:
         channel = self._channels.get(artifact_id) if update.append else None
         if channel is None:
             channel = self._channels[artifact_id] = _channel(artifact)
+        if self._last_round is not None and not update.append:
+            facts = extension_facts(artifact.metadata)
+            before = self._last_round.come_to(_number(facts.get("turn")), _number(facts.get("round")))
+            return [*before, *self._take_content(update, channel, is_copy=is_copy)]
+        return self._take_content(update, channel, is_copy=is_copy)
+
+    def _take_content(self, update: _ArtifactUpdate, channel: str, *, is_copy: bool) -> list[Piece]:
+        artifact = update.artifact
+        artifact_id = artifact.artifact_id
         if channel == "tool_call":
             return self._take_call(update)
         if channel in _UNSHOWN:
@@ -185,6 +202,8 @@ class AnswerReader:
         text = _text_of(artifact.parts)
         if is_copy and self._before.get(artifact_id) == text:
             return []  # the overview of a task, of which this belongs to an earlier turn
+        if channel == "text" and self._last_round is not None:
+            return self._last_round.take(artifact_id, text, append=update.append, last=update.last_chunk)
         if channel == "text" or channel == "":
             lane, piece = self._text, TextPiece
         elif channel == "reasoning":
@@ -241,8 +260,8 @@ class AnswerReader:
             if state is TaskState.FAILED and reason in _CUT and "error" not in facts:
                 return [*self._rest(), Ending(_CUT[reason], usage)]
             return [Ending(usage=usage, error=OpenAIError.of_task(state, words, facts))]
-        pieces = self._rest()
         calls = message.tool_calls if message is not None and state is TaskState.INPUT_REQUIRED else ()
+        pieces = self._rest(is_answer=not calls)
         if words and (self._text.empty or state.interrupted):
             text = self._text.take("status", words, append=False, last=True, is_round=False)
             text = text or self._text.close()
@@ -254,10 +273,16 @@ class AnswerReader:
             return [*pieces, Ending("tool_calls", usage)]
         return [*pieces, Ending(_CUT.get(str(reason), "stop"), usage)]
 
-    def _rest(self) -> list[Piece]:
-        """What was held back of the texts."""
+    def _rest(self, *, is_answer: bool = True) -> list[Piece]:
+        """What was held back of the texts.
+
+        Args:
+            is_answer: What was said last answers the caller; False where the turn ends with calls instead.
+        """
+        pieces = self._last_round.settle(is_answer=is_answer) if self._last_round is not None else []
         reasoning, text, refusal = self._reasoning.close(), self._text.close(), self._refusal.close()
-        pieces: list[Piece] = [ReasoningPiece(reasoning)] if reasoning else []
+        if reasoning:
+            pieces.append(ReasoningPiece(reasoning))
         if text:
             pieces.append(TextPiece(text))
         if refusal:
@@ -295,6 +320,11 @@ def _channel(artifact: _Artifact) -> str:
         return "choice"  # one answer was asked for
     channel = facts.get("channel")
     return channel if isinstance(channel, str) else ""
+
+
+def _number(fact: object) -> int:
+    """Which turn or round a fact says; the first where it is not said."""
+    return fact if isinstance(fact, int) else 1
 
 
 def _is_mapping(value: object) -> TypeIs[Mapping[str, Any]]:

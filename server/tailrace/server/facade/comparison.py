@@ -14,6 +14,7 @@ from tailrace.server.facade.markdown import markdown_of
 from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.models import Role as A2ARole
 from tailrace.streaming.conversation import is_callers, to_common_message
+from tailrace.streaming.extension import extension_facts
 from tailrace.streaming.request_facts import without_request_facts
 from tailrace.wrappers import (
     ContentPart,
@@ -36,12 +37,14 @@ class _Side:
         content: What is said, in order.
         refusal: Why the model does not answer.
         words: What the agent said with a status, and may have been shown.
+        last: What was said in the last round, where that alone was the answer because it was to be JSON.
     """
 
     is_callers: bool
     content: list[ContentPart] = field(default_factory=list[ContentPart])
     refusal: str = ""
     words: str = ""
+    last: list[ContentPart] | None = None
 
     @property
     def calls(self) -> list[str]:
@@ -51,6 +54,10 @@ class _Side:
     def texts(self) -> set[str]:
         """The texts that a client may have of an answer."""
         plain = [markdown_of(self.content, with_data=with_data) for with_data in (True, False)]
+        if self.last is not None:
+            plain += [markdown_of(self.last, with_data=with_data) for with_data in (True, False)]
+            # Beside calls, what was said may have been shown as reasoning.
+            plain += [""] if any(isinstance(part, ContentPartToolCall) for part in self.last) else []
         said = {text + self.refusal for text in plain} | {text + self.words for text in plain}
         return {"".join(text.split()) for text in said}
 
@@ -112,8 +119,10 @@ def _stored_sides(stored: Sequence[A2AMessage], words: Mapping[str, str]) -> Ite
         if not is_callers(message)
         for result in said.tool_results
     }
+    wants_json = False
     for message, said in zip(stored, common, strict=True):
         if is_callers(message):
+            wants_json = _wants_json(message)
             yield _Side(True, list(said.content))
         elif message.role is A2ARole.AGENT:
             content = [
@@ -123,9 +132,16 @@ def _stored_sides(stored: Sequence[A2AMessage], words: Mapping[str, str]) -> Ite
                 or not (part.kind == "server" or part.id in ran_here)
             ]
             refusal = said.metadata.get("refusal")
-            yield _Side(False, content, refusal if isinstance(refusal, str) else "")
+            last = content if wants_json else None
+            yield _Side(False, content, refusal if isinstance(refusal, str) else "", last=last)
         if message.message_id in words:
             yield _Side(False, words=words[message.message_id])
+
+
+def _wants_json(message: A2AMessage) -> bool:
+    """Whether a caller's message asked for an answer that is JSON."""
+    request = extension_facts(message.metadata).get("request")
+    return isinstance(request, Mapping) and "output" in request
 
 
 def _joined(sides: Iterable[_Side]) -> list[_Side]:
@@ -140,6 +156,7 @@ def _joined(sides: Iterable[_Side]) -> list[_Side]:
             )
             last.refusal += side.refusal
             last.words += side.words
+            last.last = side.last if side.last is not None else last.last
         else:
             joined.append(side)
     return joined

@@ -229,7 +229,10 @@ class OpenAIFacade:
                 # Somebody else was first to answer that task: there may be another, and else a conversation begins.
                 passed.add(message.task_id)
         reader = AnswerReader(
-            tools=asked.tool_names, known_ids=placed.call_ids | asked.call_ids, live=asked.stream
+            tools=asked.tool_names,
+            known_ids=placed.call_ids | asked.call_ids,
+            live=asked.stream,
+            last_round=asked.facts.output is not None,
         )
         events = stream.batches()
         try:
