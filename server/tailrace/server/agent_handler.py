@@ -17,7 +17,7 @@ from tailrace.streaming.translator import calls_message
 from tailrace.streaming.turn_translator import TurnTranslator
 from tailrace.streaming.updates import Said, StatusUpdate
 from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, History, Message, Role
-from tailrace.wrappers.tool_ids import unmatched_tools
+from tailrace.wrappers.tool_ids import unanswered_calls
 
 _LOST = "the server stopped before the tool had answered; whether it did anything is not known"
 
@@ -112,9 +112,4 @@ def _open_calls(history: History) -> Sequence[ContentPartToolCall]:
     """The calls of the last round that nobody has answered."""
     conversation = history.conversation
     last = max((at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=0)
-    return [
-        part
-        for each in unmatched_tools(history).calls
-        if each.message >= last
-        and isinstance(part := conversation[each.message].content[each.part], ContentPartToolCall)
-    ]
+    return unanswered_calls(history, since=last)

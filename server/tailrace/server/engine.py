@@ -91,7 +91,7 @@ class Engine:
         max_history_messages: How many messages of a conversation a turn is given at most.
         max_lag: How many events a reader of a running task may fall behind before it is given the task as it stands.
         restart_interrupted: Begin tasks again that a crash interrupted, instead of ending them FAILED. The handler is
-            given the message anew, without the configuration and the metadata of the request that brought it.
+            given the message anew, with what was asked for with it, but without the rest of the request that brought it.
         push: Tells webhooks what happens to tasks; started and stopped by `running`. None where there is nobody to.
         working: Counts the tasks that are worked on, and refuses those that are too many; None for any number.
         gate: Of the calls to the provider: no message is taken while too many wait; None for any number.

@@ -7,7 +7,7 @@ from uuid import uuid4
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.conversation import is_callers, to_common_message
+from tailrace.streaming.conversation import is_callers, results_message, to_common_message
 from tailrace.streaming.extension import EXTENSION_URI, extension_facts, with_extension_facts
 from tailrace.streaming.output import OutputReader
 from tailrace.streaming.request_facts import RequestFacts, read_request_facts
@@ -15,7 +15,7 @@ from tailrace.streaming.task import TaskRecord
 from tailrace.wrappers import ContentPartToolCall, History
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
-from tailrace.wrappers.tool_ids import unmatched_tools
+from tailrace.wrappers.tool_ids import unanswered_calls
 
 MAX_CONTEXT_ID_LENGTH = 256
 """Characters of a context id that a caller makes; every event of its tasks repeats it."""
@@ -83,7 +83,11 @@ def with_tools_named(
     answered = [result.id for result in to_common_message(message).tool_results]
     if not answered:
         return message
-    calls = _unanswered_calls(preceding) if record is None else _calls_that_wait(record)
+    calls = (
+        unanswered_calls(History(conversation=tuple(map(to_common_message, preceding))))
+        if record is None
+        else _calls_that_wait(record)
+    )
     open_ids = [call.id for call in calls]
     for call_id in answered:
         if call_id in open_ids:
@@ -127,12 +131,6 @@ def _calls_that_wait(record: TaskRecord) -> Sequence[ContentPartToolCall]:
     return ()
 
 
-def _unanswered_calls(said: Sequence[Message]) -> Sequence[ContentPartToolCall]:
-    history = History(conversation=tuple(map(to_common_message, said)))
-    parts = (history.conversation[each.message].content[each.part] for each in unmatched_tools(history).calls)
-    return [part for part in parts if isinstance(part, ContentPartToolCall)]
-
-
 def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]) -> Message | None:
     """What tools at the agent have answered in a round that did not come to its end: it was shown, so it was said.
 
@@ -140,20 +138,14 @@ def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]
         artifacts: Of the task.
         call_ids: The calls of that round.
     """
-    entries: list[Any] = []
-    for artifact in artifacts:
-        if extension_facts(artifact.metadata).get("channel") == "tool_result":
-            for part in artifact.parts:
-                results = cast("dict[str, list[dict[str, Any]]]", part.data)["tool_results"]
-                entries += [entry for entry in results if entry["call_id"] in call_ids]
-    if not entries:
-        return None
-    return Message(
-        message_id=str(uuid4()),
-        role=Role.USER,
-        parts=(Part(data={"tool_results": entries}),),
-        metadata=with_extension_facts({}, by="agent"),
-    )
+    results = [
+        result
+        for artifact in artifacts
+        if extension_facts(artifact.metadata).get("channel") == "tool_result"
+        for result in to_common_message({"role": "agent", "parts": artifact.parts}).tool_results
+        if result.id in call_ids
+    ]
+    return results_message(CommonMessage(role=SpeakerRole.TOOL, content=tuple(results))) if results else None
 
 
 def open_call_ids(said: Sequence[Message]) -> frozenset[str]:

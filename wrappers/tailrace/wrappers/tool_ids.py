@@ -89,6 +89,21 @@ def unmatched_tools(history: History) -> UnmatchedTools:
     )
 
 
+def unanswered_calls(history: History, since: int = 0) -> list[ContentPartToolCall]:
+    """The calls that nobody answered, in order; see `UnmatchedTools.calls`.
+
+    Args:
+        history: The conversation.
+        since: The position of the first message whose calls count.
+    """
+    return [
+        part
+        for each in unmatched_tools(history).calls
+        if each.message >= since
+        and isinstance(part := history.conversation[each.message].content[each.part], ContentPartToolCall)
+    ]
+
+
 def with_matched_ids(
     history: History, *, pattern: re.Pattern[str] | None = None, make: Callable[[int], str] | None = None
 ) -> History:

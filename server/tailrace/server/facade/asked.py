@@ -248,6 +248,17 @@ def output_format(fields: Mapping[str, Any], where: str) -> OutputFormat:
         raise OpenAIError.of_validation(error, where) from None
 
 
+def choice_by_word(word: str) -> ToolChoice:
+    """A choice among tools that is one word in both APIs.
+
+    Raises:
+        OpenAIError: It is none of theirs.
+    """
+    if word not in ("auto", "none", "required"):
+        raise unsupported("tool_choice", f"The tool_choice {word!r}")
+    return ToolChoice.model_validate({"mode": word})
+
+
 def unsupported(param: str, what: str) -> OpenAIError:
     """A request for something that is not to be had here."""
     return OpenAIError(400, f"{what} is not supported here", param=param, code="unsupported_value")

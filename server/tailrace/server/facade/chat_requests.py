@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 from tailrace.server.facade.asked import (
     Asked,
     LenientModel,
+    choice_by_word,
     conversation_key,
     function_definition,
     output_format,
@@ -107,9 +108,7 @@ def _tool_choice(choice: str | Mapping[str, Any] | None) -> ToolChoice | None:
     if choice is None:
         return None
     if isinstance(choice, str):
-        if choice not in ("auto", "none", "required"):
-            raise unsupported("tool_choice", f"The tool_choice {choice!r}")
-        return ToolChoice.model_validate({"mode": choice})
+        return choice_by_word(choice)
     function = choice.get("function")
     if choice.get("type") != "function" or not isinstance(function, Mapping):
         raise unsupported("tool_choice.type", f"A tool_choice of type {choice.get('type')!r}")
