@@ -94,11 +94,11 @@ async def test_a_model_may_hold_colons() -> None:
 async def test_compatible_providers_have_their_address_and_may_be_given_another() -> None:
     model = create_model("groq:m", api_key="k")
     assert isinstance(model, ChatCompletionsModel)
-    assert str(model._client.base_url) == "https://api.groq.com/openai/v1/"  # pyright: ignore[reportPrivateUsage]
+    assert model._endpoint.url == "https://api.groq.com/openai/v1/chat/completions"  # pyright: ignore[reportPrivateUsage]
     await model.aclose()
     model = create_model("groq:m", api_key="k", base_url="http://127.0.0.1:9/v1")
     assert isinstance(model, ChatCompletionsModel)
-    assert str(model._client.base_url) == "http://127.0.0.1:9/v1/"  # pyright: ignore[reportPrivateUsage]
+    assert model._endpoint.url == "http://127.0.0.1:9/v1/chat/completions"  # pyright: ignore[reportPrivateUsage]
     await model.aclose()
 
 

@@ -1,26 +1,27 @@
 """Models behind HTTP: sending a request, reading the body of the answer as it comes, and saying what went wrong.
 
-Two ways of sending. `ClientModel` goes through a provider's official client where that hands out the bytes of a body
-as they are (the openai and anthropic packages do): it knows authentication, retries and base URLs. `DirectModel`
-posts the request itself, for providers whose client parses every chunk or hides the connection. Reading is the same
-for both.
+Two ways of sending. `tailrace.wrappers.client_model` goes through a provider's official client where that hands out the
+bytes of a body as they are, and knows what a request does not say (profiles, tokens that are fetched). `DirectModel` posts the request
+itself, for providers whose client parses every chunk, hides the connection, or does nothing that is worth what it
+costs. Reading is the same for both.
 """
 
 import asyncio
 import math
 import random
+import sys
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar
 
 import aiohttp
 import anyio
-import httpx2
 import msgspec
 
+from tailrace.wrappers.bodies import Body, PostedBody
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.decoding import ResponseDecoder
 from tailrace.wrappers.error_reports import provider_error
@@ -38,7 +39,6 @@ _MAX_MESSAGE = 500  # characters of a body of plain text that are a message
 _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0  # seconds between retries: doubled each time, cut by up to a quarter
 _MAX_RETRY_AFTER = 120.0  # as the official clients have it; whoever asks for more is not asked again
-_RETRY_COUNT = "x-stainless-retry-count"  # how often an official client had sent the request before
 
 
 class HTTPModel(Model):
@@ -51,7 +51,12 @@ class HTTPModel(Model):
         max_retries: How often a request is sent again when nothing of an answer was received yet.
         parameters: Further members of every request, under the provider's names. What a request's options ask for as
             well is theirs to say, see `tailrace.wrappers.parameters.merged`.
+
+    Attributes:
+        transport_errors: What is raised when the connection breaks, beside aiohttp's errors and OSError.
     """
+
+    transport_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     def __init__(
         self,
@@ -91,9 +96,7 @@ class HTTPModel(Model):
         return merged(self._given_parameters, self._members(options))
 
     @abstractmethod
-    def _send(
-        self, history: History, parameters: dict[str, Any]
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
         """Send the request, with the further members ``parameters``; the body of the answer as it comes."""
 
     @abstractmethod
@@ -123,22 +126,17 @@ class HTTPModel(Model):
                 raise ProtocolError(f"{self.provider} cannot be asked that: {error}") from error
             yield self._batches(body, names)
 
-    async def _batches(
-        self, body: AsyncIterator[bytes], names: ToolNames
-    ) -> AsyncIterator[Sequence[ChunkWrapper[Any]]]:
+    async def _batches(self, body: Body, names: ToolNames) -> AsyncIterator[Sequence[ChunkWrapper[Any]]]:
         decoder = self._decoder()
         try:
-            while not decoder.done:
-                # The transport has a read timeout of its own, but forgets it when the peer breaks HTTP's framing.
-                async with asyncio.timeout(self._read_timeout + 1):
-                    data = await anext(body, None)
-                if data is None:
-                    break
+            async for data in body:
                 chunks = decoder.feed(data)
                 if chunks:
                     yield names.restored(chunks)
+                if decoder.done:
+                    break
             last = decoder.close()
-        except (TimeoutError, httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, *self.transport_errors) as error:
             held = [
                 chunk for chunk in decoder.close() if chunk.details is None or chunk.details.error is None
             ]
@@ -207,48 +205,6 @@ class HTTPModel(Model):
         )
 
 
-class _StatusError(Protocol):
-    """What the official clients raise for an error status."""
-
-    status_code: int
-    body: object | None
-    message: str
-    response: Any
-
-
-class ClientModel(HTTPModel):
-    """A model that is asked through a provider's official client, which hands out the bytes of a body.
-
-    Attributes:
-        status_errors: What the client raises for an answer with an error status.
-        connection_errors: What it raises when there is no answer.
-    """
-
-    status_errors: ClassVar[tuple[type[Exception], ...]]
-    connection_errors: ClassVar[tuple[type[Exception], ...]]
-
-    @abstractmethod
-    def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
-        """The client's streaming response (``with_streaming_response``)."""
-
-    @asynccontextmanager
-    async def _send(
-        self, history: History, parameters: dict[str, Any]
-    ) -> AsyncGenerator[AsyncIterator[bytes]]:
-        try:
-            async with self._open(history, parameters) as response:
-                yield response.iter_bytes()
-        except self.status_errors as error:
-            refused = cast("_StatusError", error)
-            known = self._refused(
-                refused.status_code, refused.response.headers, refused.body, refused.message
-            )
-            known.tries = _tries(refused.response)
-            raise known from error
-        except (*self.connection_errors, httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
-            raise self._unreachable(error, _tries(error)) from error
-
-
 class DirectModel(HTTPModel):
     """A model whose requests are posted as they are, over a connection pool of our own.
 
@@ -276,14 +232,10 @@ class DirectModel(HTTPModel):
             self._session = None
 
     @asynccontextmanager
-    async def _send(
-        self, history: History, parameters: dict[str, Any]
-    ) -> AsyncGenerator[AsyncIterator[bytes]]:
+    async def _send(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[Body]:
         response = await self._post(history, parameters)
-        try:
-            yield response.content.iter_any()
-        finally:
-            response.close()
+        with closing(PostedBody(response, self._read_timeout)) as body:
+            yield body
 
     async def _post(self, history: History, parameters: Mapping[str, Any]) -> aiohttp.ClientResponse:
         for attempt in range(self._max_retries + 1):
@@ -344,7 +296,8 @@ def is_timeout(error: BaseException) -> bool:
         if isinstance(cause, TimeoutError):
             return True
         cause = cause.__cause__
-    return isinstance(error, httpx2.TimeoutException)
+    client = sys.modules.get("httpx2")  # imported by whoever raises its errors
+    return client is not None and isinstance(error, client.TimeoutException)
 
 
 def _asks_to_retry(status: int, headers: Mapping[str, str], asked: float | None) -> bool:
@@ -377,19 +330,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         day = day if day.tzinfo else day.replace(tzinfo=UTC)
         return max(0.0, (day - datetime.now(UTC)).total_seconds())
     return None
-
-
-def _tries(error: object) -> int:
-    """How often an official client sent the request that has come to this: the last one says it in a header.
-
-    Args:
-        error: Its error where there was no answer, else the answer.
-    """
-    try:
-        counted = cast("Any", error).request.headers.get(_RETRY_COUNT, "")
-    except (AttributeError, RuntimeError):  # it was not sent by such a client, or not at all
-        return 1
-    return 1 + int(counted) if counted.isdecimal() else 1
 
 
 def _first_words(error: BaseException) -> str:

@@ -11,8 +11,8 @@ from typing import Any, cast
 from tailrace.wrappers.anthropic.chunks import AnthropicDecoder
 from tailrace.wrappers.anthropic.history import AnthropicConverter
 from tailrace.wrappers.anthropic.request import parallel, request_members
+from tailrace.wrappers.client_model import ClientModel
 from tailrace.wrappers.errors import ConfigurationError
-from tailrace.wrappers.http_model import ClientModel
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.options import RequestOptions
 

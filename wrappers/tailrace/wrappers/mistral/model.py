@@ -1,26 +1,23 @@
-"""Models behind Mistral's API: Chat Completions, asked through the openai package's client."""
+"""Models behind Mistral's API: Chat Completions of a kind of its own."""
 
 import os
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import openai
-
 from tailrace.wrappers.errors import ConfigurationError
-from tailrace.wrappers.http_model import ClientModel
+from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.mistral.chunks import MistralDecoder
 from tailrace.wrappers.mistral.history import MistralConverter
 from tailrace.wrappers.mistral.request import request_members
-from tailrace.wrappers.openai.model import openai_client
+from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 from tailrace.wrappers.options import RequestOptions
 
 _KEY_VARIABLE = "MISTRAL_API_KEY"
 _BASE_URL = "https://api.mistral.ai/v1"
 
 
-class MistralModel(ClientModel):
+class MistralModel(DirectModel):
     """A model behind ``POST {base_url}/chat/completions``.
 
     Args:
@@ -37,8 +34,6 @@ class MistralModel(ClientModel):
     """
 
     provider = "mistral"
-    status_errors = (openai.APIStatusError,)
-    connection_errors = (openai.APIConnectionError,)
 
     def __init__(
         self,
@@ -62,13 +57,8 @@ class MistralModel(ClientModel):
         if not key:
             raise ConfigurationError(f"no key for the model {name!r}: set {_KEY_VARIABLE}")
         self._converter = MistralConverter()
-        self._client = openai_client(
-            name,
-            base_url=base_url or _BASE_URL,
-            api_key=key,
-            connect_timeout=connect_timeout,
-            read_timeout=read_timeout,
-            max_retries=max_retries,
+        self._endpoint = OpenAIEndpoint(
+            name, "/chat/completions", base_url=base_url or _BASE_URL, api_key=key
         )
 
     @property
@@ -76,21 +66,17 @@ class MistralModel(ClientModel):
         """Between the common history and Mistral's messages."""
         return self._converter
 
-    async def aclose(self) -> None:
-        """Close the kept connections."""
-        await self._client.close()
-
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
 
-    def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
         # Usage always comes; Mistral refuses to be asked for it (``stream_options``), as any member that it does not
-        # know. Those that OpenAI does not know go past the client's own.
-        return self._client.chat.completions.with_streaming_response.create(
-            model=self.name,
-            messages=self._converter.from_history(history),
-            stream=True,
-            extra_body=parameters,
+        # know.
+        messages = self._converter.from_history(history)
+        return self._endpoint.request(
+            {"model": self.name, "messages": messages, "stream": True, **parameters}
         )
 
     def _decoder(self) -> MistralDecoder:

@@ -1,21 +1,12 @@
-"""Models behind the OpenAI Chat Completions API, or behind anything that speaks it.
-
-The openai package's client does what it is good at (authentication, retries before the first byte, base URLs) over
-its aiohttp transport; the bytes of the body come to our own decoder as they are, since the package's parsing of a
-chunk costs a hundred times more.
-"""
+"""Models behind the OpenAI Chat Completions API, or behind anything that speaks it."""
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, cast
 
-import httpx2
-import openai
-
-from tailrace.wrappers.errors import ConfigurationError
-from tailrace.wrappers.http_model import ClientModel
+from tailrace.wrappers.http_model import DirectModel
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.openai.chunks import ChatCompletionsDecoder
+from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 from tailrace.wrappers.openai.history import OpenAIConverter
 from tailrace.wrappers.openai.request import request_members
 from tailrace.wrappers.options import RequestOptions
@@ -28,13 +19,12 @@ _LIMITS = ("max_completion_tokens", "max_tokens")
 _OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com", ".services.ai.azure.com")
 
 
-class ChatCompletionsModel(ClientModel):
+class ChatCompletionsModel(DirectModel):
     """A model behind ``POST {base_url}/chat/completions``.
 
     Args:
         name: The model's name.
-        base_url: The API's root; the openai package's default (``OPENAI_BASE_URL``, else OpenAI's own) when
-            None.
+        base_url: The API's root; ``OPENAI_BASE_URL`` when None, else OpenAI's own.
         api_key: The key; ``OPENAI_API_KEY`` when None. A server of one's own that asks for none gets a dummy.
         connect_timeout: Seconds allowed for opening a connection.
         read_timeout: Seconds of silence allowed before and between the pieces of an answer.
@@ -44,12 +34,10 @@ class ChatCompletionsModel(ClientModel):
             takes back what it gave, as most do.
 
     Raises:
-        ConfigurationError: There is no key.
+        ConfigurationError: There is no key, or the address is none.
     """
 
     provider = "openai"
-    status_errors = (openai.APIStatusError,)
-    connection_errors = (openai.APIConnectionError,)
 
     def __init__(
         self,
@@ -71,14 +59,7 @@ class ChatCompletionsModel(ClientModel):
             parameters=parameters,
         )
         self._converter = OpenAIConverter(reasoning_field=reasoning_field)
-        self._client = openai_client(
-            name,
-            base_url=base_url,
-            api_key=api_key,
-            connect_timeout=connect_timeout,
-            read_timeout=read_timeout,
-            max_retries=max_retries,
-        )
+        self._endpoint = OpenAIEndpoint(name, "/chat/completions", base_url=base_url, api_key=api_key)
         self._limit = self._limit_member()
 
     @property
@@ -86,22 +67,15 @@ class ChatCompletionsModel(ClientModel):
         """Between the common history and Chat Completions messages."""
         return self._converter
 
-    async def aclose(self) -> None:
-        """Close the kept connections."""
-        await self._client.close()
-
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options, limit=self._limit)
 
-    def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
         messages = [_plain(message) for message in self._converter.from_history(history)]
-        return self._client.chat.completions.with_streaming_response.create(
-            model=self.name,
-            messages=messages,
-            stream=True,
-            stream_options={"include_usage": True},
-            **parameters,
-        )
+        usual = {"model": self.name, "messages": messages, "stream": True}
+        return self._endpoint.request({**usual, "stream_options": {"include_usage": True}, **parameters})
 
     def _decoder(self) -> ChatCompletionsDecoder:
         return ChatCompletionsDecoder(provider=self.provider)
@@ -111,35 +85,7 @@ class ChatCompletionsModel(ClientModel):
         for member in _LIMITS:
             if member in self._given_parameters:
                 return member
-        host = self._client.base_url.host
-        return _LIMITS[0] if host.endswith(_OPENAI_HOSTS) else _LIMITS[1]
-
-
-def openai_client(
-    name: str,
-    *,
-    base_url: str | None,
-    api_key: str | None,
-    connect_timeout: float,
-    read_timeout: float,
-    max_retries: int,
-) -> openai.AsyncOpenAI:
-    """The openai package's client over its aiohttp transport.
-
-    Raises:
-        ConfigurationError: There is no key for the model ``name``.
-    """
-    timeout = httpx2.Timeout(read_timeout, connect=connect_timeout)
-    try:
-        return openai.AsyncOpenAI(
-            base_url=base_url,
-            api_key=api_key,
-            max_retries=max_retries,
-            timeout=timeout,
-            http_client=openai.DefaultAioHttpClient(timeout=timeout),
-        )
-    except openai.OpenAIError as error:
-        raise ConfigurationError(f"no key for the model {name!r}: {error}") from None
+        return _LIMITS[0] if self._endpoint.host.endswith(_OPENAI_HOSTS) else _LIMITS[1]
 
 
 def _plain(message: "ChatCompletionMessageParam") -> "ChatCompletionMessageParam":

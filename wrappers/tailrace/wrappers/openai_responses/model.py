@@ -4,15 +4,16 @@ Nothing is stored at the provider's: every request holds the whole conversation,
 sealed, to be sent back. Both can be asked for otherwise with the request's own parameters, ``store`` and ``include``.
 """
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import openai
+import aiohttp
 
-from tailrace.wrappers.http_model import ClientModel
+from tailrace.wrappers.errors import UpstreamError
+from tailrace.wrappers.http_model import DirectModel
+from tailrace.wrappers.loose_json import as_mappings
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.openai.model import openai_client
+from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 from tailrace.wrappers.openai_responses.chunks import ResponsesDecoder
 from tailrace.wrappers.openai_responses.history import ResponsesConverter
 from tailrace.wrappers.openai_responses.request import request_members
@@ -24,13 +25,12 @@ if TYPE_CHECKING:
 _SEALED_REASONING = "reasoning.encrypted_content"
 
 
-class ResponsesModel(ClientModel):
+class ResponsesModel(DirectModel):
     """A model behind ``POST {base_url}/responses``.
 
     Args:
         name: The model's name.
-        base_url: The API's root; the openai package's default (``OPENAI_BASE_URL``, else OpenAI's own) when
-            None.
+        base_url: The API's root; ``OPENAI_BASE_URL`` when None, else OpenAI's own.
         api_key: The key; ``OPENAI_API_KEY`` when None. A server of one's own that asks for none gets a dummy.
         connect_timeout: Seconds allowed for opening a connection.
         read_timeout: Seconds of silence allowed before and between the pieces of an answer.
@@ -39,12 +39,10 @@ class ResponsesModel(ClientModel):
             for ``store`` (False) and ``include`` (sealed reasoning, unless the model refuses it).
 
     Raises:
-        ConfigurationError: There is no key.
+        ConfigurationError: There is no key, or the address is none.
     """
 
     provider = "openai-responses"
-    status_errors = (openai.APIStatusError,)
-    connection_errors = (openai.APIConnectionError,)
 
     def __init__(
         self,
@@ -66,50 +64,33 @@ class ResponsesModel(ClientModel):
         )
         self._converter = ResponsesConverter()
         self._seals_reasoning = True
-        self._client = openai_client(
-            name,
-            base_url=base_url,
-            api_key=api_key,
-            connect_timeout=connect_timeout,
-            read_timeout=read_timeout,
-            max_retries=max_retries,
-        )
+        self._endpoint = OpenAIEndpoint(name, "/responses", base_url=base_url, api_key=api_key)
 
     @property
     def converter(self) -> ResponsesConverter:
         """Between the common history and input items."""
         return self._converter
 
-    async def aclose(self) -> None:
-        """Close the kept connections."""
-        await self._client.close()
-
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
 
-    @asynccontextmanager
-    async def _open(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[Any]:
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
         items = [_plain(item) for item in self._converter.from_history(history)]
-        sealed = self._seals_reasoning and "include" not in parameters
-        async with AsyncExitStack() as stack:
-            try:
-                response = await stack.enter_async_context(self._create(items, parameters, sealed=sealed))
-            except openai.BadRequestError as error:
-                # Models that do not reason refuse to be asked for sealed reasoning.
-                if not sealed or error.param != "include":
-                    raise
-                self._seals_reasoning = False
-                response = await stack.enter_async_context(self._create(items, parameters, sealed=False))
-            yield response
+        sealed = {"include": [_SEALED_REASONING]} if self._seals_reasoning else {}
+        usual = {"model": self.name, "input": items, "stream": True, "store": False}
+        return self._endpoint.request({**usual, **sealed, **parameters})
 
-    def _create(
-        self, items: "list[ResponseInputItemParam]", parameters: Mapping[str, Any], *, sealed: bool
-    ) -> AbstractAsyncContextManager[Any]:
-        include = {"include": [_SEALED_REASONING]} if sealed else {}
-        request: dict[str, Any] = {"store": False, **include, **parameters}
-        return self._client.responses.with_streaming_response.create(
-            model=self.name, input=items, stream=True, **request
-        )
+    async def _post(self, history: History, parameters: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        try:
+            return await super()._post(history, parameters)
+        except UpstreamError as error:
+            # Models that do not reason refuse to be asked for sealed reasoning.
+            if not self._seals_reasoning or "include" in parameters or not _is_about_include(error):
+                raise
+        self._seals_reasoning = False
+        return await super()._post(history, parameters)
 
     def _decoder(self) -> ResponsesDecoder:
         return ResponsesDecoder(provider=self.provider)
@@ -126,3 +107,10 @@ def _plain(item: "ResponseInputItemParam") -> "ResponseInputItemParam":
             return item
         texts.append(part["text"])
     return cast("ResponseInputItemParam", {**fields, "content": "".join(texts)})
+
+
+def _is_about_include(error: UpstreamError) -> bool:
+    """Whether a request was refused because of what it asks to be given beside the answer."""
+    bodies = as_mappings([error.details])
+    named = as_mappings([each.get("error") for each in bodies]) or bodies
+    return error.status == 400 and any(each.get("param") == "include" for each in named)
