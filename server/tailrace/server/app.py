@@ -28,6 +28,7 @@ from tailrace.server.push import PushNotifier
 from tailrace.server.settings import Settings
 from tailrace.server.shutdown import told_of_signals
 from tailrace.server.signing import CardSigner, add_keys_to, create_signers, sign_card
+from tailrace.server.sse import STOP_TIMEOUT
 from tailrace.server.store import Retention, Store
 from tailrace.server.webhook_client import WebhookClient
 from tailrace.server.webhooks import WebhookGuard
@@ -182,6 +183,7 @@ def create_router(
             asked.running(),
             engine.running(),
             grpc_server.running() if grpc_server else nullcontext(),
+            operations.streams.cut_off(operations.stopping, settings.shutdown_grace + STOP_TIMEOUT),
         ):
             with told_of_signals(lambda: operations.stopping.set()):
                 yield

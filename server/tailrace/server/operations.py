@@ -21,6 +21,7 @@ from tailrace.server.engine import Engine
 from tailrace.server.limits import Limits, Place
 from tailrace.server.live import Subscription
 from tailrace.server.offer import Offer
+from tailrace.server.open_streams import OpenStreams
 from tailrace.server.push import PushNotifier
 from tailrace.server.store import TaskFilter, TaskPosition
 from tailrace.streaming.a2a.dialect import Operation
@@ -162,6 +163,7 @@ class Operations:
 
     Attributes:
         offer: As given.
+        streams: The SSE streams that are open.
     """
 
     def __init__(
@@ -176,6 +178,7 @@ class Operations:
     ) -> None:
         self._limits = limits or Limits()
         self.offer = offer or Offer()
+        self.streams = OpenStreams()
         self._engine = engine
         self._push = push
         self._extended_card = extended_card

@@ -1,16 +1,19 @@
 """Events of a task's log as server-sent events.
 
 An event's body was encoded once, when it happened; here it is only framed, and everything that a reader can have by
-now leaves in one write. The frames are bytes, which sse-starlette passes through untouched.
+now leaves in one write.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+import math
+from collections.abc import AsyncGenerator, Sequence
 
 import anyio
-from sse_starlette.sse import EventSourceResponse, SendTimeoutError
+from sse_starlette.sse import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
+from tailrace.server.open_streams import OpenStreams
 from tailrace.server.operations import EventStream
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.dialect import Dialect
@@ -23,6 +26,8 @@ RECONNECT_AFTER = 3.0
 
 STOP_TIMEOUT = 6.0
 """Seconds that streams have to end by themselves once their tasks are over because the server stops."""
+
+_COMMENT = b": ping\n\n"
 
 
 def frame_events(
@@ -58,34 +63,91 @@ def farewell() -> bytes:
 
 
 class _EventStream(EventSourceResponse):
-    """Takes a client that does not read for what it is: no error of the server."""
+    """Sends frames as they come, and takes a client that does not read for what it is: no error of the server.
+
+    sse-starlette has a task of its own for the frames, the comments, the client's leaving and the server's end, and a
+    cancel scope and a lock for each write. Here a stream is the request's own task and one more, which sleeps: it waits
+    for the client to leave, and looks at the clock when a comment may be due or a write may have taken too long.
+    """
+
+    def __init__(
+        self, frames: AsyncGenerator[bytes], streams: OpenStreams, settings: Settings, headers: dict[str, str]
+    ) -> None:
+        super().__init__(frames, headers=headers, sep="\n")  # pyright: ignore[reportUnknownMemberType]
+        self._frames = frames
+        self._streams = streams
+        self._silence: float = settings.ping_interval
+        self._patience = settings.send_timeout
+        self._sent_at = 0.0
+        self._sends_since = math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
+        if scope["method"] == "HEAD":
             await super().__call__(scope, receive, send)
-        except SendTimeoutError:
-            logger.info("a client that took nothing for %g seconds was dropped", self.send_timeout)
+            return
+        clock = asyncio.get_running_loop().time
+        self._sent_at = clock()
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        failed: Exception | None = None
+        is_whole = False
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._look_after, receive, send, group.cancel_scope)
+            with self._streams.holding(group.cancel_scope):
+                try:
+                    async for data in self._frames:
+                        if data:
+                            self._sends_since = clock()
+                            await send({"type": "http.response.body", "body": data, "more_body": True})
+                            self._sends_since, self._sent_at = math.inf, clock()
+                    is_whole = True
+                except Exception as error:
+                    failed = error
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await self._frames.aclose()
+            group.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        if is_whole:
+            with anyio.move_on_after(self._patience):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _look_after(self, receive: Receive, send: Send, stream: anyio.CancelScope) -> None:
+        """Until the client leaves, or takes nothing for too long: then the stream is cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            # A write that begins while this sleeps is looked at before it has taken too long, and then just in time.
+            due = min(self._sent_at + self._silence, clock() + self._patience)
+            if self._sends_since < math.inf:
+                due = self._sends_since + self._patience
+            with anyio.CancelScope(deadline=due):
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    stream.cancel()
+                    return
+            now = clock()
+            if now >= self._sends_since + self._patience:
+                logger.info("a client that took nothing for %g seconds was dropped", self._patience)
+                stream.cancel()
+                return
+            if self._sends_since == math.inf and now >= self._sent_at + self._silence:
+                self._sends_since = self._sent_at = now
+                await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
+                self._sends_since = math.inf
 
 
 def sse_response(
-    frames: AsyncIterator[bytes],
-    *,
-    settings: Settings,
-    headers: dict[str, str],
-    stopping: anyio.Event,
+    frames: AsyncGenerator[bytes], *, settings: Settings, headers: dict[str, str], streams: OpenStreams
 ) -> EventSourceResponse:
     """A ``text/event-stream`` response of ready-made frames, with comments while nothing happens.
 
     A client that leaves ends the iterator; one that takes no bytes for ``settings.send_timeout`` seconds is dropped.
-    ``stopping`` is set when the server is told to stop; the stream then ends by itself once its task is over, for which
-    that has ``settings.shutdown_grace``, and is cut off `STOP_TIMEOUT` after that.
+
+    Args:
+        frames: Each piece is one write, and whole frames; closed at the end.
+        settings: Intervals.
+        headers: Further ones.
+        streams: Where the stream is one of while it is open; they are cut off some time after the server is told to
+            stop (`STOP_TIMEOUT`).
     """
-    return _EventStream(
-        frames,
-        ping=settings.ping_interval,
-        send_timeout=settings.send_timeout,
-        sep="\n",
-        headers=headers,
-        shutdown_event=stopping,
-        shutdown_grace_period=settings.shutdown_grace + STOP_TIMEOUT,
-    )
+    return _EventStream(frames, streams, settings, headers)

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tailrace.server.stores.database import Database, parse_url
+from tailrace.server.stores.event_rows import Row, insert_events
 from tailrace.server.stores.records import (
     EventsDropped,
     PushConfig,
@@ -83,8 +84,17 @@ class Store:
         Raises:
             StoreError: Nothing of the batch was kept.
         """
+        rows = [
+            (write.task_id, item.number, item.body, None if item.state is None else item.state.value)
+            for write in writes
+            for item in write.events
+        ]
+        others = [write for write in writes if _has_more(write)]
         try:
-            await self._database.write(lambda connection: _commit(connection, writes))
+            if others:
+                await self._database.write(lambda connection: _commit(connection, rows, others), brief=True)
+            else:
+                await self._database.append(rows)
         except StoreError as error:
             # A connection that is lost while a transaction is committed leaves it open whether it was: it is when the
             # next try finds the very same events there.
@@ -291,12 +301,19 @@ def _database(url: str) -> Database:
 # --- transactions -----------------------------------------------------------------------------------------------
 
 
-def _commit(connection: Connection, writes: Sequence[TaskWrite]) -> None:
-    new_events = [
-        {"task_id": write.task_id, "number": item.number, "body": item.body, "state": item.state}
-        for write in writes
-        for item in write.events
-    ]
+def _has_more(write: TaskWrite) -> bool:
+    """Whether there is more to be kept than events that do not change the task's status."""
+    return bool(
+        write.snapshot is not None
+        or write.updated is not None
+        or write.said
+        or write.webhooks
+        or write.send_key is not None
+    )
+
+
+def _commit(connection: Connection, rows: Sequence[Row], writes: Sequence[TaskWrite]) -> None:
+    """Keep events, and what else there is of some writes."""
     said = [
         {
             "owner": write.owner,
@@ -307,8 +324,7 @@ def _commit(connection: Connection, writes: Sequence[TaskWrite]) -> None:
         for write in writes
         for message in write.said
     ]
-    if new_events:
-        connection.execute(insert(events), new_events)
+    insert_events(connection, rows)
     if said:
         connection.execute(insert(messages), said)
     for write in writes:

@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from weakref import WeakValueDictionary
 
 import anyio
@@ -286,13 +287,14 @@ class TurnRunner:
             send_key,
         )
 
-        def kept(events: object, error: StoreError | None) -> None:
-            self._kept(live, event, webhooks, error)
-
-        self._writer.put(write, kept)
+        self._writer.put(write, partial(self._kept, live, webhooks))
 
     def _kept(
-        self, live: LiveTask, event: Event, webhooks: Sequence[PushConfig], error: StoreError | None
+        self,
+        live: LiveTask,
+        webhooks: Sequence[PushConfig],
+        events: Sequence[Event],
+        error: StoreError | None,
     ) -> None:
         """Show an event that is durable now; or give the task up when its events cannot be kept."""
         if live.error is not None:
@@ -304,8 +306,8 @@ class TurnRunner:
             live.scope.cancel()
             self._give_up(live)
             return
-        live.log.publish((event,))
-        if self._status_kept is not None and event.state is not None:
+        live.log.publish(events)
+        if self._status_kept is not None and events[-1].state is not None:
             self._status_kept(live.record.id, webhooks)
         self.end_log(live)
 

@@ -5,9 +5,8 @@ places and as often as it likes, and is woken when there is more. What is publis
 holds the newest events only and says so (`Behind`) to a reader that wants older ones, which are in the store.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-
-import anyio
 
 from tailrace.streaming.task import Event
 
@@ -36,7 +35,7 @@ class TaskLog:
         ended: No event will follow.
     """
 
-    __slots__ = ("_bytes", "_changed", "_events", "_first", "_max_bytes", "ended", "number")
+    __slots__ = ("_bytes", "_events", "_first", "_max_bytes", "_waiting", "ended", "number")
 
     def __init__(self, number: int = 0, *, max_bytes: int = 256 * 1024) -> None:
         self.number = number
@@ -45,7 +44,7 @@ class TaskLog:
         self._events: list[Event] = []
         self._bytes = 0
         self._max_bytes = max_bytes
-        self._changed: anyio.Event | None = None  # made by the first reader that has to wait
+        self._waiting: list[asyncio.Future[None]] = []  # one a reader that has nothing to read
 
     def publish(self, events: Sequence[Event]) -> None:
         """Show events to the readers; they must be durable by now and next in number.
@@ -110,9 +109,15 @@ class TaskLog:
             yield events
 
     async def _change(self) -> None:
-        if self._changed is None:
-            self._changed = anyio.Event()
-        await self._changed.wait()
+        # A bare future: an event that several can wait for costs more than all else that a reader does with one event.
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(change)
+        try:
+            await change
+        except asyncio.CancelledError:
+            if change in self._waiting:
+                self._waiting.remove(change)
+            raise
 
     def _drop_oldest(self) -> None:
         """Drop the oldest events beyond the bound; in steps of many, so that an event costs O(1)."""
@@ -124,6 +129,7 @@ class TaskLog:
         self._first += count
 
     def _wake(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
+        waiting, self._waiting = self._waiting, []
+        for change in waiting:
+            if not change.done():  # cancelled: a reader that has left
+                change.set_result(None)

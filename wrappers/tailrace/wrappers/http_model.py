@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar
+from urllib.request import getproxies
 
 import aiohttp
 import anyio
@@ -283,7 +284,10 @@ class DirectModel(HTTPModel):
             timeout = aiohttp.ClientTimeout(sock_connect=self._connect_timeout, sock_read=self._read_timeout)
             # The default allows a hundred connections, and lets further requests wait without saying so.
             connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)
+            # Where the environment names no proxy, it is not asked: for each request that is a look for a file, in a thread.
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, trust_env=bool(getproxies())
+            )
         return self._session
 
 

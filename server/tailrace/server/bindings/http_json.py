@@ -8,7 +8,7 @@ errors. That of 1.0 (section 11 of its specification) is here; there the address
 them, and errors are ``google.rpc.Status``. That of 0.3 is in `tailrace.server.bindings.http_json_v0_3`.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, cast
@@ -176,7 +176,7 @@ class HttpJsonBinding:
                 self._frames(stream, ends=route.ends),
                 settings=self._settings,
                 headers={},
-                stopping=self._operations.stopping,
+                streams=self._operations.streams,
             )
         result = await self._operations.answer(operation, asked, caller)
         body = self._dialect.write_result(operation, result)
@@ -219,7 +219,7 @@ class HttpJsonBinding:
             raise InvalidParamsError("the body must be a JSON object")
         return cast("Mapping[str, Any]", value)
 
-    async def _frames(self, stream: EventStream, *, ends: bool) -> AsyncIterator[bytes]:
+    async def _frames(self, stream: EventStream, *, ends: bool) -> AsyncGenerator[bytes]:
         events: Sequence[Event] = ()
         try:
             async with aclosing(stream.batches()) as batches:

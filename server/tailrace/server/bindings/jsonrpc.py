@@ -7,7 +7,7 @@ error with 415, one that is too large 413.
 
 import json
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -127,7 +127,7 @@ class JsonRpcBinding:
                     self._frames(stream, dialect, request_id),
                     settings=self._settings,
                     headers=headers,
-                    stopping=self._operations.stopping,
+                    streams=self._operations.streams,
                 )
             result = await self._operations.answer(operation, asked, caller)
             answer = _head(request_id) + dialect.write_result(operation, result) + b"}"
@@ -173,7 +173,7 @@ class JsonRpcBinding:
 
     async def _frames(
         self, stream: EventStream, dialect: Dialect, request_id: JsonRpcId
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         head = _head(request_id)
         dialect = dialect.for_stream(stream.artifact_ids)
         try:

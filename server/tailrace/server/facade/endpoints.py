@@ -184,7 +184,7 @@ class OpenAIFacade:
                     self._frames(answer, stream(asked, reader)),
                     settings=self._settings,
                     headers=headers,
-                    stopping=self._operations.stopping,
+                    streams=self._operations.streams,
                 )
             pieces = [piece async for batch in answer.batches() for piece in batch]
             if not reader.over:
@@ -255,7 +255,7 @@ class OpenAIFacade:
             Operation.SEND_STREAMING_MESSAGE, send, caller, preceding=placed.preceding
         )
 
-    async def _frames(self, answer: "_Answer", writer: _StreamWriter) -> AsyncIterator[bytes]:
+    async def _frames(self, answer: "_Answer", writer: _StreamWriter) -> AsyncGenerator[bytes]:
         yield writer.begin()
         try:
             async for pieces in answer.batches():

@@ -5,7 +5,7 @@ database. How they are run, and what else is particular to one, stands in a modu
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
+from tailrace.server.stores.event_rows import Row, insert_events
 from tailrace.wrappers import ConfigurationError, StoreError
 
 T = TypeVar("T")
@@ -37,14 +38,26 @@ class Database(ABC):
         """Close all connections, when what is under way is done; more than once does no harm."""
 
     @abstractmethod
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, brief: bool = False) -> T:
         """Run a transaction that writes, after those that were begun before it.
 
         Cancelling gives up waiting for it: it is done wholly or not at all.
 
+        Args:
+            work: What is done; more than once, if the database is not free the first time.
+            brief: It takes so short a time that it may be done where it is asked for.
+
         Raises:
             StoreError: Nothing of it was kept.
         """
+
+    async def append(self, rows: Sequence[Row]) -> None:
+        """Write events, in a transaction of their own; as `write`.
+
+        Raises:
+            StoreError: None of them was kept.
+        """
+        await self.write(lambda connection: insert_events(connection, rows), brief=True)
 
     @abstractmethod
     async def read(self, work: Work[T]) -> T:

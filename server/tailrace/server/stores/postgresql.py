@@ -123,8 +123,8 @@ class PostgresqlDatabase(Database):
         if engine is not None:
             await engine.dispose()
 
-    async def write(self, work: Work[T]) -> T:
-        """As `Database.write`."""
+    async def write(self, work: Work[T], *, brief: bool = False) -> T:
+        """As `Database.write`; how long it takes makes no difference."""
         return await _to_its_end(self._write(work))
 
     async def _write(self, work: Work[T]) -> T:

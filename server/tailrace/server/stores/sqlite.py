@@ -1,15 +1,19 @@
-"""SQLite: one thread that writes, a few that read beside it, and a file that no other process may have open.
+"""SQLite: one connection that writes, threads that read beside it, and a file that no other process may have open.
 
-The driver is blocking: a transaction is run as a whole in a thread, and so cannot be broken off halfway by whoever
-waited for it. A database in memory has one connection, which the thread that writes uses for reading, too.
+The driver is blocking, and a transaction is run as a whole: it cannot be broken off halfway by whoever waited for it. One
+that is brief, as almost all are, is done at once, in the event loop: it goes into SQLite's log, which waits for no disk
+(``synchronous=NORMAL``), and takes less time than to hand it to a thread and to hear of its end. Whatever may take long is
+done in threads: reading, what may drop or check much, copying the log into the file, and any writing while another
+program has the database locked. A database in memory has one connection, which the thread that writes uses for reading,
+too.
 """
 
 import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -21,6 +25,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from tailrace.server.stores.database import Database, Work, engine_options
+from tailrace.server.stores.event_rows import Row, insert_events, statements
 from tailrace.server.stores.versions import bring_up_to_date, is_up_to_date
 from tailrace.wrappers import StoreError
 
@@ -37,6 +42,12 @@ READERS = 4
 CHECK_SECONDS = 5.0
 GLANCE_SECONDS = 1.0
 """How long a file that was not closed in good order is checked for damage before it is used."""
+
+COPIED_ROWS = 4_000
+"""Rows after which the log is copied into the file."""
+
+MAX_LOG_PAGES = 65_536
+"""Pages (of 4 KiB) that the log may have before writers wait until it is copied."""
 
 T = TypeVar("T")
 
@@ -65,6 +76,10 @@ class SqliteDatabase(Database):
         self._path = "" if url.database == ":memory:" else url.database or ""
         self._engine: Engine | None = None
         self._connection: Connection | None = None
+        self._pending: list[Future[Any]] = []  # what the thread that writes has to do
+        self._patience = 0  # milliseconds, for a lock
+        self._uncopied = 0  # rows that were written since the log was copied into the file
+        self._copying: Future[int] | None = None
         self._writing: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._lock: IO[bytes] | None = None
@@ -98,15 +113,20 @@ class SqliteDatabase(Database):
             )
             event.listen(self._engine, "connect", _set_pragmas)
             self._connection = self._engine.connect()
+            self._patience = int(self._connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one())
+            self._connection.rollback()
             _check(self._connection, self._path, CHECK_SECONDS if is_unclean else GLANCE_SECONDS)
             self._is_whole = True
             with self._connection.begin():
-                if is_up_to_date(self._connection):
-                    return
-            with self._connection.begin():
-                # What it does is done wholly or not at all; the driver itself begins at a row's change only.
-                self._connection.exec_driver_sql("BEGIN IMMEDIATE")
-                bring_up_to_date(self._connection)
+                is_ready = is_up_to_date(self._connection)
+            if not is_ready:
+                with self._connection.begin():
+                    # What it does is done wholly or not at all; the driver itself begins at a row's change only.
+                    self._connection.exec_driver_sql("BEGIN IMMEDIATE")
+                    bring_up_to_date(self._connection)
+            driver: Any = self._connection.connection.driver_connection
+            driver.execute("PRAGMA busy_timeout=0")
+            driver.execute("PRAGMA wal_autocheckpoint=0")
 
     async def close(self) -> None:
         """As `Database.close`."""
@@ -136,9 +156,44 @@ class SqliteDatabase(Database):
                 if lock is not None:
                     lock.close()
 
-    async def write(self, work: Work[T]) -> T:
-        """As `Database.write`: in the thread that writes, where they stand in line."""
-        return await self._run(self._writing, lambda: self._transaction(work))
+    async def write(self, work: Work[T], *, brief: bool = False) -> T:
+        """As `Database.write`: at once what is brief, else in the thread that writes, where they stand in line."""
+        if brief and self._is_free():
+            try:
+                done = self._transaction(work)
+            except StoreError as error:
+                if not _is_locked(error):
+                    raise
+            else:
+                self._count(1)
+                return done
+        return await self._in_line(lambda: self._patiently(work))
+
+    async def append(self, rows: Sequence[Row]) -> None:
+        """As `Database.append`."""
+        if self._is_free():
+            try:
+                self._append(rows)
+            except StoreError as error:
+                if not _is_locked(error):
+                    raise
+            else:
+                self._count(len(rows))
+                return
+        await self._in_line(lambda: self._patiently(lambda connection: insert_events(connection, rows)))
+
+    def _append(self, rows: Sequence[Row]) -> None:
+        """What `_transaction` does with events, without what SQLAlchemy does beside that: it is done for every token."""
+        assert self._connection is not None  # noqa: S101 — it is free
+        driver: Any = self._connection.connection.driver_connection
+        with self.translating("write to the store", sqlite3.Error):
+            try:
+                for statement, parameters in statements(rows):
+                    driver.execute(statement, parameters)
+                driver.commit()
+            except BaseException:
+                driver.rollback()
+                raise
 
     def _transaction(self, work: Work[T]) -> T:
         connection = self._connection
@@ -146,6 +201,58 @@ class SqliteDatabase(Database):
             raise StoreError("the store is closed")
         with self.translating("write to the store"), connection.begin():
             return work(connection)
+
+    def _patiently(self, work: Work[T]) -> T:
+        """A transaction that waits while another program has the database locked; in the thread that writes."""
+        connection = self._connection
+        if connection is None:
+            raise StoreError("the store is closed")
+        driver: Any = connection.connection.driver_connection
+        driver.execute(f"PRAGMA busy_timeout={self._patience}")
+        try:
+            return self._transaction(work)
+        finally:
+            driver.execute("PRAGMA busy_timeout=0")
+
+    def _is_free(self) -> bool:
+        """Whether the connection that writes is used by nobody now, and nobody stands in line for it."""
+        if self._pending:
+            self._pending = [each for each in self._pending if not each.done()]
+        return self._writing is not None and self._connection is not None and not self._pending
+
+    async def _in_line(self, work: Callable[[], T]) -> T:
+        if self._writing is None:
+            raise StoreError("the store is closed")
+        future = self._writing.submit(work)
+        self._pending.append(future)
+        done = await asyncio.wrap_future(future)
+        self._count(1)
+        return done
+
+    def _count(self, rows: int) -> None:
+        """Rows were written: now and then the log is copied into the file, which waits for the disk, so in a thread.
+
+        The log begins anew with the first write that finds all of it copied. While others write to it without a pause
+        there is none such, and it grows: then it is copied once more, and they wait.
+        """
+        self._uncopied += rows
+        if self._uncopied < COPIED_ROWS or not self._path or self._reading is None or self._writing is None:
+            return
+        if self._copying is not None:
+            if not self._copying.done():
+                return
+            if self._copying.result() > MAX_LOG_PAGES:
+                self._pending.append(self._writing.submit(lambda: self._patiently(_copy_log)))
+        self._uncopied = 0
+        self._copying = self._reading.submit(self._copy)
+
+    def _copy(self) -> int:
+        """Copy the log; says how many pages it has."""
+        try:
+            return self._look(_copy_log)
+        except StoreError as error:  # it stays in the log, and is copied the next time
+            logger.warning("the log of the store cannot be copied into its file now: %s", error)
+            return 0
 
     async def read(self, work: Work[T]) -> T:
         """As `Database.read`: in one of a few threads."""
@@ -164,11 +271,22 @@ class SqliteDatabase(Database):
 
     def is_temporary(self, error: Exception) -> bool:
         """As `Database.is_temporary`."""
-        return isinstance(error, OperationalError | OSError)
+        return isinstance(error, OperationalError | sqlite3.OperationalError | OSError)
 
     def explain(self, cause: BaseException) -> str:
         """As `Database.explain`."""
         return _WORDS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, "")
+
+
+def _copy_log(connection: Connection) -> int:
+    """Copy the log into the file; says how many pages it has."""
+    return int(connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()[1])
+
+
+def _is_locked(error: StoreError) -> bool:
+    cause = error.__cause__
+    code = getattr(getattr(cause, "orig", cause), "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
