@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from tailrace.server.stores.database import Database, parse_url
 from tailrace.server.stores.event_rows import Row, insert_events
@@ -326,7 +326,7 @@ def _commit(connection: Connection, rows: Sequence[Row], writes: Sequence[TaskWr
     ]
     insert_events(connection, rows)
     if said:
-        connection.execute(insert(messages), said)
+        connection.execute(_INSERT_MESSAGE, said)
     for write in writes:
         if write.snapshot is not None:
             _put_task(connection, write, write.snapshot)
@@ -356,22 +356,46 @@ def _put_task(connection: Connection, write: TaskWrite, task: Task) -> None:
         "updated": task.status.timestamp or datetime.now(UTC),
         "snapshot": task.to_json(),
     }
-    if write.events:
-        values |= {"number": write.events[-1].number, "events_kept": True}
+    if not write.events:
+        _put_task_alone(connection, write, values)
+        return
+    values |= {"number": write.events[-1].number, "events_kept": True}
+    where = {"task_id": write.task_id, "task_owner": write.owner}
+    is_new = write.events[0].number == 1
+    if is_new or not connection.execute(_UPDATE_TASK, {**where, **values}).rowcount:
+        key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
+        connection.execute(_INSERT_TASK, {**key, **values})
+
+
+def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, Any]) -> None:
+    """A task that is kept without events stands where it stood, or at the last event that there is."""
     where = (tasks.c.id == write.task_id, tasks.c.owner == write.owner)
-    # One that is kept without events stands where it stood, or at the last event that there is.
-    newest = {} if write.events else {"number": _last_number(write.task_id, tasks.c.number)}
+    newest = {"number": _last_number(write.task_id, tasks.c.number)}
     changed = connection.execute(update(tasks).where(*where).values({**values, **newest}))
     if not changed.rowcount:
         key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
-        newest = {} if write.events else {"number": _last_number(write.task_id, 0)}
+        newest = {"number": _last_number(write.task_id, 0)}
         connection.execute(insert(tasks).values({**key, **values, **newest}))
 
 
 def _put_status(connection: Connection, write: TaskWrite, updated: datetime) -> None:
     state = next(event.state for event in reversed(write.events) if event.state is not None)
-    values = {"state": state, "updated": updated}
-    connection.execute(update(tasks).where(tasks.c.id == write.task_id).values(values))
+    connection.execute(_UPDATE_STATUS, {"task_id": write.task_id, "state": state, "updated": updated})
+
+
+# Made once: to make a statement takes longer than to carry it out.
+_INSERT_MESSAGE = insert(messages)
+_INSERT_TASK = insert(tasks)
+_UPDATE_TASK = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("task_id"), tasks.c.owner == bindparam("task_owner"))
+    .values({name: bindparam(name) for name in ("state", "updated", "snapshot", "number", "events_kept")})
+)
+_UPDATE_STATUS = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("task_id"))
+    .values({name: bindparam(name) for name in ("state", "updated")})
+)
 
 
 def _last_number(task_id: str, otherwise: Any) -> Any:
