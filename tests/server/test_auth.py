@@ -23,10 +23,10 @@ from tailrace.server.auth import (
     AuthError,
     Credentials,
     Identity,
-    JwtBearer,
     Reporting,
     create_authenticator,
 )
+from tailrace.server.bearer import JwtBearer
 from tailrace.server.limits import OverloadedError
 from tailrace.server.operations import Caller
 from tailrace.streaming import StatusUpdate, TaskState, Update

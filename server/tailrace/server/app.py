@@ -27,7 +27,6 @@ from tailrace.server.operations import Caller, ExtendedCard, Operations
 from tailrace.server.push import PushNotifier
 from tailrace.server.settings import Settings
 from tailrace.server.shutdown import told_of_signals
-from tailrace.server.signing import CardSigner, add_keys_to, create_signers, sign_card
 from tailrace.server.sse import STOP_TIMEOUT
 from tailrace.server.store import Retention, Store
 from tailrace.server.webhook_client import WebhookClient
@@ -46,6 +45,7 @@ from tailrace.wrappers.model import Model
 if TYPE_CHECKING:
     from tailrace.server.bindings.grpc import GrpcServer  # an extra
     from tailrace.server.sdk.front import Front  # an extra
+    from tailrace.server.signing import CardSigner  # brings much with it
 
 _ANY_NUMBER = 2**31 - 1  # of messages: what every database takes for one
 
@@ -61,7 +61,7 @@ def create_app(
     skills: Sequence[AgentSkill] = (),
     input_modes: Sequence[str] = (),
     output_modes: Sequence[str] = (),
-    card_signers: Sequence[CardSigner] = (),
+    card_signers: "Sequence[CardSigner]" = (),
 ) -> FastAPI:
     """An application that serves one agent at its root.
 
@@ -112,7 +112,7 @@ def create_router(
     skills: Sequence[AgentSkill] = (),
     input_modes: Sequence[str] = (),
     output_modes: Sequence[str] = (),
-    card_signers: Sequence[CardSigner] = (),
+    card_signers: "Sequence[CardSigner]" = (),
 ) -> APIRouter:
     """The agent's addresses as a router, to be included in a FastAPI application under any prefix.
 
@@ -164,7 +164,7 @@ def create_router(
     )
     if front is not None:
         offer = front.offer(offer)
-    signers = tuple(card_signers) or create_signers(settings)
+    signers = tuple(card_signers) or _create_signers(settings)
     operations = Operations(
         engine,
         push,
@@ -198,7 +198,10 @@ def create_router(
         has_extended=extended_card is not None,
         signers=signers,
     ).add_to(router)
-    add_keys_to(router, signers)
+    if signers:
+        from tailrace.server.signing import add_keys_to
+
+        add_keys_to(router, signers)
     if settings.openapi:
         add_description_to(router)
 
@@ -226,16 +229,25 @@ def _listed(setting: str) -> tuple[str, ...]:
     return tuple(item for each in setting.split(",") if (item := each.strip()))
 
 
-def _signed(card: ExtendedCard | AgentCard | None, signers: Sequence[CardSigner]) -> ExtendedCard | None:
+def _signed(card: ExtendedCard | AgentCard | None, signers: "Sequence[CardSigner]") -> ExtendedCard | None:
     """What gives the extended card, signed."""
-    if card is None:
-        return None
+    if card is None or not signers:
+        return card if callable(card) or card is None else lambda _: card
+    from tailrace.server.signing import sign_card
 
     def give(caller: Caller) -> AgentCard | None:
         given = card if isinstance(card, AgentCard) else card(caller)
-        return sign_card(given, signers) if given is not None and signers else given
+        return sign_card(given, signers) if given is not None else None
 
     return give
+
+
+def _create_signers(settings: Settings) -> "Sequence[CardSigner]":
+    if not settings.card_signing_keys:
+        return ()
+    from tailrace.server.signing import create_signers
+
+    return create_signers(settings)
 
 
 def _retention(settings: Settings) -> Retention:

@@ -1,7 +1,7 @@
 """Who may ask: how a caller is known, declared in the card and checked on every request of every binding.
 
 An `Authenticator` looks at what a request carries and says who it is; nothing else in the server ever looks at
-credentials. API keys and bearer tokens (JWT) are here; anything else is a class of one's own.
+credentials. API keys are here and bearer tokens (JWT) in `tailrace.server.bearer`; anything else is a class of one's own.
 """
 
 import hmac
@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-import jwt
-
-from tailrace.server.jwks import ALGORITHMS, IssuerKeys
 from tailrace.server.limits import OverloadedError
 from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError, TailraceError
@@ -26,7 +23,6 @@ TOKEN_QUERY = "access_token"  # noqa: S105 — the name of a parameter
 COOKIE = "tailrace_token"
 
 _KEY_CHALLENGE = f'ApiKey realm="tailrace", header="{API_KEY_HEADER}"'
-_BEARER_CHALLENGE = 'Bearer realm="tailrace"'
 
 logger = logging.getLogger("tailrace.server")
 
@@ -197,91 +193,6 @@ class ApiKeys(Authenticator):
         return {"apiKey": {"apiKeySecurityScheme": {"location": "header", "name": API_KEY_HEADER}}}
 
 
-class JwtBearer(Authenticator):
-    """Knows callers by a signed token (RFC 7519) of an issuer that publishes its keys (RFC 7517).
-
-    Args:
-        jwks_url: Where the issuer's keys are; `tailrace.server.jwks` says when they are fetched.
-        issuer: Who must have issued the token; empty for anybody whose keys they are.
-        audience: Whom the token must be for; empty for anybody.
-        scopes: What the token must allow, all of it (``scope`` or ``scp``).
-
-    Raises:
-        ConfigurationError: The address is not one of HTTP.
-    """
-
-    def __init__(
-        self, jwks_url: str, *, issuer: str = "", audience: str = "", scopes: Sequence[str] = ()
-    ) -> None:
-        self._keys = IssuerKeys(jwks_url)
-        self._issuer = issuer
-        self._audience = audience
-        self._scopes = tuple(scopes)
-
-    async def authenticate(self, credentials: Credentials) -> Identity:
-        """The token's subject, with its claims; `OverloadedError` when the issuer's keys cannot be had."""
-        token = credentials.bearer
-        if not token:
-            raise AuthError("a bearer token is required in Authorization", challenge=_BEARER_CHALLENGE)
-        try:
-            key = await self._keys.find(_key_id(token))
-            if key is None:
-                raise jwt.InvalidTokenError("its issuer publishes no key of the id that it names")
-            claims = self._claims(token, key)
-        except jwt.PyJWTError as error:
-            raise _not_valid(str(error)) from None
-        except (TypeError, ValueError, ArithmeticError, RecursionError):
-            # What the library trips over: a signature of another kind than the key is, values beyond all measure.
-            raise _not_valid("it cannot be read, or its signature is not of its key's kind") from None
-        missing = set(self._scopes) - _scopes_of(claims)
-        if missing:
-            raise AuthError(
-                f"the bearer token does not allow {' '.join(sorted(missing))}",
-                challenge=f'Bearer error="insufficient_scope", scope="{" ".join(self._scopes)}"',
-                forbidden=True,
-                presented=True,
-            )
-        return Identity(f"{claims.get('iss', '')}|{claims['sub']}", claims)
-
-    def schemes(self) -> Mapping[str, Any]:
-        """HTTP bearer authentication with a JWT."""
-        return {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer", "bearerFormat": "JWT"}}}
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Keys that grow old are fetched while nobody waits."""
-        return self._keys.running()
-
-    def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
-        return jwt.decode(
-            token,
-            key.key,
-            algorithms=ALGORITHMS,
-            audience=self._audience or None,
-            issuer=self._issuer or None,
-            options={"require": ["exp", "sub"], "verify_aud": bool(self._audience)},
-        )
-
-
-def _key_id(token: str) -> str:
-    """The id of the key that a token says it is signed with: nothing else of it is looked at before the key is there.
-
-    Raises:
-        PyJWTError: It is no token, names no key, or is signed in a way that is not taken.
-    """
-    header: Mapping[str, Any] = jwt.get_unverified_header(token)
-    kid, algorithm = header.get("kid"), header.get("alg")
-    if not isinstance(kid, str) or not kid:
-        raise jwt.InvalidTokenError("it does not name its key")
-    if algorithm not in ALGORITHMS:
-        raise jwt.InvalidAlgorithmError("The specified alg value is not allowed")
-    return kid
-
-
-def _not_valid(why: str) -> AuthError:
-    challenge = f'{_BEARER_CHALLENGE}, error="invalid_token"'
-    return AuthError(f"the bearer token is not valid: {why}", challenge=challenge, presented=True)
-
-
 class AnyOf(Authenticator):
     """Lets in whom any one of several lets in.
 
@@ -360,6 +271,9 @@ def create_authenticator(settings: Settings) -> Authenticator:
     if settings.caller_keys is not None:
         known.append(ApiKeys(_read_caller_keys(settings.caller_keys.get_secret_value())))
     if settings.caller_jwks_url:
+        # Here, since it brings what checks signatures with it, which nobody else needs.
+        from tailrace.server.bearer import JwtBearer
+
         known.append(
             JwtBearer(
                 settings.caller_jwks_url,
@@ -393,14 +307,3 @@ def _read_caller_keys(setting: str) -> dict[str, list[str]]:
 
 def _digest(key: str) -> bytes:
     return sha256(key.encode("utf-8", "replace")).digest()
-
-
-def _scopes_of(claims: Mapping[str, Any]) -> set[str]:
-    found: set[str] = set()
-    for name in ("scope", "scp"):
-        value = claims.get(name)
-        if isinstance(value, str):
-            found |= set(value.split())
-        elif isinstance(value, list):
-            found |= {str(each) for each in value}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    return found

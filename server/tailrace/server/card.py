@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request, Response
@@ -12,7 +12,6 @@ from tailrace.server.bindings.http_json_v0_3 import CARD
 from tailrace.server.caching import cached_response
 from tailrace.server.offer import Offer
 from tailrace.server.settings import Settings
-from tailrace.server.signing import CardSigner, sign_card
 from tailrace.streaming.a2a.card_v0_3 import merge_cards, write_card
 from tailrace.streaming.a2a.models import (
     AgentCapabilities,
@@ -21,6 +20,9 @@ from tailrace.streaming.a2a.models import (
     AgentSkill,
 )
 from tailrace.streaming.a2a.v0_1 import write_card as write_card_v0_1
+
+if TYPE_CHECKING:
+    from tailrace.server.signing import CardSigner
 
 CARD_PATH = "/.well-known/agent-card.json"
 OLD_CARD_PATH = "/.well-known/agent.json"
@@ -138,7 +140,7 @@ class CardEndpoint:
         *,
         offer: Offer | None = None,
         has_extended: bool = False,
-        signers: Sequence[CardSigner] = (),
+        signers: "Sequence[CardSigner]" = (),
     ) -> None:
         self._settings = settings
         self._schemes = schemes
@@ -180,5 +182,9 @@ class CardEndpoint:
         elif version == "both":
             body = json.dumps(merge_cards(card)).encode()
         else:
-            body = sign_card(card, self._signers).to_json()
+            if self._signers:
+                from tailrace.server.signing import sign_card
+
+                card = sign_card(card, self._signers)
+            body = card.to_json()
         return cached_response(request, body, vary="A2A-Version")

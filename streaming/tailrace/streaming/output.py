@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-import jsonschema_rs
 import pydantic
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -17,7 +16,7 @@ _MAX_SIZE = 20_000  # parts of a caller's schema; beyond it an answer may take l
 _MAX_TOLD = 1_000  # parts of a schema whose faults can be told quickly
 _MAX_LEVELS = 200
 
-_PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
+_MAX_BACKTRACKS = 100_000
 """A caller's pattern may be made so that it takes for ever."""
 
 _FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n\s*```\s*", re.DOTALL | re.IGNORECASE)
@@ -121,11 +120,15 @@ class OutputReader:
             raise ValueError(
                 f"the output's schema is too large: with all that it refers to it has more than {_MAX_SIZE} parts"
             )
+        import jsonschema_rs  # here, as many a server never needs it
+
         # All that is wrong is collected before the first of it is given; of many branches that takes for ever.
         tells = size <= _MAX_TOLD and not recursive
         try:
             validator = jsonschema_rs.validator_for(
-                form.schema_, pattern_options=_PATTERNS, retriever=_fetch_nothing
+                form.schema_,
+                pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACKS),
+                retriever=_fetch_nothing,
             )
         except ValueError as error:
             raise ValueError(f"the output's schema is no JSON schema: {_said(error)}") from None

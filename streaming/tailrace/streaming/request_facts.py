@@ -12,7 +12,6 @@ message that goes on with a task and brings no such facts is meant with those of
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-import jsonschema_rs
 from pydantic import ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
@@ -62,7 +61,8 @@ def read_request_facts(metadata: Mapping[str, Any]) -> RequestFacts:
         ValueError: One of them is not what it has to be; the text says which.
     """
     facts = _read(extension_facts(metadata))
-    _check_tools(facts.tools)
+    if facts.tools:
+        _check_tools(facts.tools)
     if facts.tool_choice is not None:
         _check_choice(facts.tool_choice)
     return facts
@@ -101,6 +101,8 @@ def kept_request_facts(messages: Iterable[Message]) -> RequestFacts:
 
 
 def _check_tools(tools: Iterable[ToolDefinition]) -> None:
+    import jsonschema_rs  # here, as many a server never needs it
+
     names: set[str] = set()
     for position, tool in enumerate(tools):
         where = f"tools.{position}"

@@ -138,6 +138,7 @@ def run_app(app: Any, settings: Settings) -> None:
         port=settings.port,
         log_level="warning",  # until the application has started
         access_log=False,
+        ws="none",
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + STOP_TIMEOUT,
     )
     server = _Server(config)
