@@ -24,7 +24,7 @@ from support.serving import serving
 from support.upstream import Received, ScriptedUpstream
 from tailrace.server import Settings
 from tailrace.server.card import build_card
-from tailrace.server.cli import app as cli
+from tailrace.server.cli import create_cli
 from tailrace.streaming import EXTENSION_URI
 from tailrace.streaming.a2a import AgentExtension, Message, StreamResponse
 from tailrace.wrappers import SSEDecoder
@@ -148,7 +148,7 @@ def _names_of(block: Block) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_that_a_page_prints_exist(page: Path) -> None:
-    program = typer.main.get_command(cli)
+    program = typer.main.get_command(create_cli())
     assert isinstance(program, typer.core.TyperGroup)
     targets = set(
         re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)

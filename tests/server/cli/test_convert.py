@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tailrace.server.cli import app
+from tailrace.server.cli import create_cli
 from tailrace.streaming.a2a.models import StreamResponse, Task
 from tailrace.wrappers import TailraceError
 
@@ -17,7 +17,7 @@ BROKEN = (FIXTURES / "text.sse").read_bytes()[:2_000]
 
 
 def convert(*arguments: str, stdin: bytes | None = None) -> Result:
-    result = CliRunner().invoke(app, ["convert", *arguments], input=stdin)
+    result = CliRunner().invoke(create_cli(), ["convert", *arguments], input=stdin)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tailrace.server.cli import app
+from tailrace.server.cli import create_cli
 from tailrace.server.cli.demo import HOST, PORT
 from tailrace.wrappers import ConfigurationError, StoreError
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["demo", "--once", *arguments])
+    return CliRunner().invoke(create_cli(), ["demo", "--once", *arguments])
 
 
 @contextmanager

@@ -3,14 +3,14 @@
 import pytest
 from typer.testing import CliRunner
 
-from tailrace.server.cli import app
+from tailrace.server.cli import create_cli
 from tailrace.wrappers.providers import providers
 
 
 def test_every_provider_is_a_row_that_says_where_its_key_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROQ_API_KEY", "secret-value")
     monkeypatch.delenv("XAI_API_KEY", raising=False)
-    result = CliRunner().invoke(app, ["providers"])
+    result = CliRunner().invoke(create_cli(), ["providers"])
     assert result.exit_code == 0
     header, *rows = result.stdout.splitlines()
     assert header.split()[:2] == ["provider", "aliases"]

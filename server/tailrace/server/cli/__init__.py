@@ -4,32 +4,47 @@ What goes wrong is said in one line on stderr. Exit status 2: the input or the s
 """
 
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 
 import typer
 
-from tailrace.server.cli.ask import ask
-from tailrace.server.cli.convert import convert
-from tailrace.server.cli.demo import demo
-from tailrace.server.cli.providers import list_providers
-from tailrace.server.cli.serve import serve
 from tailrace.wrappers import TailraceError
 
-app = typer.Typer(
-    name="tailrace",
-    help="The stream of any LLM API in, an A2A agent out.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for command in (demo, serve, convert, ask):
-    app.command()(command)
-app.command("providers")(list_providers)
+_COMMANDS = {
+    "demo": "demo",
+    "serve": "serve",
+    "convert": "convert",
+    "ask": "ask",
+    "providers": "list_providers",
+}
+"""Each is a module here; the function in it that does it."""
+
+
+def create_cli(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
+    """The command line with these commands; only their modules are imported: a server needs nothing that draws."""
+    app = typer.Typer(
+        name="tailrace",
+        help="The stream of any LLM API in, an A2A agent out.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_tailrace)  # so that a command is named even where there is only one
+    for name in names:
+        app.command(name)(getattr(import_module(f"{__name__}.{name}"), _COMMANDS[name]))
+    return app
 
 
 def main() -> None:
     """Run the command line; the entry point of the ``tailrace`` program."""
+    named = [name for name in sys.argv[1:2] if name in _COMMANDS]
     try:
-        app()
+        create_cli(named or _COMMANDS)()
     except TailraceError as error:
         print(f"tailrace: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
+
+
+def _tailrace() -> None:
+    pass

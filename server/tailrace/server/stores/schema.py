@@ -107,13 +107,12 @@ tasks = Table(
 
 # Which tasks have events to be dropped, among any number of others. SQLite takes it when its condition is written as
 # the query's is, and prefers it for the number of columns that the query names, though the first is always the same.
-Index(
+tasks_with_events = Index(
     "tasks_with_events",
     tasks.c.events_kept,
     tasks.c.state,
     tasks.c.updated,
     sqlite_where=text("events_kept = 1"),
-    postgresql_where=text("events_kept"),
 )
 
 events = Table(
@@ -127,13 +126,22 @@ events = Table(
 )
 
 # Webhooks look for the changes of status alone, among any number of other events.
-Index(
+status_events = Index(
     "status_events",
     events.c.task_id,
     events.c.number,
     sqlite_where=events.c.state.is_not(None),
-    postgresql_where=events.c.state.is_not(None),
 )
+
+
+def know_postgresql() -> None:
+    """Give the indexes PostgreSQL's conditions: to name them above would import all that SQLAlchemy has for it."""
+    for index, condition in (
+        (tasks_with_events, text("events_kept")),
+        (status_events, events.c.state.is_not(None)),
+    ):
+        index.dialect_options["postgresql"]["where"] = condition
+
 
 messages = Table(
     "messages",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert, inspect, select
 
-from tailrace.server.stores.schema import HEAD, metadata, versions
+from tailrace.server.stores.schema import HEAD, know_postgresql, metadata, versions
 from tailrace.wrappers import StoreError
 
 logger = logging.getLogger("tailrace.server")
@@ -41,6 +41,8 @@ def bring_up_to_date(connection: Connection) -> None:
     version = _version(connection)
     if version == HEAD:
         return
+    if connection.dialect.name == "postgresql":
+        know_postgresql()
     if version is None:
         tables = set(inspect(connection).get_table_names())
         _check_ours(connection, tables)
