@@ -151,9 +151,12 @@ class Subscription:
         Raises:
             StoreError: Events could not be kept or read; what was yielded before is kept.
         """
-        if self._first is not None:
-            yield [self._first]
-            if until_interrupted and ends_turn(self._first.state):
+        first, self._first = self._first, None  # which may be as long as the task
+        if first is not None:
+            state = first.state
+            yield [first]
+            del first
+            if until_interrupted and ends_turn(state):
                 return
         max_lag: int | None = None
         while events := await self._read(self._live, self._after, max_lag=max_lag):

@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 
 import anyio
-from sse_starlette.sse import EventSourceResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tailrace.server.open_streams import OpenStreams
@@ -28,6 +28,7 @@ STOP_TIMEOUT = 6.0
 """Seconds that streams have to end by themselves once their tasks are over because the server stops."""
 
 _COMMENT = b": ping\n\n"
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nobody between is to collect them
 
 
 def frame_events(
@@ -62,18 +63,17 @@ def farewell() -> bytes:
     return b": the server stops\nretry: %d\n\n" % int(RECONNECT_AFTER * 1000)
 
 
-class _EventStream(EventSourceResponse):
+class _EventStream(StreamingResponse):
     """Sends frames as they come, and takes a client that does not read for what it is: no error of the server.
 
-    sse-starlette has a task of its own for the frames, the comments, the client's leaving and the server's end, and a
-    cancel scope and a lock for each write. Here a stream is the request's own task and one more, which sleeps: it waits
-    for the client to leave, and looks at the clock when a comment may be due or a write may have taken too long.
+    A stream is the request's own task and one more, which sleeps: it waits for the client to leave, and looks at the
+    clock when a comment may be due or a write may have taken too long. Nothing is made for a write.
     """
 
     def __init__(
         self, frames: AsyncGenerator[bytes], streams: OpenStreams, settings: Settings, headers: dict[str, str]
     ) -> None:
-        super().__init__(frames, headers=headers, sep="\n")  # pyright: ignore[reportUnknownMemberType]
+        super().__init__(frames, headers=_HEADERS | headers, media_type="text/event-stream")
         self._frames = frames
         self._streams = streams
         self._silence: float = settings.ping_interval
@@ -82,9 +82,6 @@ class _EventStream(EventSourceResponse):
         self._sends_since = math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD":
-            await super().__call__(scope, receive, send)
-            return
         clock = asyncio.get_running_loop().time
         self._sent_at = clock()
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -138,7 +135,7 @@ class _EventStream(EventSourceResponse):
 
 def sse_response(
     frames: AsyncGenerator[bytes], *, settings: Settings, headers: dict[str, str], streams: OpenStreams
-) -> EventSourceResponse:
+) -> Response:
     """A ``text/event-stream`` response of ready-made frames, with comments while nothing happens.
 
     A client that leaves ends the iterator; one that takes no bytes for ``settings.send_timeout`` seconds is dropped.

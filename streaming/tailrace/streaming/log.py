@@ -37,7 +37,7 @@ class TaskLog:
 
     __slots__ = ("_bytes", "_events", "_first", "_max_bytes", "_waiting", "ended", "number")
 
-    def __init__(self, number: int = 0, *, max_bytes: int = 256 * 1024) -> None:
+    def __init__(self, number: int = 0, *, max_bytes: int = 8 * 1024) -> None:
         self.number = number
         self.ended = False
         self._first = number + 1

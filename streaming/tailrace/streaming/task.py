@@ -6,6 +6,7 @@ task already holds; a snapshot costs what it is long and is made only when someb
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Any
 from uuid import uuid4
 
@@ -55,23 +56,25 @@ _APPENDED_LAST = b'}]},"append":true,"lastChunk":true}}'
 class _ArtifactRecord:
     """An artifact while it grows: whole parts, and the pieces of the text that is still being added to."""
 
-    __slots__ = ("_head", "_pieces", "changed", "ends_in_text", "open", "prefix")
+    __slots__ = ("_added", "_head", "changed", "ends_in_text", "open", "prefix")
 
     def __init__(self, artifact: Artifact, prefix: bytes, *, open_: bool) -> None:
         self.prefix = prefix
         self.open = open_
         self.changed = False
-        self._pieces: list[str] = []
+        self._added: StringIO | None = None
         self._set_head(artifact)
 
     def add_text(self, text: str) -> None:
         if text:
-            self._pieces.append(text)
+            if self._added is None:
+                self._added = StringIO()
+            # Piece by piece, as the events have it: two halves of a character in two events are no character.
+            self._added.write(text if text.isascii() else join_surrogates(text))
             self.changed = True
 
     def add_parts(self, parts: tuple[Part, ...]) -> None:
         head = self.whole()
-        self._pieces.clear()
         self.changed = True
         self._set_head(head.model_copy(update={"parts": (*head.parts, *parts)}))
 
@@ -81,13 +84,11 @@ class _ArtifactRecord:
 
     def whole(self) -> Artifact:
         """The artifact as one part a run of text."""
-        if not self._pieces:
+        if self._added is None:
             return self._head
         last = self._head.parts[-1]
-        # Piece by piece, as the events had it: two halves of a character in two events are no character.
-        added = "".join(map(join_surrogates, self._pieces))
-        joined = last.model_copy(update={"text": (last.text or "") + added})
-        self._pieces.clear()
+        joined = last.model_copy(update={"text": (last.text or "") + self._added.getvalue()})
+        self._added = None
         self._head = self._head.model_copy(update={"parts": (*self._head.parts[:-1], joined)})
         return self._head
 

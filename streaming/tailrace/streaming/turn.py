@@ -19,6 +19,7 @@ It runs nothing itself::
 """
 
 from collections.abc import Iterable
+from io import StringIO
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -106,6 +107,38 @@ class _Growing(Generic[T]):
         self._given = 0
 
 
+class _GrowingText:
+    """As `_Growing`, of text; takes the memory of its characters."""
+
+    __slots__ = ("_given", "_response", "_text", "add")
+
+    def __init__(self) -> None:
+        self._text = StringIO()
+        self.add = self._text.write
+        self._given = 0
+        self._response = 0
+
+    def begin_response(self) -> None:
+        self._response = self._text.tell()
+
+    def void_response(self) -> bool:
+        self._text.seek(self._response)
+        self._text.truncate()
+        return self._given > self._response
+
+    def whole(self) -> str:
+        return self._text.getvalue()
+
+    def take(self) -> str:
+        self._text.seek(self._given)
+        new = self._text.read()
+        self._given = self._text.tell()
+        return new
+
+    def take_again(self) -> None:
+        self._given = 0
+
+
 class TurnAccumulator:
     """Folds the responses and tool results of one turn. Sans-IO, O(1) a chunk.
 
@@ -161,8 +194,8 @@ class TurnAccumulator:
         self._messages = list(said)
         self._given_messages = 0
         self._ids: set[str] | None = None  # of all calls, once there is one to be compared with them
-        self._output: _Growing[str] = _Growing()
-        self._reasoning: _Growing[str] = _Growing()
+        self._output = _GrowingText()
+        self._reasoning = _GrowingText()
         self._files: _Growing[ContentPartFile] = _Growing()
         self._links: _Growing[ContentPartFile] = _Growing()
         self._new_metadata: dict[str, Any] = {}
@@ -249,7 +282,7 @@ class TurnAccumulator:
         if results:
             self._messages.append(Message(role=Role.TOOL, content=results))
             self._unanswered = tuple(call for call in self._unanswered if call.id in open_ids)
-            self._separate = bool(self._output.items)
+            self._separate = bool(self._output.whole())
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -260,8 +293,8 @@ class TurnAccumulator:
         metadata, self._new_metadata = self._new_metadata, {}
         replaces, self._replaces = self._replaces, False
         return TurnDelta(
-            output="".join(self._output.take()),
-            reasoning="".join(self._reasoning.take()),
+            output=self._output.take(),
+            reasoning=self._reasoning.take(),
             messages=messages,
             metadata=metadata,
             files=tuple(self._files.take()),
@@ -272,7 +305,7 @@ class TurnAccumulator:
     @property
     def output(self) -> str:
         """The visible text of all responses; a line break parts texts between which tools ran."""
-        return "".join(self._output.items)
+        return self._output.whole()
 
     @property
     def last_text(self) -> str:
@@ -284,7 +317,7 @@ class TurnAccumulator:
     @property
     def reasoning(self) -> str:
         """The reasoning text of all responses, joined with nothing."""
-        return "".join(self._reasoning.items)
+        return self._reasoning.whole()
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -2,11 +2,12 @@
 
 `MessageAssembly` is the one place where it is decided which fragments belong together: text to text, arguments to
 their call, and which of several fields appends and which replaces. It works on `ChunkWrapper`s, so the decision is
-made once for all providers. Each fold costs the same however long the answer has become: pieces are kept in lists
+made once for all providers. Each fold costs the same however long the answer has become: pieces are only collected,
 and joined when somebody asks.
 """
 
 from enum import StrEnum
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -76,11 +77,11 @@ _DECISIVE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishR
 class _Block:
     """One block of text or reasoning while it grows."""
 
-    __slots__ = ("channel", "metadata", "pieces", "signature")
+    __slots__ = ("channel", "metadata", "said", "signature")
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.pieces: list[str] = []
+        self.said = StringIO()  # takes the memory of the text; a list of its pieces takes ten times as much
         self.signature: list[str] = []
         self.metadata: FieldFold | None = None
 
@@ -93,7 +94,7 @@ class _Block:
 
     def part(self) -> ContentPart | None:
         """The block as a part; None when it says nothing."""
-        text = "".join(self.pieces)
+        text = self.said.getvalue()
         metadata = self.metadata.to_dict() if self.metadata is not None else {}
         signature = "".join(self.signature)
         if not (text or signature or metadata):
@@ -156,9 +157,9 @@ class MessageAssembly:
         "_extra",
         "_held",
         "_open",
-        "_pieces",
         "_refusal",
         "_restated",
+        "_said",
         "_segments",
         "_splitter",
         "_think_tags",
@@ -172,7 +173,7 @@ class MessageAssembly:
         # In order of appearance.
         self._segments: list[_Block | ToolCallAssembly | ContentPart] = []
         self._open: Channel | None = None  # of the last segment, while text can still be added to it
-        self._pieces: list[str] = []
+        self._said = StringIO()  # of the last segment
         self._calls: list[ToolCallAssembly] = []
         self._by_id: dict[str, ToolCallAssembly] = {}  # of several calls of one id the last
         self._by_index: dict[int, ToolCallAssembly] = {}
@@ -198,7 +199,7 @@ class MessageAssembly:
             and not self._held
         ):
             # As nearly always: what `_append` does, without asking for more.
-            self._pieces.append(text)
+            self._said.write(text)
             return [Change(_TEXT, self._choice, text)]
         changes: list[Change] = []
         details = chunk.details
@@ -376,7 +377,7 @@ class MessageAssembly:
             if not text:
                 return
         if channel is self._open:
-            self._pieces.append(text)
+            self._said.write(text)
             changes.append(Change(channel, self._choice, text))
         elif channel is _TEXT and self._splitter is not None:
             # Text opens no segment of its own as long as it may still be reasoning.
@@ -387,11 +388,11 @@ class MessageAssembly:
 
     def _show(self, channel: Channel, text: str, changes: list[Change]) -> None:
         if channel is self._open:
-            self._pieces.append(text)
+            self._said.write(text)
         elif channel is Channel.REFUSAL:
             self._refusal.append(text)
         else:
-            self._open_segment(channel).pieces.append(text)
+            self._open_segment(channel).said.write(text)
         changes.append(Change(channel, self._choice, text))
 
     def _begin(self, changes: list[Change]) -> None:
@@ -419,7 +420,7 @@ class MessageAssembly:
                 block.add(facts)
             self._waiting.clear()
         self._open = channel
-        self._pieces = block.pieces
+        self._said = block.said
         self._segments.append(block)
         return block
 
@@ -463,7 +464,7 @@ class MessageAssembly:
         state = self._restated
         if state is None:
             block = self._latest(_REASONING)
-            state = self._restated = _Restated(plain=block is not None and bool(block.pieces))
+            state = self._restated = _Restated(plain=block is not None and block.said.tell() > 0)
         return state.other_form(reasoning) if restates else state.usual_form(reasoning)
 
     def _open_call(self) -> ToolCallAssembly:
@@ -482,10 +483,9 @@ class MessageAssembly:
 
     def _joined(self, channel: Channel) -> str:
         return "".join(
-            piece
+            segment.said.getvalue()
             for segment in self._segments
             if isinstance(segment, _Block) and segment.channel is channel
-            for piece in segment.pieces
         )
 
 
