@@ -10,6 +10,10 @@ MINUTES ?= 60
 # One more than there are cores: many a test waits for a process or a clock.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
+# Where it is set (images of containers do), each of the processes below, and each that they start, would compile all
+# that it imports once more: twice the time for collecting the tests, in each of their workers.
+unexport PYTHONDONTWRITEBYTECODE
+
 E2E := tests/e2e/clients
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
