@@ -13,6 +13,9 @@ from fuzz.running import decoder_of
 from tailrace.wrappers.openai import ChatCompletionsDecoder, ChoiceDeltaWrapper
 from tailrace.wrappers.providers import FORMATS
 
+# The same few lines, many times over, for which other tests stand.
+pytestmark = pytest.mark.no_cover
+
 _FEW, _TIMES = 8, 8
 _TEXT = b'{"id":"1","choices":[{"index":0,"delta":{"content":"mill"},"finish_reason":null}]}'
 

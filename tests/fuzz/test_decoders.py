@@ -19,7 +19,10 @@ from fuzz.running import check_case, decoder_of
 from support.chance import EVERY_TIME_OTHERS
 from tailrace.wrappers.providers import FORMATS
 
-SECONDS = float(os.environ.get("TAILRACE_FUZZ_SECONDS", "8"))
+# As for all tests with cases that are made up. There are almost three times as many a second.
+pytestmark = pytest.mark.no_cover
+
+SECONDS = float(os.environ.get("TAILRACE_FUZZ_SECONDS", "3"))
 """Of CPU time for each test here; other processes on the machine make it longer, but never twice as long."""
 _ROUND = 150  # cases, after which the clock is looked at
 
