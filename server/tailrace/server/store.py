@@ -22,6 +22,7 @@ from tailrace.server.stores.records import (
     StoredTask,
     TaskFilter,
     TaskPosition,
+    TasksRefused,
     TaskWrite,
 )
 from tailrace.server.stores.retention import drop_expired
@@ -43,6 +44,7 @@ __all__ = [
     "TaskFilter",
     "TaskPosition",
     "TaskWrite",
+    "TasksRefused",
 ]
 
 
@@ -56,13 +58,16 @@ class Store:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` for memory only, or
             ``postgresql://USER:PASSWORD@HOST/DATABASE``.
         retention: How long what is kept of tasks that are over.
+        database: Used in the place of the URL's, where that is not used as usual.
 
     Raises:
         ConfigurationError: The URL is not one of a supported database, or its driver is missing.
     """
 
-    def __init__(self, url: str, retention: Retention | None = None) -> None:
-        self._database = _database(url)
+    def __init__(
+        self, url: str, retention: Retention | None = None, *, database: Database | None = None
+    ) -> None:
+        self._database = database or _database(url)
         self._retention = retention or Retention()
         self._in_doubt = False
 
@@ -84,17 +89,8 @@ class Store:
         Raises:
             StoreError: Nothing of the batch was kept.
         """
-        rows = [
-            (write.task_id, item.number, item.body, None if item.state is None else item.state.value)
-            for write in writes
-            for item in write.events
-        ]
-        others = [write for write in writes if _has_more(write)]
         try:
-            if others:
-                await self._database.write(lambda connection: _commit(connection, rows, others), brief=True)
-            else:
-                await self._database.append(rows)
+            await self._write(writes)
         except StoreError as error:
             # A connection that is lost while a transaction is committed leaves it open whether it was: it is when the
             # next try finds the very same events there.
@@ -105,6 +101,20 @@ class Store:
                 raise
         else:
             self._in_doubt = False
+
+    async def _write(self, writes: Sequence[TaskWrite]) -> None:
+        if any(map(has_more, writes)):
+            await self._database.write(lambda connection: keep(connection, writes), brief=True)
+        else:
+            await self._database.append(rows_of(writes))
+
+    async def works(self) -> bool:
+        """Whether the database answers at present."""
+        try:
+            await self._read(select(1))
+        except StoreError:
+            return False
+        return True
 
     async def drop_expired(self) -> bool:
         """Drop a small batch of what is kept no longer; says whether there may be more.
@@ -117,11 +127,11 @@ class Store:
 
     async def load_task(self, task_id: str, owner: str) -> StoredTask | None:
         """The task as last brought up to date; None when there is none of that id for that owner."""
-        query = select(tasks.c.snapshot, tasks.c.number).where(tasks.c.id == task_id, tasks.c.owner == owner)
-        rows = await self._read(query)
+        query = select(tasks.c.snapshot, tasks.c.number, tasks.c.node)
+        rows = await self._read(query.where(tasks.c.id == task_id, tasks.c.owner == owner))
         if not rows:
             return None
-        return StoredTask(Task.model_validate_json(rows[0].snapshot), rows[0].number)
+        return StoredTask(Task.model_validate_json(rows[0].snapshot), rows[0].number, rows[0].node)
 
     async def holds_task(self, task_id: str) -> bool:
         """Whether there is a task of that id, whoever owns it."""
@@ -150,7 +160,7 @@ class Store:
 
         A reader can go on after any number from the one before this on.
         """
-        [row] = await self._read(_first_kept(task_id, 0))
+        [row] = await self._read(first_kept(task_id, 0))
         return row.first
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
@@ -234,7 +244,7 @@ class Store:
 
     async def put_push_config(self, config: PushConfig) -> None:
         """Keep a webhook, in the place of the one of the same ids, if there is one."""
-        await self._database.write(lambda connection: _put_push_config(connection, config))
+        await self._database.write(lambda connection: put_push_config(connection, config))
 
     async def load_push_configs(self, task_id: str, owner: str) -> list[PushConfig]:
         """The webhooks of a task of that owner, in the order of their ids."""
@@ -243,18 +253,11 @@ class Store:
             .where(push_configs.c.task_id == task_id, push_configs.c.owner == owner)
             .order_by(push_configs.c.id)
         )
-        return [_push_config(row) for row in await self._read(query)]
+        return [read_push_config(row) for row in await self._read(query)]
 
     async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
         """Every webhook that has or may yet have something to be told of, and whether it has so for certain."""
-        over = tasks.c.state.in_([state for state in TaskState if state.terminal])
-        behind = push_configs.c.delivered < tasks.c.number
-        query = (
-            select(push_configs, behind.label("behind"))
-            .join(tasks, tasks.c.id == push_configs.c.task_id)
-            .where(~over | behind)
-        )
-        return [(_push_config(row), bool(row.behind)) for row in await self._read(query)]
+        return [(read_push_config(row), bool(row.behind)) for row in await self._read(open_push_configs())]
 
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
         """Forget a webhook; nothing happens when there is none. The caller checks the owner."""
@@ -301,7 +304,7 @@ def _database(url: str) -> Database:
 # --- transactions -----------------------------------------------------------------------------------------------
 
 
-def _has_more(write: TaskWrite) -> bool:
+def has_more(write: TaskWrite) -> bool:
     """Whether there is more to be kept than events that do not change the task's status."""
     return bool(
         write.snapshot is not None
@@ -312,8 +315,23 @@ def _has_more(write: TaskWrite) -> bool:
     )
 
 
-def _commit(connection: Connection, rows: Sequence[Row], writes: Sequence[TaskWrite]) -> None:
-    """Keep events, and what else there is of some writes."""
+def rows_of(writes: Sequence[TaskWrite]) -> list[Row]:
+    """The events of writes as rows of their table."""
+    return [
+        (write.task_id, item.number, item.body, None if item.state is None else item.state.value)
+        for write in writes
+        for item in write.events
+    ]
+
+
+def keep(connection: Connection, writes: Sequence[TaskWrite], node: str | None = None) -> None:
+    """Write a batch.
+
+    Args:
+        connection: In a transaction.
+        writes: The batch.
+        node: Which of several servers has the tasks; None where there is one server.
+    """
     said = [
         {
             "owner": write.owner,
@@ -324,16 +342,16 @@ def _commit(connection: Connection, rows: Sequence[Row], writes: Sequence[TaskWr
         for write in writes
         for message in write.said
     ]
-    insert_events(connection, rows)
+    insert_events(connection, rows_of(writes))
     if said:
         connection.execute(_INSERT_MESSAGE, said)
     for write in writes:
         if write.snapshot is not None:
-            _put_task(connection, write, write.snapshot)
+            _put_task(connection, write, write.snapshot, node)
         elif write.updated is not None:
             _put_status(connection, write, write.updated)
         for webhook in write.webhooks:
-            _put_push_config(connection, webhook)
+            put_push_config(connection, webhook, node)
         if write.send_key is not None:
             named = write.send_key
             values = {"key": named.key, "fingerprint": named.fingerprint, "task_id": named.task_id}
@@ -350,11 +368,12 @@ def _holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
     return bool(new_events)
 
 
-def _put_task(connection: Connection, write: TaskWrite, task: Task) -> None:
+def _put_task(connection: Connection, write: TaskWrite, task: Task, node: str | None) -> None:
     values: dict[str, Any] = {
         "state": task.status.state,
         "updated": task.status.timestamp or datetime.now(UTC),
         "snapshot": task.to_json(),
+        "node": None if task.status.state.terminal else node,
     }
     if not write.events:
         _put_task_alone(connection, write, values)
@@ -389,7 +408,7 @@ _INSERT_TASK = insert(tasks)
 _UPDATE_TASK = (
     update(tasks)
     .where(tasks.c.id == bindparam("task_id"), tasks.c.owner == bindparam("task_owner"))
-    .values({name: bindparam(name) for name in ("state", "updated", "snapshot", "number", "events_kept")})
+    .values({name: bindparam(name) for name in ("state", "updated", "snapshot", "number", "events_kept", "node")})
 )
 _UPDATE_STATUS = (
     update(tasks)
@@ -422,17 +441,22 @@ def _load_events(
     while True:
         rows = connection.execute(query).all()
         if rows and rows[0].number == after + 1:
-            return [Event(row.number, row.body, TaskState(row.state) if row.state else None) for row in rows]
+            return read_events(rows)
         # Dropped, not there yet, or come in the meantime: one statement tells, as it sees one state of things.
-        first = connection.execute(_first_kept(task_id, after)).scalar_one()
+        first = connection.execute(first_kept(task_id, after)).scalar_one()
         if first > after + 1:
             raise EventsDropped(first)
         if first <= after or not connection.scalar(select(func.count()).where(*wanted)):
             return []
 
 
-def _first_kept(task_id: str, after: int) -> Any:
-    """The number of a task's first event behind ``after`` that is there; else what would be the next one's."""
+def read_events(rows: Sequence[Any]) -> list[Event]:
+    """Events of rows of their table."""
+    return [Event(row.number, row.body, TaskState(row.state) if row.state else None) for row in rows]
+
+
+def first_kept(task_id: str, after: int) -> Any:
+    """A query for the number of a task's first event behind ``after`` that is there; else what would be the next one's."""
     kept = select(func.min(events.c.number)).where(events.c.task_id == task_id, events.c.number > after)
     last = select(tasks.c.number).where(tasks.c.id == task_id)
     return select(func.coalesce(kept.scalar_subquery(), last.scalar_subquery() + 1, after + 1).label("first"))
@@ -446,9 +470,10 @@ def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
     return bool(gone.rowcount)
 
 
-def _put_push_config(connection: Connection, webhook: PushConfig) -> None:
+def put_push_config(connection: Connection, webhook: PushConfig, node: str | None = None) -> None:
+    """Write a webhook, in the place of the one of the same ids; ``node`` is the one of several servers that tells it."""
     task_id, config_id = webhook.key
-    values = {"dialect": webhook.dialect, "body": webhook.config.to_json()}
+    values = {"dialect": webhook.dialect, "body": webhook.config.to_json(), "node": node}
     where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
     # What a replaced webhook was told of, its successor need not be told again.
     changed = connection.execute(update(push_configs).where(*where).values(values))
@@ -457,6 +482,18 @@ def _put_push_config(connection: Connection, webhook: PushConfig) -> None:
         connection.execute(insert(push_configs).values({**key, **values}))
 
 
-def _push_config(row: Any) -> PushConfig:
+def open_push_configs() -> Any:
+    """A query for the webhooks that have or may yet have something to be told of, and whether they have for certain."""
+    over = tasks.c.state.in_([state for state in TaskState if state.terminal])
+    behind = push_configs.c.delivered < tasks.c.number
+    return (
+        select(push_configs, behind.label("behind"))
+        .join(tasks, tasks.c.id == push_configs.c.task_id)
+        .where(~over | behind)
+    )
+
+
+def read_push_config(row: Any) -> PushConfig:
+    """A webhook of a row of its table."""
     config = TaskPushNotificationConfig.model_validate_json(row.body)
     return PushConfig(row.owner, row.dialect, config, row.delivered)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from tailrace.server.store import Store, TaskWrite
+from tailrace.server.store import Store, TasksRefused, TaskWrite
 from tailrace.streaming.task import Event
 from tailrace.wrappers import StoreError
 
@@ -132,6 +132,10 @@ class GroupWriter:
             self._less.set()
             self._less = None
         error = await self._commit([write for write, _ in batch])
+        if isinstance(error, TasksRefused):
+            for each in batch:
+                self._tell([each], error.tasks.get(each[0].task_id))
+            return
         if error is None or error.temporary:
             self._tell(batch, error)
             return

@@ -34,7 +34,7 @@ _SESSION = {
     "tcp_keepalives_count": "3",
 }
 
-_TAKE_LOCK = text("SELECT pg_try_advisory_lock(hashtextextended('tailrace:' || current_schema(), 0))")
+TAKE_LOCK = text("SELECT pg_try_advisory_lock(hashtextextended('tailrace:' || current_schema(), 0))")
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class PostgresqlDatabase(Database):
             pool_size=READERS + 1,
             max_overflow=READERS,
             pool_pre_ping=True,
-            connect_args={**self._patience, "server_settings": dict(_SESSION)},
+            connect_args={**self._patience, "server_settings": self._session()},
             **engine_options(),
         )
         try:
@@ -107,7 +107,7 @@ class PostgresqlDatabase(Database):
         try:
             with self.translating("open the store", *self._driver_errors):
                 self._connection = await engine.connect()
-                await self._transaction(self._connection, bring_up_to_date)
+                await self._transaction(self._connection, self._bring_up_to_date)
         except TypeError as error:  # the driver's, for an option in the address that it has not
             raise ConfigurationError(
                 f"TAILRACE_STORE: an option of the address is not known: {error}"
@@ -136,7 +136,37 @@ class PostgresqlDatabase(Database):
 
     async def _transaction(self, connection: AsyncConnection, work: Work[T]) -> T:
         async with connection.begin():
-            return await connection.run_sync(_holding_lock, work)
+            return await connection.run_sync(self._guarded, work)
+
+    def _guarded(self, connection: Connection, work: Work[T]) -> T:
+        self._check_place(connection)
+        return work(connection)
+
+    # --- what is otherwise where several servers share the database ---
+
+    def _session(self) -> dict[str, str]:
+        """Settings of every session."""
+        return dict(_SESSION)
+
+    def _bring_up_to_date(self, connection: Connection) -> None:
+        bring_up_to_date(connection)
+
+    def _check_place(self, connection: Connection) -> None:
+        """See that this server may write, on the connection that does: a new one takes the lock first.
+
+        Two servers on one database would each take the other's running tasks for interrupted ones, and give the same
+        numbers to different events.
+
+        Raises:
+            StoreError: It may not.
+        """
+        if "tailrace" not in connection.info:  # of the session, and gone with it
+            if not connection.scalar(TAKE_LOCK):
+                raise StoreError(
+                    "the store is in use by another process, which holds its lock: one server a database, unless all "
+                    "of them share a broker (TAILRACE_EVENTS)"
+                )
+            connection.info["tailrace"] = "holds the lock"
 
     async def read(self, work: Work[T]) -> T:
         """As `Database.read`."""
@@ -167,21 +197,6 @@ class PostgresqlDatabase(Database):
 
 def _state_of(error: BaseException) -> str:
     return getattr(error, "sqlstate", None) or ""
-
-
-def _holding_lock(connection: Connection, work: Work[T]) -> T:
-    """Do something on a connection that holds the lock, which a new one takes first.
-
-    Two servers on one database would each take the other's running tasks for interrupted ones, and give the same
-    numbers to different events.
-    """
-    if "tailrace" not in connection.info:  # of the session, and gone with it
-        if not connection.scalar(_TAKE_LOCK):
-            raise StoreError(
-                "the store is in use by another process, which holds its lock: one server a database"
-            )
-        connection.info["tailrace"] = "holds the lock"
-    return work(connection)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:

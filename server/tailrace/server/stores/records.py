@@ -1,6 +1,6 @@
 """What goes into the store, and what comes out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -30,6 +30,21 @@ class EventsDropped(StoreError):
             temporary=False,
         )
         self.first = first
+
+
+class TasksRefused(StoreError):
+    """Of a batch that is kept otherwise, what some tasks had in it is not, and never will be.
+
+    Args:
+        tasks: Why, by the tasks' ids.
+
+    Attributes:
+        tasks: As given.
+    """
+
+    def __init__(self, tasks: Mapping[str, StoreError]) -> None:
+        super().__init__("; ".join(sorted({str(error) for error in tasks.values()})), temporary=False)
+        self.tasks = tasks
 
 
 class PushConfig(msgspec.Struct, frozen=True):
@@ -100,10 +115,12 @@ class StoredTask(msgspec.Struct, frozen=True):
     Attributes:
         task: The task as of event ``number``.
         number: That event's number.
+        node: The node that writes it; None where it is over, and where one server has the database.
     """
 
     task: Task
     number: int
+    node: str | None = None
 
 
 class TaskFilter(msgspec.Struct, frozen=True):

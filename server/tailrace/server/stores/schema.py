@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest migration: the version of a database that this code reads and writes."""
 
 metadata = MetaData()
@@ -100,6 +100,8 @@ tasks = Table(
     Column("snapshot", LargeBinary, nullable=False),
     # Not all of its events were dropped yet.
     Column("events_kept", Boolean, nullable=False, server_default=true()),
+    # The node that writes it, where several servers share the database; none once the task is over.
+    Column("node", Name),
     Index("tasks_by_context", "owner", "context_id"),
     Index("tasks_by_time", "owner", "updated", "id"),
     Index("tasks_by_state_and_time", "state", "updated"),
@@ -165,6 +167,8 @@ push_configs = Table(
     Column("body", LargeBinary, nullable=False),
     # The number of the last event that its webhook was told of.
     Column("delivered", Integer, nullable=False),
+    # The node that tells it.
+    Column("node", Name),
 )
 
 # What callers named their messages by, and the tasks that those made or went on with.
@@ -176,6 +180,18 @@ send_keys = Table(
     Column("task_id", Name, nullable=False),
     Column("fingerprint", Text, nullable=False),
     Index("send_keys_by_task", "task_id"),
+)
+
+# The servers that share the database (`tailrace.server.cluster`); one that is not here any more is dead.
+nodes = Table("nodes", metadata, Column("id", Name, primary_key=True), Column("beat", Time, nullable=False))
+
+# What a node does that no other may do at the same time, by whose it is: the turns of a conversation, for example.
+claims = Table(
+    "claims",
+    metadata,
+    Column("owner", Name, primary_key=True),
+    Column("name", Name, primary_key=True),
+    Column("node", Name, nullable=False),
 )
 
 # Which migration the database is at. Apart from the others: migrations make them, and this one is alembic's own.
