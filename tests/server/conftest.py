@@ -1,4 +1,4 @@
-"""Databases for tests: a SQLite file, and one of a PostgreSQL that is started once for all tests that want it."""
+"""Databases for tests: a SQLite file, and one of a PostgreSQL that is started once for all tests that want it; a Valkey."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -6,12 +6,20 @@ from pathlib import Path
 import pytest
 
 from support.postgres import PostgresServer, running_postgres
+from support.valkey import ValkeyServer, running_valkey
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Generator[PostgresServer]:
     """A PostgreSQL server."""
     with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Generator[ValkeyServer]:
+    """A Valkey server."""
+    with running_valkey() as server:
         yield server
 
 

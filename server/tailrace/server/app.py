@@ -6,6 +6,7 @@ addresses answer.
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -47,6 +48,7 @@ from tailrace.wrappers.model import Model
 
 if TYPE_CHECKING:
     from tailrace.server.bindings.grpc import GrpcServer  # an extra
+    from tailrace.server.cluster.assembly import Cluster  # an extra, too
     from tailrace.server.sdk.front import Front  # an extra
     from tailrace.server.signing import CardSigner  # brings much with it
 
@@ -156,15 +158,16 @@ def create_router(
         UpstreamError: As `create_app`.
     """
     settings = settings or Settings()
-    store = store or Store(settings.store, _retention(settings))
+    cluster = _create_cluster(settings, store)
+    store = cluster.store if cluster else store or Store(settings.store, _retention(settings))
     push = create_notifier(settings, store)
     gate = UpstreamGate(settings.max_upstream_calls, settings.max_upstream_waiting)
     front = _create_front(handler, settings, gate)
     if front is not None:
         settings, handler = front.settings, front.handler
     limits = _limits(settings)
-    engine = Engine(
-        store,
+    create_engine = cluster.engine if cluster else partial(Engine, store)
+    engine = create_engine(
         _as_handler(handler, settings, gate),
         max_history_messages=settings.max_history_messages or _ANY_NUMBER,
         max_lag=settings.max_lag,
@@ -273,6 +276,24 @@ def _create_signers(settings: Settings) -> "Sequence[CardSigner]":
 
 def _retention(settings: Settings) -> Retention:
     return Retention(settings.event_retention or None, settings.task_retention or None)
+
+
+def _create_cluster(settings: Settings, store: Store | None) -> "Cluster | None":
+    """What makes this server one of several; None where it is the only one."""
+    if not settings.events:
+        if settings.workers > 1:
+            raise ConfigurationError(
+                "several workers (--workers, TAILRACE_WORKERS) need a broker and a PostgreSQL that they share: set "
+                "TAILRACE_EVENTS=redis://HOST:PORT/0 and TAILRACE_STORE=postgresql://USER:PASSWORD@HOST/DATABASE"
+            )
+        return None
+    if store is not None:
+        raise ConfigurationError(
+            "TAILRACE_EVENTS: the store of several servers is made from TAILRACE_STORE, and one is given in code"
+        )
+    from tailrace.server.cluster.assembly import Cluster
+
+    return Cluster(settings, _retention(settings))
 
 
 def create_notifier(settings: Settings, store: Store) -> PushNotifier | None:

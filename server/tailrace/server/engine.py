@@ -30,7 +30,7 @@ from tailrace.server.messages import (
     with_tools_named,
 )
 from tailrace.server.push import PushNotifier
-from tailrace.server.registry import TaskRegistry
+from tailrace.server.registry import Elsewhere, TaskRegistry
 from tailrace.server.store import PushConfig, SendKey, Store, TaskFilter, TaskPosition
 from tailrace.server.turns import TurnRunner, failed_because
 from tailrace.server.writer import GroupWriter
@@ -42,7 +42,7 @@ from tailrace.streaming.a2a.errors import (
     UnsupportedOperationError,
 )
 from tailrace.streaming.a2a.models import Message, Role, StreamResponse, Task
-from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
 from tailrace.streaming.a2a.v0_1 import scoped_id
 from tailrace.streaming.conversation import is_callers
 from tailrace.streaming.extension import (
@@ -63,6 +63,29 @@ MAX_WAITING = 16
 
 MAX_RESTARTS = 2
 """How often a task is begun again that a crash interrupted: one that brings the process down is not to do so for ever."""
+
+
+HEALTH_SECONDS = 1.0
+"""Seconds that what the engine needs has to answer, when it is asked whether it works."""
+
+
+class Health(msgspec.Struct, frozen=True):
+    """What of the things that the engine needs works at present.
+
+    Attributes:
+        store: The database answers.
+        broker: Other servers can be heard; None where there is no broker.
+        stopping: The server was told to stop: it takes no more messages.
+    """
+
+    store: bool
+    broker: bool | None = None
+    stopping: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are to be sent here."""
+        return self.store and self.broker is not False and not self.stopping
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -130,7 +153,7 @@ class Engine:
         self._max_lag = max_lag
         self._restart_interrupted = restart_interrupted
         self._naming: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
-        self._tasks = TaskRegistry(store, self._end_lost)
+        self._tasks = TaskRegistry(store, self._end_lost, self._elsewhere())
         self._writer = GroupWriter(store)
         self._turns = TurnRunner(
             handler,
@@ -138,6 +161,7 @@ class Engine:
             self._writer,
             self._tasks.give_up,
             push and push.notify,
+            self._conversation,
             max_history=max_history_messages,
             max_seconds=max_turn_seconds or math.inf,
             max_event_bytes=max_event_bytes,
@@ -160,7 +184,7 @@ class Engine:
         try:
             # The outermost: webhooks are told of the very last event, too.
             push = self._push.running(self.get_task) if self._push else nullcontext()
-            async with push, self._handler.running(), anyio.create_task_group() as writing:
+            async with self._place(), push, self._handler.running(), anyio.create_task_group() as writing:
                 writing.start_soon(self._writer.run)
                 grace = anyio.CancelScope()
                 writing.start_soon(self._stop_on_request, grace)
@@ -322,7 +346,7 @@ class Engine:
         """
         rows, total = await self._store.list_tasks(owner, wanted, after=after, limit=limit + 1)
         page = rows[:limit]
-        tasks = [await self._tasks.as_it_stands(task) for _, task in page]
+        tasks = [await self._tasks.as_it_stands(task, owner) for _, task in page]
         return TaskPage(tasks, total, page[-1][0] if len(rows) > limit else None)
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
@@ -379,7 +403,7 @@ class Engine:
         return self._reader(live, number, first)
 
     def _reader(self, live: LiveTask, after: int, first: Event | None = None) -> Subscription:
-        return Subscription(live, after, first, read=self._tasks.read, max_lag=self._max_lag)
+        return Subscription(live, after, first, tasks=self._tasks, max_lag=self._max_lag)
 
     async def conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
         """The newest messages of a conversation, oldest first; none of one that the owner does not have."""
@@ -406,6 +430,57 @@ class Engine:
         except TaskNotFoundError:
             return ""
         return str(extension_facts(live.record.snapshot(0).metadata).get("dialect", ""))
+
+    async def set_webhook(
+        self, config: TaskPushNotificationConfig, owner: str, dialect: str
+    ) -> TaskPushNotificationConfig:
+        """Set a webhook for a task, as `PushNotifier.create`; it is told of what happens from now on.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            PushNotificationNotSupportedError: Nobody tells webhooks.
+            InvalidParamsError: It cannot be called, or the task has too many.
+            StoreError: It cannot be kept.
+        """
+        if self._push is None:
+            raise PushNotificationNotSupportedError
+        task_id, after, is_over = await self.progress_of(config.task_id, owner)
+        config = config.model_copy(update={"task_id": task_id})
+        return await self._push.create(config, owner, dialect=dialect, after=after, is_over=is_over)
+
+    async def delete_webhook(self, task_id: str, config_id: str, owner: str) -> None:
+        """Forget a webhook of a task, as `PushNotifier.delete`.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            PushNotificationNotSupportedError: Nobody tells webhooks.
+            StoreError: It cannot be deleted.
+        """
+        if self._push is None:
+            raise PushNotificationNotSupportedError
+        task_id, *_ = await self.progress_of(task_id, owner)
+        await self._push.delete(task_id, config_id)
+
+    async def health(self) -> Health:
+        """Whether requests can be answered at present; asks, and takes a second at most."""
+        store = False
+        with anyio.move_on_after(HEALTH_SECONDS):
+            store = await self._store.works()
+        return Health(store=store, stopping=self._turns.stopping)
+
+    # --- what is otherwise where several servers share a store --------------------------------------------------
+
+    def _elsewhere(self) -> Elsewhere | None:
+        """What other processes do with tasks."""
+        return None
+
+    def _conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
+        """What a turn holds so that no other of its conversation runs."""
+        return self._turns.conversation(live)
+
+    def _place(self) -> AbstractAsyncContextManager[object]:
+        """Entered when the store is open, and left when everything is written."""
+        return nullcontext()
 
     # --- running turns ------------------------------------------------------------------------------------------
 
@@ -513,24 +588,28 @@ class Engine:
     async def _take_up_interrupted_tasks(self) -> None:
         """Tasks that were being worked on when the process ended: FAILED with everything shown, or begun again."""
         for task_id, owner in await self._store.load_unfinished():
-            try:
-                live = await self._tasks.find(task_id, owner)
-            except ValueError:
-                logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
-                continue
-            live.waiting.extend(await self._unanswered(live))
-            restarts = extension_facts(live.record.snapshot(0).metadata).get("restarts", 0)
-            if self._restart_interrupted and live.waiting and restarts < MAX_RESTARTS:
-                logger.warning("task %s was interrupted by a crash, and is begun again", task_id)
-                again = with_extension_facts({}, restarts=restarts + 1)
-                self._turns.keep(live, live.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)))
-                await self._tasks.until_kept(live, live.record.number)  # with what joins the conversation
-                self._run_soon(live, Place.none())
-                continue
-            logger.warning("task %s was interrupted by a crash", task_id)
-            self._turns.end(
-                live, failed_because("the server stopped unexpectedly before the answer was complete")
-            )
+            await self._take_up(task_id, owner)
+
+    async def _take_up(self, task_id: str, owner: str) -> None:
+        """End a task that was interrupted, or begin it again."""
+        try:
+            live = await self._tasks.find(task_id, owner)
+        except ValueError:
+            logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
+            return
+        live.waiting.extend(await self._unanswered(live))
+        restarts = extension_facts(live.record.snapshot(0).metadata).get("restarts", 0)
+        if self._restart_interrupted and live.waiting and restarts < MAX_RESTARTS:
+            logger.warning("task %s was interrupted by a crash, and is begun again", task_id)
+            again = with_extension_facts({}, restarts=restarts + 1)
+            self._turns.keep(live, live.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)))
+            await self._tasks.until_kept(live, live.record.number)  # with what joins the conversation
+            self._run_soon(live, Place.none())
+            return
+        logger.warning("task %s was interrupted by a crash", task_id)
+        self._turns.end(
+            live, failed_because("the server stopped unexpectedly before the answer was complete")
+        )
 
     async def _unanswered(self, live: LiveTask) -> list[Waiting]:
         """The messages of an interrupted task that nothing of an answer is in the conversation for, oldest first."""

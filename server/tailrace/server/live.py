@@ -35,6 +35,8 @@ class LiveTask:
         webhooks: Webhooks to be kept with the next event, and told of it.
         send_key: What the caller named the message by that makes the next event, to be kept with it.
         error: Why the task was given up: its events cannot be kept.
+        followed: Another process writes it; the record and the log are what is heard of it.
+        moved: This object is the task no more, as somebody else writes it by now: it is to be looked for again.
     """
 
     record: TaskRecord
@@ -50,6 +52,8 @@ class LiveTask:
     webhooks: list[PushConfig] = field(default_factory=list[PushConfig])
     send_key: SendKey | None = None
     error: StoreError | None = None
+    followed: bool = False
+    moved: bool = False
 
     def begin_turn(self) -> None:
         """A turn is under way from now on, and can be cancelled."""
@@ -99,10 +103,14 @@ class Reply:
 
 
 class ReadEvents(Protocol):
-    """Gives a task's events after a number; see `TaskRegistry.read`."""
+    """Gives a task's events after a number."""
 
-    def __call__(self, live: LiveTask, after: int, *, max_lag: int | None = None) -> Awaitable[list[Event]]:
-        """Read on."""
+    def read(self, live: LiveTask, after: int, *, max_lag: int | None = None) -> Awaitable[list[Event]]:
+        """Read on; see `TaskRegistry.read`."""
+        ...
+
+    def find(self, task_id: str, owner: str) -> Awaitable[LiveTask]:
+        """Look for a task that has moved; see `TaskRegistry.find`."""
         ...
 
 
@@ -119,15 +127,25 @@ class Subscription:
         after: int,
         first: Event | None,
         *,
-        read: "ReadEvents",
+        tasks: "ReadEvents",
         max_lag: int,
     ) -> None:
         self.task_id = live.record.id
-        self._read = read
+        self._tasks = tasks
         self._max_lag = max_lag
         self._live = live
         self._after = after
         self._first = first
+
+    @property
+    def after(self) -> int:
+        """The number of the last event that was given, or was known to be."""
+        return self._after
+
+    @property
+    def first(self) -> Event | None:
+        """What is given before anything else."""
+        return self._first
 
     @property
     def artifact_ids(self) -> Sequence[str]:
@@ -159,7 +177,7 @@ class Subscription:
             if until_interrupted and ends_turn(state):
                 return
         max_lag: int | None = None
-        while events := await self._read(self._live, self._after, max_lag=max_lag):
+        while events := await self._next(max_lag):
             ends = next((at for at, event in enumerate(events) if ends_turn(event.state)), None)
             if until_interrupted and ends is not None:
                 yield events[: ends + 1]
@@ -168,6 +186,13 @@ class Subscription:
             if self._after == self._live.log.number:
                 max_lag = self._max_lag
             yield events
+
+    async def _next(self, max_lag: int | None) -> list[Event]:
+        while True:
+            events = await self._tasks.read(self._live, self._after, max_lag=max_lag)
+            if events or not self._live.moved:
+                return events
+            self._live = await self._tasks.find(self.task_id, self._live.owner)
 
 
 def ends_turn(state: TaskState | None) -> bool:

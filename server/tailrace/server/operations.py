@@ -349,9 +349,7 @@ class Operations:
             config = cast("TaskPushNotificationConfig", request)
             if not config.task_id:
                 raise InvalidParamsError("taskId: required")
-            task_id, after, is_over = await self._engine.progress_of(config.task_id, owner)
-            config = config.model_copy(update={"task_id": task_id})
-            return await push.create(config, owner, dialect=caller.speaks, after=after, is_over=is_over)
+            return await self._engine.set_webhook(config, owner, caller.speaks)
         if operation is Operation.GET_PUSH_CONFIG:
             get = cast("GetTaskPushNotificationConfigRequest", request)
             task_id, *_ = await self._engine.progress_of(get.task_id, owner)
@@ -365,8 +363,7 @@ class Operations:
                 task_id, owner, limit=wanted.page_size, page_token=wanted.page_token
             )
         gone = cast("DeleteTaskPushNotificationConfigRequest", request)
-        task_id, *_ = await self._engine.progress_of(gone.task_id, owner)
-        await push.delete(task_id, gone.id)
+        await self._engine.delete_webhook(gone.task_id, gone.id, owner)
         return None
 
     async def _only_config(

@@ -116,10 +116,7 @@ class PushNotifier:
         """
         self._load_task = load_task
         async with self._client.open(), anyio.create_task_group() as self._group:
-            for config, is_behind in await self._store.load_open_push_configs():
-                webhook = self._follow(config)
-                if is_behind:
-                    self._wake(webhook)
+            self.take_up(await self._store.load_open_push_configs())
             try:
                 yield
             finally:
@@ -235,6 +232,20 @@ class PushNotifier:
             self._follow(config)
         for webhook in self._webhooks.get(task_id, {}).values():
             self._wake(webhook)
+
+    def take_up(self, found: Sequence[tuple[PushConfig, bool]]) -> None:
+        """Tell webhooks that are kept, from where they are on: each with whether it is behind for certain."""
+        for config, is_behind in found:
+            webhook = self._follow(config)
+            if is_behind:
+                self._wake(webhook)
+
+    def let_go(self) -> None:
+        """Tell no webhook anything more: somebody else does."""
+        for of_task in self._webhooks.values():
+            for webhook in of_task.values():
+                webhook.scope.cancel()
+        self._webhooks.clear()
 
     # --- who has something to be told of ------------------------------------------------------------------------
 

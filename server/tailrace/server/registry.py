@@ -1,12 +1,13 @@
 """The tasks that are alive in this process, and the way to any other: one object a task, one gate to all of them."""
 
 from collections.abc import Callable
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import anyio
 
 from tailrace.server.live import LiveTask
-from tailrace.server.store import EventsDropped, Store, StoredTask
+from tailrace.server.store import EventsDropped, NotOurs, Store, StoredTask
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError, TaskNotFoundError
 from tailrace.streaming.a2a.models import Task
 from tailrace.streaming.a2a.v0_1 import scoped_id
@@ -24,6 +25,26 @@ MAX_TASK_ID_LENGTH = 256
 """Characters of a task's id that a caller makes."""
 
 
+class Elsewhere(Protocol):
+    """What other processes do with tasks, where several share a store."""
+
+    def has(self, stored: StoredTask) -> bool:
+        """Whether another process writes this task, or may."""
+        ...
+
+    def follow(self, live: LiveTask) -> None:
+        """Bring a task's record and log up to date from now on, for as long as somebody holds it."""
+        ...
+
+    async def refresh(self, live: LiveTask) -> None:
+        """Bring a followed task up to everything that was shown to anybody by now."""
+        ...
+
+    async def stand_in(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
+        """The task as it stands, in the place of events before number ``first``, which nobody keeps."""
+        ...
+
+
 class TaskRegistry:
     """Finds tasks for their owners, wakes those that are only in the store, and reads their events.
 
@@ -33,9 +54,13 @@ class TaskRegistry:
         store: Where the tasks are.
         lost: Called with a task whose turn ended with the store in trouble, and which the store still believes to be
             worked on: it is to be ended.
+        elsewhere: What other processes do; None where there is this one alone.
     """
 
-    def __init__(self, store: Store, lost: Callable[[LiveTask], None]) -> None:
+    def __init__(
+        self, store: Store, lost: Callable[[LiveTask], None], elsewhere: Elsewhere | None = None
+    ) -> None:
+        self._elsewhere = elsewhere
         self._store = store
         self._lost = lost
         # Every task that somebody holds: its turn, a reader, a write that is not done. A second object for the same
@@ -56,10 +81,24 @@ class TaskRegistry:
 
     def give_up(self, live: LiveTask) -> None:
         """Forget a task whose events cannot be kept: whoever asks for it gets what the store has."""
+        live.moved = isinstance(live.error, NotOurs)
         if self._live.get(live.record.id) is live:
             del self._live[live.record.id]
-            self._given_up[live.record.id] = live.owner
-            self._some_given_up.set()
+            if not live.moved:
+                self._given_up[live.record.id] = live.owner
+                self._some_given_up.set()
+
+    def retire(self, task_id: str) -> None:
+        """Have a task that was followed looked for again, by all who read it: somebody else writes it by now."""
+        live = self._live.get(task_id)
+        if live is not None and live.followed:
+            del self._live[task_id]
+            live.moved = True
+            live.log.end()
+
+    def held(self, task_id: str) -> LiveTask | None:
+        """The task of that id as it is alive here, if it is. The caller checks the owner."""
+        return self._live.get(task_id)
 
     async def end_given_up(self) -> None:
         """For ever: have the tasks that were given up ended, once the store works again, though nobody asks for them."""
@@ -90,6 +129,9 @@ class TaskRegistry:
         """
         for each in dict.fromkeys((task_id, scoped_id(task_id, owner))):
             live = self._live.get(each)
+            if live is not None and live.followed and self._elsewhere is not None and live.owner == owner:
+                await self._elsewhere.refresh(live)
+                live = self._live.get(each)
             if live is None:
                 stored = await self._store.load_task(each, owner)
                 # It may have come to life while the store was asked.
@@ -116,10 +158,14 @@ class TaskRegistry:
             return True
         return False
 
-    async def as_it_stands(self, stored: Task) -> Task:
+    async def as_it_stands(self, stored: Task, owner: str) -> Task:
         """A task of the store as it stands by now, everything in it durable."""
         live = self._live.get(stored.id)
-        return stored if live is None else await self.kept_snapshot(live)
+        if live is not None and not live.followed:
+            return await self.kept_snapshot(live)
+        if self._elsewhere is None or stored.status.state.terminal:
+            return stored
+        return await self.kept_snapshot(await self.find(stored.id, owner))
 
     async def kept_snapshot(self, live: LiveTask, history_length: int | None = None) -> Task:
         """A task as it stands, once everything in it is durable."""
@@ -146,7 +192,7 @@ class TaskRegistry:
                 events = await self._store.load_events(live.record.id, after, max_bytes=MAX_BATCH_BYTES)
             except EventsDropped:
                 return await self._overview(live)
-        if not events and live.error is not None:
+        if not events and live.error is not None and not live.moved:
             raise live.error
         return events
 
@@ -171,10 +217,7 @@ class TaskRegistry:
             await self.until_kept(live, live.log.number + 1)
 
     async def _revive(self, stored: StoredTask, owner: str) -> LiveTask:
-        record = TaskRecord(stored.task, stored.number)
-        while events := await self._store.load_events(record.id, record.number):
-            for event in events:
-                record.replay(event)
+        record = await self._replayed(stored, owner)
         live = self._live.get(record.id)
         if live is not None:
             return live
@@ -182,8 +225,33 @@ class TaskRegistry:
         self._live[record.id] = live
         if record.state.terminal:
             live.log.end()
+        elif self._elsewhere is not None and self._elsewhere.has(stored):
+            live.followed = True
+            self._elsewhere.follow(live)
+            return live
         if record.id in self._given_up:
             del self._given_up[record.id]
             if not (record.state.terminal or record.state.interrupted):
                 self._lost(live)
         return live
+
+    async def _replayed(self, stored: StoredTask, owner: str) -> TaskRecord:
+        record = TaskRecord(stored.task, stored.number)
+        while True:
+            try:
+                events = await self._store.load_events(record.id, record.number)
+            except EventsDropped as dropped:
+                if self._elsewhere is None:
+                    raise
+                other = await self._elsewhere.stand_in(stored, owner, dropped.first)
+                if other.number <= record.number:
+                    raise
+                if other.task is not stored.task:
+                    record = TaskRecord(other.task)
+                record.number = other.number
+                stored = other
+                continue
+            if not events:
+                return record
+            for event in events:
+                record.replay(event)

@@ -64,6 +64,12 @@ class Settings(BaseSettings):
             the other addresses and the port that is listened on when None.
         store: ``sqlite:///file.db``; ``sqlite://`` keeps everything in memory and loses it at the end;
             ``postgresql://USER:PASSWORD@HOST/DATABASE`` (needs ``tailrace[postgres]``).
+        events: ``redis://HOST:PORT/DATABASE`` of a Valkey or Redis that this server shares with others on the same
+            PostgreSQL: any of them then serves any task (needs ``tailrace[redis,postgres]``). Empty for one server.
+        node_ttl: Seconds for which one of several servers may not be heard of before the others take its tasks over.
+        stream_retention: Seconds after a task's end for which its stream is kept in the broker; not longer than
+            ``event_retention``.
+        workers: Processes to serve with; more than one need ``events``.
         event_retention: Seconds after a task's end for which its stream can be gone on with; then its single events
             are dropped, and the task stays. 0: as long as the task.
         task_retention: Seconds after its end for which a task is kept, with what was said in it. 0: for good.
@@ -139,6 +145,10 @@ class Settings(BaseSettings):
     public_url: str | None = None
     grpc_url: Annotated[str, AfterValidator(_check_grpc_url)] | None = None
     store: str = "sqlite:///tailrace.db"
+    events: str = ""
+    node_ttl: Annotated[float, Field(ge=1)] = 10.0
+    stream_retention: PositiveFloat = 3600.0
+    workers: PositiveInt = 1
     event_retention: NonNegativeFloat = 24 * 3600.0
     task_retention: NonNegativeFloat = 0.0
     on_orphan: Literal["fail", "restart"] = "fail"

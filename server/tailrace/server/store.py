@@ -16,6 +16,7 @@ from tailrace.server.stores.database import Database, parse_url
 from tailrace.server.stores.event_rows import Row, insert_events
 from tailrace.server.stores.records import (
     EventsDropped,
+    NotOurs,
     PushConfig,
     Retention,
     SendKey,
@@ -36,6 +37,7 @@ from tailrace.wrappers import ConfigurationError, StoreError
 
 __all__ = [
     "EventsDropped",
+    "NotOurs",
     "PushConfig",
     "Retention",
     "SendKey",

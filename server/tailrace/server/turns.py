@@ -7,7 +7,7 @@ a handler is given as the history holds the whole answer to what was said before
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -44,6 +44,7 @@ class TurnRunner:
         writer: Keeps the events.
         give_up: Called with a task whose events cannot be kept.
         status_kept: Called with a task's id when a change of its status is kept, and the webhooks that were with it.
+        conversations: Gives what a turn holds so that no other of its conversation runs; by itself, among those here.
         max_history: How many messages of a conversation a turn is given at most.
         max_seconds: How long a turn may take; waiting for other turns of the conversation does not count.
         max_event_bytes: How large an update may be; 0 for any size.
@@ -59,6 +60,7 @@ class TurnRunner:
         writer: GroupWriter,
         give_up: Callable[[LiveTask], None],
         status_kept: Callable[[str, Sequence[PushConfig]], None] | None = None,
+        conversations: Callable[[LiveTask], AbstractAsyncContextManager[object]] | None = None,
         *,
         max_history: int,
         max_seconds: float = math.inf,
@@ -74,8 +76,13 @@ class TurnRunner:
         self._give_up = give_up
         self._status_kept = status_kept
         self._max_history = max_history
+        self._conversations = conversations or self.conversation
         self._contexts: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self.stopping = False
+
+    def conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
+        """What keeps the turns of a conversation that run here one after the other."""
+        return self._contexts.setdefault((live.owner, live.record.context_id), anyio.Lock())
 
     def begin(self, live: LiveTask) -> None:
         """Make the task known: its first event, with the message that it is for."""
@@ -108,10 +115,9 @@ class TurnRunner:
     async def _run_turn(self, live: LiveTask, reply: Reply | None, context: AsyncExitStack) -> None:
         """One turn from its first update to its last, all in one task: a handler may hold cancel scopes open."""
         ending = StatusUpdate(TaskState.COMPLETED)
-        key = (live.owner, live.record.context_id)
         try:
             with live.scope:
-                await context.enter_async_context(self._contexts.setdefault(key, anyio.Lock()))
+                await context.enter_async_context(self._conversations(live))
                 live.scope.deadline = anyio.current_time() + self._max_seconds
                 turn = await self._next_turn(live)
                 async with closing(self._handler.run(turn)) as updates:
@@ -300,16 +306,22 @@ class TurnRunner:
         if live.error is not None:
             return
         if error is not None:
-            logger.error("task %s is given up: %s", live.record.id, error)
-            live.error = error
-            live.log.end()
-            live.scope.cancel()
-            self._give_up(live)
+            self.give_up(live, error)
             return
         live.log.publish(events)
         if self._status_kept is not None and events[-1].state is not None:
             self._status_kept(live.record.id, webhooks)
         self.end_log(live)
+
+    def give_up(self, live: LiveTask, error: StoreError) -> None:
+        """End the work on a task of which nothing more can be kept; nothing happens when that is so already."""
+        if live.error is not None:
+            return
+        logger.error("task %s is given up: %s", live.record.id, error)
+        live.error = error
+        live.log.end()
+        live.scope.cancel()
+        self._give_up(live)
 
     def end_log(self, live: LiveTask) -> None:
         """Send the readers home when they have everything and nothing follows.

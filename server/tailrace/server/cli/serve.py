@@ -5,8 +5,10 @@ import gc
 import logging
 import math
 import signal
+import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from types import FrameType
 from typing import Annotated, Any, cast
@@ -17,6 +19,7 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.server.app import create_app
+from tailrace.server.cli.workers import run_workers
 from tailrace.server.settings import Settings
 from tailrace.server.shutdown import SIGNALS
 from tailrace.wrappers import ConfigurationError, TailraceError
@@ -51,6 +54,14 @@ def serve(
         str | None,
         typer.Option(help="sqlite:///FILE, sqlite:// for memory, or postgresql://…. [TAILRACE_STORE]"),
     ] = None,
+    events: Annotated[
+        str | None,
+        typer.Option(help="redis://HOST:PORT/0 of a Valkey that several servers share. [TAILRACE_EVENTS]"),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes to serve with; more than one need --events. [TAILRACE_WORKERS]"),
+    ] = None,
     allow_anonymous: Annotated[
         bool | None,
         typer.Option(
@@ -81,12 +92,39 @@ def serve(
         port=port,
         grpc_port=grpc_port,
         store=store,
+        events=events,
+        workers=workers,
         allow_anonymous=allow_anonymous,
         instructions=instructions,
         tools=tools,
     )
     _refuse_open_doors(settings)
-    run_app(create_app(settings), settings)
+    app = create_app(settings)  # also where others serve it: what is wrong with the settings is said once
+    if settings.workers == 1:
+        run_app(app, settings)
+        return
+    run_workers(partial(_work, settings), _listen(settings), settings.workers)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """Listen where several processes are to, and say so: connections wait until the first of them takes one."""
+    config = uvicorn.Config(_work, log_level="info")  # for its way of saying things
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=config.backlog)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}"
+        ) from None
+    host = f"[{settings.host}]" if family is socket.AF_INET6 else settings.host
+    url = f"http://{host}:{listener.getsockname()[1]}"
+    logging.getLogger("uvicorn.error").info("Uvicorn running on %s (Press CTRL+C to quit)", url)
+    return listener
+
+
+def _work(settings: Settings, listener: socket.socket) -> None:
+    """What each of several processes does."""
+    run_app(create_app(settings), settings, listener)
 
 
 def _refuse_open_doors(settings: Settings) -> None:
@@ -122,11 +160,16 @@ def read_settings(**given: Any) -> Settings:
         raise ConfigurationError(problems) from None
 
 
-def run_app(app: Any, settings: Settings) -> None:
+def run_app(app: Any, settings: Settings, listener: socket.socket | None = None) -> None:
     """Serve an application until SIGINT or SIGTERM; both end it in good order, with exit status 0.
 
     Nothing more is accepted then, tasks have ``settings.shutdown_grace`` to come to their end, and everything is
     written. A second signal ends the process at once, as a crash would: what was shown is kept all the same.
+
+    Args:
+        app: The application.
+        settings: Say where to listen.
+        listener: What to listen on in the place of that.
 
     Raises:
         TailraceError: What the application needs (its store, the servers of its tools) cannot be used.
@@ -146,7 +189,7 @@ def run_app(app: Any, settings: Settings) -> None:
     server = _Server(config)
     try:
         with suppress(KeyboardInterrupt):  # uvicorn repeats that signal too
-            server.run()
+            server.run(None if listener is None else [listener])
     except SystemExit:
         if start.failure is not None:
             raise start.failure from None

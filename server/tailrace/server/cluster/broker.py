@@ -84,7 +84,8 @@ class Link:
 
     async def close(self) -> None:
         """Close the connection; it can be used again."""
-        connection, self._connection = self._connection, None
+        connection: Any = self._connection
+        self._connection = None
         if connection is not None:
             await connection.disconnect(nowait=True)
 
@@ -117,8 +118,9 @@ class Link:
 async def _reply(connection: "AbstractConnection") -> Any:
     from redis.exceptions import ResponseError
 
+    typed: Any = connection
     try:
-        return await connection.read_response(disable_decoding=True, timeout=float("inf"))
+        return await typed.read_response(disable_decoding=True, timeout=float("inf"))
     except ResponseError as error:
         return ReplyError(str(error))
 

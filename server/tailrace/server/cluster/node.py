@@ -9,11 +9,13 @@ could not beat for its time to live, by its own clock, stops before that.
 import time
 from uuid import uuid4
 
+import anyio
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 from sqlalchemy.engine import URL
 
 from tailrace.server.stores.database import Work
 from tailrace.server.stores.postgresql import PostgresqlDatabase, T
+from tailrace.server.stores.records import NotOurs
 from tailrace.server.stores.schema import nodes
 from tailrace.wrappers import StoreError
 
@@ -28,16 +30,6 @@ _ONE_AT_A_TIME = text(
 )
 
 
-class NotOurs(StoreError):
-    """A write was refused because another node has the task by now, or this node is dead to the others.
-
-    The task goes on elsewhere: who reads it here is to look for it again.
-    """
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what, temporary=False)
-
-
 class Node:
     """This server's place among the nodes.
 
@@ -47,9 +39,11 @@ class Node:
     Attributes:
         id: Names the node; a new one each time that it joins. Empty while it has no place.
         ttl: As given.
+        renamed: Set when it has another name; a new one each time.
     """
 
     def __init__(self, ttl: float) -> None:
+        self.renamed = anyio.Event()
         self.id = ""
         self.ttl = ttl
         self._beat = 0.0
@@ -70,6 +64,8 @@ class Node:
             lambda connection: connection.execute(insert(nodes).values(id=name, beat=func.now()))
         )
         self.id, self._beat = name, now
+        renamed, self.renamed = self.renamed, anyio.Event()
+        renamed.set()
 
     async def beat(self, database: "NodeDatabase") -> bool:
         """Show that this node is alive; False when it is dead to the others.
@@ -103,9 +99,7 @@ class Node:
             StoreError: The database does not work; the others find out by the time.
         """
         name, self.id = self.id, ""
-        await database.beside(
-            lambda connection: connection.execute(delete(nodes).where(nodes.c.id == name))
-        )
+        await database.beside(lambda connection: connection.execute(delete(nodes).where(nodes.c.id == name)))
 
     def check(self, connection: Connection) -> None:
         """See that this node is alive, and keep it so until the transaction ends.

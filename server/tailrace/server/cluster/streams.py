@@ -145,10 +145,13 @@ class TaskStreams:
 
     Args:
         broker: Where they are.
+
+    Attributes:
+        broker: As given.
     """
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self.broker = broker
 
     async def add(self, node: str, additions: Sequence[Addition]) -> list[Outcome]:
         """Add to several streams in one round trip; what is added is kept when this returns.
@@ -181,23 +184,21 @@ class TaskStreams:
     async def read(self, task_id: str, after: int, limit: int) -> list[Entry]:
         """The entries with events after a number, oldest first, ``limit`` at most."""
         command = (b"XRANGE", stream_key(task_id), f"({after}-0", b"+", b"COUNT", limit)
-        [found] = await self._broker.reading.run(command)
+        [found] = await self.broker.reading.run(command)
         if isinstance(found, ReplyError):
             raise found
         return [decode_entry(entry) for entry in found]
 
     async def remove(self, task_id: str) -> None:
         """Forget a task's stream."""
-        await self._broker.reading.run((b"UNLINK", stream_key(task_id)))
+        await self.broker.reading.run((b"UNLINK", stream_key(task_id)))
 
     async def _call(self, script: _Script, calls: list[Command]) -> list[int]:
-        link = self._broker.writing
+        link = self.broker.writing
         replies = await link.run(*calls)
         unknown = [at for at, reply in enumerate(replies) if _is_unknown_script(reply)]
         if unknown:  # the broker was restarted, or is new to us
-            again = await link.run(
-                (b"SCRIPT", b"LOAD", script.source), *(calls[at] for at in unknown)
-            )
+            again = await link.run((b"SCRIPT", b"LOAD", script.source), *(calls[at] for at in unknown))
             for at, reply in zip(unknown, again[1:], strict=True):
                 replies[at] = reply
         for reply in replies:

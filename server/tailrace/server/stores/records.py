@@ -32,18 +32,29 @@ class EventsDropped(StoreError):
         self.first = first
 
 
+class NotOurs(StoreError):
+    """A write was refused because another node has the task by now, or this node is dead to the others.
+
+    The task goes on elsewhere: who reads it here is to look for it again.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, temporary=False)
+
+
 class TasksRefused(StoreError):
-    """Of a batch that is kept otherwise, what some tasks had in it is not, and never will be.
+    """Of a batch that is kept otherwise, what some tasks had in it is not.
 
     Args:
         tasks: Why, by the tasks' ids.
+        temporary: As for `StoreError`.
 
     Attributes:
         tasks: As given.
     """
 
-    def __init__(self, tasks: Mapping[str, StoreError]) -> None:
-        super().__init__("; ".join(sorted({str(error) for error in tasks.values()})), temporary=False)
+    def __init__(self, tasks: Mapping[str, StoreError], *, temporary: bool = False) -> None:
+        super().__init__("; ".join(sorted({str(error) for error in tasks.values()})), temporary=temporary)
         self.tasks = tasks
 
 

@@ -1,0 +1,117 @@
+"""``tailrace serve --workers N``: several processes behind one address, each a node of its own.
+
+The address is listened on before they start, and they take connections from it in turns. One that ends by itself is
+started again; one that cannot start ends them all, as it would by itself.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+from typing import cast
+
+from tailrace.wrappers import TailraceError
+
+logger = logging.getLogger("tailrace.server")
+
+RESTART_PAUSE = 1.0
+"""Seconds after which a process that ended is started again."""
+
+CANNOT_START = (2, 3)
+"""The exit statuses of a process that cannot start: of wrong settings, and of an application that fails."""
+
+Work = Callable[[socket.socket], None]
+"""What a process does; a function at the top of a module, or `functools.partial` of one."""
+
+
+def run_workers(work: Work, listener: socket.socket, count: int) -> None:
+    """Run processes until SIGTERM or SIGINT, which they are passed on.
+
+    Args:
+        work: What each does.
+        listener: What they listen on.
+        count: How many.
+
+    Raises:
+        SystemExit: One of them could not start; with its exit status.
+    """
+    workers = _Workers(work, listener)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, workers.stop)
+    for _ in range(count):
+        workers.start()
+    workers.watch()
+
+
+class _Workers:
+    def __init__(self, work: Work, listener: socket.socket) -> None:
+        self._work = work
+        self._listener = listener
+        self._context = multiprocessing.get_context("spawn")
+        self._running: dict[int, SpawnProcess] = {}
+        self._first = True
+        self._stopping = False
+        self._failed: int | None = None
+
+    def start(self) -> None:
+        process = self._context.Process(target=_run, args=(self._work, self._listener))
+        process.start()
+        self._running[process.sentinel] = process
+
+    def stop(self, number: int, _frame: FrameType | None) -> None:
+        """SIGTERM or SIGINT; a second one ends the processes at once."""
+        self._end(signal.SIGKILL if self._stopping else signal.SIGTERM)
+        self._stopping = True
+
+    def watch(self) -> None:
+        while self._running:
+            for sentinel in wait(list(self._running)):
+                process = self._running.pop(cast("int", sentinel))
+                process.join()
+                self._ended(process)
+        if self._failed is not None:
+            sys.exit(self._failed)
+
+    def _ended(self, process: SpawnProcess) -> None:
+        code = process.exitcode or 0
+        if self._stopping:
+            return
+        if code in CANNOT_START and self._first:
+            self._failed, self._stopping = code, True
+            self._end(signal.SIGTERM)
+            return
+        self._first = False
+        logger.error("a process ended (status %d), and is started again", code)
+        time.sleep(RESTART_PAUSE)
+        if not self._stopping:
+            self.start()
+
+    def _end(self, number: signal.Signals) -> None:
+        for process in list(self._running.values()):
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, number)
+
+
+def _run(work: Work, listener: socket.socket) -> None:
+    """In the process: end with the one that started it, whatever ends that."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        work(listener)
+    except TailraceError as error:
+        print(f"tailrace: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,463 @@
+"""The engine of a node: as the engine of a single server, with tasks that other nodes work on.
+
+A task is written by one node from its beginning to its end, or to that node's end; PostgreSQL says by which. Whatever
+writes to a task (a message, a cancellation, a webhook) is carried out there, and asked of that node from anywhere else.
+Reading needs nobody: a task of another node is followed here.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+from weakref import WeakValueDictionary
+
+import anyio
+import msgspec
+
+from tailrace.server.cluster.broker import Broker
+from tailrace.server.cluster.commands import (
+    Cancel,
+    Command,
+    Commands,
+    DeleteWebhook,
+    Look,
+    NoAnswer,
+    NotHere,
+    Send,
+    Sent,
+    SetWebhook,
+)
+from tailrace.server.cluster.following import Following
+from tailrace.server.cluster.node import BEATS, Node
+from tailrace.server.cluster.store import ClusterStore, Home, conversation_claim
+from tailrace.server.engine import HEALTH_SECONDS, Engine, Health
+from tailrace.server.handlers import Handler
+from tailrace.server.limits import OverloadedError
+from tailrace.server.live import LiveTask, Subscription
+from tailrace.server.registry import Elsewhere
+from tailrace.server.store import EventsDropped, NotOurs, StoredTask
+from tailrace.streaming.a2a.models import Message, Task
+from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
+from tailrace.streaming.a2a.v0_1 import scoped_id
+from tailrace.streaming.extension import extension_facts
+from tailrace.streaming.task import Event
+from tailrace.wrappers import StoreError
+
+logger = logging.getLogger("tailrace.server")
+
+MAX_BEAT_INTERVAL = 2.0
+"""Seconds between two beats of a node at most."""
+
+FIRST_PAUSE, LAST_PAUSE = 0.02, 0.25
+"""Seconds after which a claim is tried again that another node has: few at first."""
+
+MAX_MOVES = 5
+"""How often a task is looked for again that moves from node to node."""
+
+
+class ClusterEngine(Engine):
+    """Runs tasks as one of several nodes.
+
+    Args:
+        store: Shared with the other nodes.
+        handler: As for `Engine`.
+        node: This node.
+        broker: Shared with the other nodes.
+        options: As for `Engine`.
+    """
+
+    def __init__(
+        self, store: ClusterStore, handler: Handler, *, node: Node, broker: Broker, **options: Any
+    ) -> None:
+        self._shared = store
+        self._node = node
+        self._broker = broker
+        self._following = Following(store, store.streams, self._look_anew)
+        self._commands = Commands(broker, self._carry_out)
+        self._known_nodes: set[str] | None = None
+        # Tasks of dead nodes that are this node's, and are still to be taken up; and their owners.
+        self._orphans: dict[str, str] = {}
+        self._claims: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
+        self._to_release: set[tuple[str, str]] = set()
+        super().__init__(store, handler, **options)
+
+    # --- what callers ask ---------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        request: SendMessageRequest,
+        owner: str = "",
+        *,
+        named_in: str = "",
+        spoken: str = "1.0",
+        extensions: tuple[str, ...] = (),
+        send_key: str = "",
+        preceding: Sequence[Message] = (),
+    ) -> Subscription | Message:
+        """As `Engine.start`; a message to a task of another node is taken there.
+
+        Raises:
+            OverloadedError: As `Engine.start`; also when that node does not answer.
+        """
+        task_id = request.message.task_id
+        for _ in range(MAX_MOVES):
+            home = await self._home(task_id, owner) if task_id else None
+            if home is None:
+                break
+            command = Send(home.task_id, owner, request.to_json(), named_in, spoken, extensions, send_key)
+            try:
+                answer = await self._ask(home, command)
+            except NotHere:
+                continue
+            sent = msgspec.msgpack.decode(answer, type=Sent)
+            live = await self._tasks.find(sent.task_id, owner)
+            first = Event(sent.after, sent.first) if sent.first is not None else None
+            return self._reader(live, sent.after, first)
+        else:
+            raise _moving()
+        names = [f"key:{send_key}"] if send_key else []
+        if named_in and task_id:
+            names.append(f"task:{task_id}")
+        async with AsyncExitStack() as claimed:
+            for name in names:
+                await claimed.enter_async_context(self._claimed(owner, name))
+            started = await super().start(
+                request,
+                owner,
+                named_in=named_in,
+                spoken=spoken,
+                extensions=extensions,
+                send_key=send_key,
+                preceding=preceding,
+            )
+            if names and isinstance(started, Subscription):
+                await started.begun()
+            return started
+
+    async def cancel_task(self, task_id: str, owner: str = "") -> Task:
+        """As `Engine.cancel_task`, wherever the task is worked on.
+
+        Raises:
+            OverloadedError: The node that works on it does not answer.
+        """
+        for _ in range(MAX_MOVES):
+            home = await self._home(task_id, owner)
+            if home is None:
+                return await super().cancel_task(task_id, owner)
+            try:
+                return Task.model_validate_json(await self._ask(home, Cancel(home.task_id, owner)))
+            except NotHere:
+                continue
+        raise _moving()
+
+    async def set_webhook(
+        self, config: TaskPushNotificationConfig, owner: str, dialect: str
+    ) -> TaskPushNotificationConfig:
+        """As `Engine.set_webhook`; the node that works on the task tells it.
+
+        Raises:
+            OverloadedError: That node does not answer.
+        """
+        for _ in range(MAX_MOVES):
+            home = await self._home(config.task_id, owner)
+            if home is None:
+                return await super().set_webhook(config, owner, dialect)
+            command = SetWebhook(home.task_id, owner, config.to_json(), dialect)
+            try:
+                return TaskPushNotificationConfig.model_validate_json(await self._ask(home, command))
+            except NotHere:
+                continue
+        raise _moving()
+
+    async def delete_webhook(self, task_id: str, config_id: str, owner: str) -> None:
+        """As `Engine.delete_webhook`, at the node that tells it.
+
+        Raises:
+            OverloadedError: That node does not answer.
+        """
+        for _ in range(MAX_MOVES):
+            home = await self._home(task_id, owner)
+            if home is None:
+                return await super().delete_webhook(task_id, config_id, owner)
+            try:
+                await self._ask(home, DeleteWebhook(home.task_id, owner, config_id))
+            except NotHere:
+                continue
+            return None
+        raise _moving()
+
+    async def health(self) -> Health:
+        """As `Engine.health`, and whether other nodes can be heard, and this one may write."""
+        known = await super().health()
+        broker = False
+        with anyio.move_on_after(HEALTH_SECONDS):
+            broker = self._broker.works and await self._broker.answers()
+        return Health(store=known.store and self._node.may_write, broker=broker, stopping=known.stopping)
+
+    # --- where a task is written --------------------------------------------------------------------------------
+
+    async def _home(self, task_id: str, owner: str) -> Home | None:
+        """The other node that writes a task; None where this one does, or nobody has to.
+
+        A task that waits for its caller, and whose node is gone, is this node's from now on.
+
+        Raises:
+            OverloadedError: Its node is gone, and it is not taken over yet.
+        """
+        for each in dict.fromkeys((task_id, scoped_id(task_id, owner))):
+            live = self._tasks.held(each)
+            if live is not None and live.owner == owner and not live.followed:
+                return None
+            home = await self._shared.home(each, owner)
+            if home is None:
+                continue
+            if home.state.terminal:
+                return None
+            if home.node != self._node.id and home.is_alive:
+                return home
+            if each in self._orphans or (home.node != self._node.id and not home.state.interrupted):
+                raise NoAnswer("the server that worked on the task is gone; another one takes it over")
+            if home.node != self._node.id:
+                webhooks = await self._shared.claim_task(each)
+                if webhooks is None:
+                    raise _moving()
+                if self._push is not None:
+                    self._push.take_up([(webhook, True) for webhook in webhooks])
+            self._tasks.retire(each)
+            return None
+        return None
+
+    async def _ask(self, home: Home, command: Command) -> bytes:
+        return await self._commands.ask(home.node or "", command)
+
+    async def _carry_out(self, command: Command) -> bytes:
+        """What another node asks; raises `NotHere` where the task is not this node's."""
+        if await self._home(command.task_id, command.owner) is not None:
+            raise NotHere
+        match command:
+            case Cancel():
+                return (await super().cancel_task(command.task_id, command.owner)).to_json()
+            case Look():
+                return (await super().get_task(command.task_id, command.owner)).to_json()
+            case SetWebhook():
+                config = TaskPushNotificationConfig.model_validate_json(command.config)
+                made = await super().set_webhook(config, command.owner, command.dialect)
+                return made.to_json()
+            case DeleteWebhook():
+                await super().delete_webhook(command.task_id, command.config_id, command.owner)
+                return b""
+            case Send():
+                started = await self.start(
+                    SendMessageRequest.model_validate_json(command.request),
+                    command.owner,
+                    named_in=command.named_in,
+                    spoken=command.spoken,
+                    extensions=command.extensions,
+                    send_key=command.send_key,
+                )
+                if isinstance(started, Message):  # a message to a task is none
+                    raise NotHere
+                first = started.first.body if started.first is not None else None
+                return msgspec.msgpack.encode(Sent(started.task_id, started.after, first))
+
+    # --- tasks of other nodes (`Elsewhere`) ---------------------------------------------------------------------
+
+    def _elsewhere(self) -> Elsewhere | None:
+        return self
+
+    def has(self, stored: StoredTask) -> bool:
+        """As `Elsewhere.has`."""
+        return stored.node != self._node.id or stored.task.id in self._orphans
+
+    def follow(self, live: LiveTask) -> None:
+        """As `Elsewhere.follow`."""
+        self._following.follow(live)
+
+    async def refresh(self, live: LiveTask) -> None:
+        """As `Elsewhere.refresh`."""
+        await self._following.refresh(live)
+
+    async def stand_in(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
+        """As `Elsewhere.stand_in`: as the node has it that writes the task, or else without what is missing."""
+        home = await self._shared.home(stored.task.id, owner)
+        if home is not None and home.is_alive and home.node != self._node.id:
+            task = Task.model_validate_json(await self._ask(home, Look(home.task_id, owner)))
+            return StoredTask(task, extension_facts(task.metadata)["number"], stored.node)
+        again = await self._shared.load_task(stored.task.id, owner)
+        if again is not None and again.number > stored.number:
+            return again
+        return StoredTask(stored.task, first - 1, stored.node)
+
+    def _look_anew(self, task_id: str) -> None:
+        self._tasks.retire(task_id)
+
+    # --- conversations and other claims -------------------------------------------------------------------------
+
+    def _conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
+        return self._holding_conversation(live)
+
+    @asynccontextmanager
+    async def _holding_conversation(self, live: LiveTask) -> AsyncGenerator[None]:
+        owner, name = live.owner, conversation_claim(live.record.context_id)
+        async with self._turns.conversation(live):
+            # A conversation that begins with this message is nobody else's: it is claimed with the first event.
+            is_new = bool(live.waiting) and not live.waiting[0].in_conversation
+            if not is_new:
+                await self._claim(owner, name)
+            try:
+                yield
+            finally:
+                state = live.record.state
+                is_released = live.record.number and (state.terminal or state.interrupted)
+                if live.error is not None or not is_released:  # else it was with the last event
+                    await self._release(owner, name)
+
+    @asynccontextmanager
+    async def _claimed(self, owner: str, name: str) -> AsyncGenerator[None]:
+        """Do something that no other request does at the same time, on any node."""
+        async with self._claims.setdefault((owner, name), anyio.Lock()):
+            await self._claim(owner, name)
+            try:
+                yield
+            finally:
+                await self._release(owner, name)
+
+    async def _claim(self, owner: str, name: str) -> None:
+        pause = FIRST_PAUSE
+        while not await self._shared.claim(owner, name):
+            await anyio.sleep(pause)
+            pause = min(1.5 * pause, LAST_PAUSE)
+        self._to_release.discard((owner, name))
+
+    async def _release(self, owner: str, name: str) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._shared.release(owner, name)
+            except NotOurs:
+                pass
+            except StoreError as error:
+                logger.warning("what was claimed is held for a while longer: %s", error)
+                self._to_release.add((owner, name))
+
+    # --- this node among the others -----------------------------------------------------------------------------
+
+    def _place(self) -> AbstractAsyncContextManager[object]:
+        return self._having_place()
+
+    @asynccontextmanager
+    async def _having_place(self) -> AsyncGenerator[None]:
+        await self._node.join(self._shared.database)
+        self._known_nodes = None
+        try:
+            async with anyio.create_task_group() as group:
+                for each in (
+                    self._broker.watch,
+                    self._following.run,
+                    self._listen,
+                    self._beat,
+                    self._keep_up,
+                ):
+                    group.start_soon(each)
+                try:
+                    yield
+                finally:
+                    group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self._node.leave(self._shared.database)
+                except StoreError as error:
+                    logger.warning("the others will find this node gone: %s", error)
+                self._shared.forget_ours()
+                self._orphans.clear()
+                await self._broker.close()
+
+    @property
+    def _interval(self) -> float:
+        return min(MAX_BEAT_INTERVAL, self._node.ttl / BEATS)
+
+    async def _listen(self) -> None:
+        while True:
+            name = self._node.id
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._commands.run, name)
+                await self._node.renamed.wait()
+                group.cancel_scope.cancel()
+
+    async def _beat(self) -> None:
+        """For ever: show that this node is alive, and begin anew when the others have given it up."""
+        while True:
+            await anyio.sleep(self._interval)
+            try:
+                with anyio.fail_after(self._interval):
+                    is_alive = await self._node.beat(self._shared.database)
+                if not is_alive:
+                    await self._begin_anew()
+            except (StoreError, TimeoutError) as error:
+                logger.warning("this node cannot show that it is alive: %s", error or "no answer")
+            except Exception:  # a node that does not beat is dead
+                logger.exception("this node cannot show that it is alive")
+
+    async def _begin_anew(self) -> None:
+        """The others have given this node up: so does it give up what it had, and goes on under another name."""
+        logger.error("this node was given up by the others: its tasks are theirs, and it begins anew")
+        for live in self._tasks.all():
+            if not live.followed and not live.record.state.terminal:
+                self._turns.give_up(live, NotOurs("this node was given up by the others"))
+        if self._push is not None:
+            self._push.let_go()
+        self._orphans.clear()
+        self._to_release.clear()
+        self._shared.forget_ours()
+        await self._node.join(self._shared.database)
+
+    async def _keep_up(self) -> None:
+        """For ever: take over what dead nodes had."""
+        while True:
+            try:
+                await self._node.bury(self._shared.database)
+                if self._group is not None and not self._turns.stopping:
+                    await self._take_over()
+                for claim in list(self._to_release):
+                    await self._shared.release(*claim)
+                    self._to_release.discard(claim)
+            except StoreError as error:
+                logger.warning("what other nodes left cannot be taken over now: %s", error)
+            except Exception:
+                logger.exception("what other nodes left cannot be taken over")
+            await anyio.sleep(self._interval)
+
+    async def _take_over(self) -> None:
+        while self._broker.works:  # what a dead node had shown is there
+            for task_id, owner in await self._shared.take_over():
+                self._orphans[task_id] = owner
+            if not self._orphans:
+                break
+            for task_id, owner in list(self._orphans.items()):
+                await self._take_up_orphan(task_id, owner)
+        present = await self._shared.node_ids()
+        if self._known_nodes is None or self._known_nodes - present:
+            found = await self._shared.take_over_webhooks()
+            if self._push is not None:
+                self._push.take_up(found)
+        self._known_nodes = present
+
+    async def _take_up_orphan(self, task_id: str, owner: str) -> None:
+        await self._shared.streams.fence(self._node.id, task_id)
+        self._shared.note_fenced(task_id)
+        self._orphans.pop(task_id, None)
+        self._tasks.retire(task_id)
+        try:
+            live = await self._tasks.find(task_id, owner)
+            if live.record.state.terminal or live.running:
+                return
+            await self._take_up(task_id, owner)
+        except EventsDropped:
+            logger.exception("task %s cannot be taken over", task_id)
+        except StoreError:
+            self._orphans[task_id] = owner
+            raise
+
+
+def _moving() -> OverloadedError:
+    return OverloadedError("the task moves from one server to another at this moment; try again")

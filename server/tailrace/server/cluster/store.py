@@ -1,0 +1,497 @@
+"""The store of a node: PostgreSQL for what is true, the broker's streams for the events in between.
+
+Of a write, what changes the task as a whole (its status, its snapshot, what was said, webhooks, keys) goes to
+PostgreSQL, and with it the events of that write; the events of all writes go to the tasks' streams. PostgreSQL comes
+first: when the node dies between the two, the stream lacks events that are in PostgreSQL, which every reader looks for
+there. While the broker does not work, all events go to PostgreSQL, and readers find them in the same way.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+from sqlalchemy import Connection, delete, exists, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+
+from tailrace.server.cluster.broker import BrokerError
+from tailrace.server.cluster.node import Node, NodeDatabase
+from tailrace.server.cluster.streams import WORKING_TTL, Addition, Outcome, TaskStreams
+from tailrace.server.store import (
+    EventsDropped,
+    NotOurs,
+    PushConfig,
+    Retention,
+    Store,
+    TasksRefused,
+    TaskWrite,
+    has_more,
+    keep,
+    open_push_configs,
+    put_push_config,
+    read_events,
+    read_push_config,
+)
+from tailrace.server.stores.database import parse_url
+from tailrace.server.stores.retention import drop_expired
+from tailrace.server.stores.schema import claims, events, nodes, push_configs, tasks
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.task import Event
+from tailrace.wrappers import StoreError
+
+ENTRIES = 500
+"""Entries of a stream that are read at once."""
+
+TAKEN_AT_ONCE = 50
+"""Tasks of dead nodes that one look takes over."""
+
+_UNFINISHED = [state.value for state in TaskState if not (state.terminal or state.interrupted)]
+_WAITING = [state.value for state in TaskState if state.interrupted]
+
+_DROPS_ALONE = text(
+    "SELECT pg_try_advisory_xact_lock(hashtextextended('tailrace-drops:' || current_schema(), 0))"
+)
+
+
+class Home:
+    """Where a task is written.
+
+    Attributes:
+        task_id: The task's own id.
+        node: The node that writes it; None where none does.
+        is_alive: Whether that node is.
+        state: The task's state, as far as PostgreSQL knows.
+    """
+
+    def __init__(self, task_id: str, node: str | None, is_alive: bool, state: TaskState) -> None:
+        self.task_id = task_id
+        self.node = node
+        self.is_alive = is_alive
+        self.state = state
+
+
+class ClusterStore(Store):
+    """A store that nodes share.
+
+    Args:
+        url: The address of the PostgreSQL database.
+        node: This node.
+        streams: The events of tasks in the broker.
+        retention: As for `Store`.
+        stream_ttl: Seconds after a task's end for which its stream is kept; then it is as for tasks whose events
+            were dropped.
+
+    Attributes:
+        database: Where all is kept.
+        streams: As given.
+
+    Raises:
+        ConfigurationError: As `Store`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        node: Node,
+        streams: TaskStreams,
+        retention: Retention | None = None,
+        *,
+        stream_ttl: float = 3600.0,
+    ) -> None:
+        self.database = NodeDatabase(parse_url(url), node)
+        super().__init__(url, retention, database=self.database)
+        self._node = node
+        self.streams = streams
+        self._stream_ttl = max(1, round(stream_ttl))
+        # The tasks that this node writes, while a turn is under way; and whether it has added to their streams.
+        self._ours: dict[str, bool] = {}
+        # Of a batch that is tried again: what is in PostgreSQL already, and which tasks turned out not to be ours.
+        self._kept: list[TaskWrite] = []
+        self._foreign: set[str] = set()
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    async def commit(self, writes: Sequence[TaskWrite]) -> None:
+        """As `Store.commit`.
+
+        Raises:
+            TasksRefused: Some of the tasks are another node's by now; the rest is kept.
+            StoreError: Nothing is known to be kept.
+        """
+        if not self._node.may_write:
+            raise StoreError(
+                f"this node could not renew its place within {self._node.ttl:g} s, and writes nothing"
+            )
+        whole = {write.task_id for write in writes if has_more(write) or write.task_id not in self._ours}
+        refused: dict[str, StoreError] = {}
+        bound = [write for write in writes if write.task_id in whole]
+        free = _additions([write for write in writes if write.task_id not in whole], self._ours)
+        if bound:
+            failure: list[StoreError] = []
+            async with anyio.create_task_group() as group:
+                if free:
+                    group.start_soon(self._add, free, refused)
+                try:
+                    await self._keep_whole(bound)
+                except StoreError as error:
+                    failure.append(error)
+            if failure and free and failure[0].temporary:
+                raise TasksRefused(dict.fromkeys(whole, failure[0]), temporary=True)
+            if failure:
+                raise failure[0]
+            for task_id in self._foreign:
+                refused[task_id] = NotOurs("another node has the task by now")
+            await self._add(self._behind_whole(bound), refused, are_kept=True)
+        else:
+            await self._add(free, refused)
+        for write in bound:
+            if write.snapshot is not None and not _goes_on(write.snapshot.status.state):
+                self._ours.pop(write.task_id, None)
+        self._kept.clear()
+        self._foreign.clear()
+        if refused:
+            for task_id in refused:
+                self._ours.pop(task_id, None)
+            raise TasksRefused(refused)
+
+    async def _keep_whole(self, bound: list[TaskWrite]) -> None:
+        """The half of a batch that is PostgreSQL's: in one transaction, once however often it is tried."""
+        kept = set(map(id, self._kept))
+        missing = [write for write in bound if id(write) not in kept]
+        if missing:
+            await super().commit(missing)
+            self._kept += missing
+
+    async def _write(self, writes: Sequence[TaskWrite]) -> None:
+        await self._database.write(lambda connection: self._keep(connection, writes))
+
+    def _keep(self, connection: Connection, writes: Sequence[TaskWrite]) -> None:
+        node = self._node.id
+        begun = {write.task_id for write in writes if write.events and write.events[0].number == 1}
+        known = {write.task_id for write in writes} - begun
+        self._foreign = known - _ours_of(connection, known, node)
+        writes = [write for write in writes if write.task_id not in self._foreign]
+        keep(connection, writes, node)
+        for write in writes:
+            if write.task_id in begun and write.events:
+                conversation = {"owner": write.owner, "name": conversation_claim(write.context_id)}
+                connection.execute(insert(claims).values(**conversation, node=node).on_conflict_do_nothing())
+            if write.snapshot is not None and not _goes_on(write.snapshot.status.state):
+                _release(connection, write.owner, conversation_claim(write.context_id), node)
+
+    def _behind_whole(self, bound: list[TaskWrite]) -> list[Addition]:
+        additions = _additions([write for write in bound if write.task_id not in self._foreign], self._ours)
+        for write in bound:
+            if write.task_id not in self._foreign:
+                self._ours.setdefault(write.task_id, False)
+        ended = {
+            write.task_id: write.snapshot.status.state.terminal
+            for write in bound
+            if write.snapshot is not None
+        }
+        return [
+            Addition(
+                each.task_id,
+                each.events,
+                each.begins,
+                self._stream_ttl if ended.get(each.task_id) else WORKING_TTL,
+            )
+            for each in additions
+        ]
+
+    async def _add(
+        self, additions: list[Addition], refused: dict[str, StoreError], *, are_kept: bool = False
+    ) -> None:
+        """Add to streams, or to PostgreSQL while the broker does not work.
+
+        Args:
+            additions: What to add.
+            refused: Takes up the tasks that are another node's by now.
+            are_kept: PostgreSQL has the events already.
+        """
+        if not additions:
+            return
+        missing: list[Addition] = []
+        if self.streams.broker.works:
+            try:
+                outcomes = await self.streams.add(self._node.id, additions)
+            except BrokerError:
+                self.streams.broker.fail()
+            else:
+                for each, outcome in zip(additions, outcomes, strict=True):
+                    if outcome is Outcome.REFUSED:
+                        refused[each.task_id] = NotOurs("another node has the task by now")
+                    elif outcome is Outcome.MISSING:
+                        missing.append(each)
+                    else:
+                        self._ours[each.task_id] = True
+                additions = missing
+        if additions and not are_kept:
+            await self._add_to_database(additions, refused)
+        for each in missing:  # the broker has lost its data: the stream begins anew
+            self._ours[each.task_id] = False
+
+    async def _add_to_database(self, additions: list[Addition], refused: dict[str, StoreError]) -> None:
+        rows = [
+            {"task_id": each.task_id, "number": event.number, "body": event.body, "state": event.state}
+            for each in additions
+            for event in each.events
+        ]
+        node = self._node.id
+
+        def work(connection: Connection) -> set[str]:
+            ids = {each.task_id for each in additions}
+            foreign = ids - _ours_of(connection, ids, node)
+            mine = [row for row in rows if row["task_id"] not in foreign]
+            if mine:
+                # A try of which the answer was lost may have come through.
+                connection.execute(insert(events).on_conflict_do_nothing(), mine)
+            return foreign
+
+        for task_id in await self._database.write(work):
+            refused[task_id] = NotOurs("another node has the task by now")
+
+    def note_fenced(self, task_id: str) -> None:
+        """Take note that nobody else can add to a task's stream."""
+        self._ours[task_id] = True
+
+    def forget_ours(self) -> None:
+        """This node has another name from now on: nothing is its own any more."""
+        self._ours.clear()
+
+    async def drop_expired(self) -> bool:
+        """As `Store.drop_expired`; one node at a time does it."""
+        now = datetime.now(UTC)
+
+        def work(connection: Connection) -> bool:
+            alone = bool(connection.scalar(_DROPS_ALONE))
+            return alone and drop_expired(connection, self._retention, now)
+
+        return await self._database.write(work)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def load_events(
+        self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[Event]:
+        """As `Store.load_events`: from the stream, and what is not there from PostgreSQL.
+
+        Raises:
+            EventsDropped: The next of them is in neither.
+            StoreError: One of them cannot be read, and the next event may be there.
+        """
+        trouble: BrokerError | None = None
+        first = 0
+        for attempt in range(2):
+            # What is added in the meantime is in PostgreSQL first: the second look at the stream sees what came before.
+            try:
+                found = await self._read_stream(task_id, after, limit, max_bytes)
+            except BrokerError as error:
+                trouble, found = error, []
+            if found and found[0].number == after + 1:
+                return found
+            rows, first, is_over = await self._read_rows(task_id, after, limit)
+            if rows:
+                return rows
+            first = min((number for number in (first, found[0].number if found else 0) if number), default=0)
+            if not first:
+                if trouble is not None and not is_over:
+                    raise trouble
+                return []
+            if trouble is not None and not is_over:
+                raise trouble
+            if attempt:
+                break
+        raise EventsDropped(first)
+
+    async def _read_stream(self, task_id: str, after: int, limit: int, max_bytes: int | None) -> list[Event]:
+        """The next events of a stream that follow each other, from the first behind a number on."""
+        if not self.streams.broker.works:
+            raise BrokerError("the broker (TAILRACE_EVENTS) does not work at present")
+        found: list[Event] = []
+        size = 0
+        last = after
+        while len(found) < limit:
+            entries = await self.streams.read(task_id, last, min(ENTRIES, 1 + limit - len(found)))
+            grown = False
+            for entry in entries:
+                new = [event for event in entry.events if event.number > last]
+                if not new:
+                    continue
+                if found and new[0].number != last + 1:
+                    return found
+                for event in new:
+                    size += len(event.body)
+                    if found and (len(found) == limit or (max_bytes is not None and size > max_bytes)):
+                        return found
+                    found.append(event)
+                last, grown = found[-1].number, True
+            if not grown:
+                break
+        return found
+
+    async def _read_rows(self, task_id: str, after: int, limit: int) -> tuple[list[Event], int, bool]:
+        """What PostgreSQL has behind a number.
+
+        Returns:
+            The next events, if they are there; the number of the first one that is there at all, or would be, 0 for
+            none; and whether the task is over.
+        """
+        wanted = (events.c.task_id == task_id, events.c.number > after)
+        query = select(events.c.number, events.c.body, events.c.state).where(*wanted)
+
+        def work(connection: Connection) -> tuple[list[Event], int, bool]:
+            rows = connection.execute(query.order_by(events.c.number).limit(limit)).all()
+            dense = [row for at, row in enumerate(rows) if row.number == after + 1 + at]
+            task = connection.execute(
+                select(tasks.c.number, tasks.c.state).where(tasks.c.id == task_id)
+            ).first()
+            first = rows[0].number if rows else 0
+            if task is None:
+                return read_events(dense), first, True
+            if not first and task.number > after:
+                first = task.number + 1  # nothing is there any more
+            return read_events(dense), first, TaskState(task.state).terminal
+
+        return await self._database.read(work)
+
+    async def last_numbers(self, task_ids: Sequence[str]) -> dict[str, int]:
+        """Of some tasks, the numbers of the last events that PostgreSQL knows of."""
+        newest = select(func.max(events.c.number)).where(events.c.task_id == tasks.c.id).scalar_subquery()
+        number = func.greatest(tasks.c.number, func.coalesce(newest, 0)).label("last")
+        query = select(tasks.c.id, number).where(tasks.c.id.in_(task_ids))
+        return {row.id: row.last for row in await self._read(query)}
+
+    async def load_unfinished(self) -> list[tuple[str, str]]:
+        """None: what is not finished is some node's, or taken over by `take_over`."""
+        return []
+
+    # --- who writes what ----------------------------------------------------------------------------------------
+
+    async def home(self, task_id: str, owner: str) -> Home | None:
+        """Where a task of that owner is written; None when there is no such task."""
+        is_alive = exists().where(nodes.c.id == tasks.c.node).label("is_alive")
+        query = select(tasks.c.node, tasks.c.state, is_alive)
+        rows = await self._read(query.where(tasks.c.id == task_id, tasks.c.owner == owner))
+        if not rows:
+            return None
+        [row] = rows
+        return Home(task_id, row.node, bool(row.is_alive), TaskState(row.state))
+
+    async def claim_task(self, task_id: str) -> list[PushConfig] | None:
+        """Become the one who writes a task that waits for its caller, and that no living node has.
+
+        Returns:
+            The webhooks of the task, which this node tells from now on; None when another node was first.
+        """
+        node = self._node.id
+        free = or_(tasks.c.node.is_(None), tasks.c.node == node, ~exists().where(nodes.c.id == tasks.c.node))
+        where = (tasks.c.id == task_id, tasks.c.state.in_(_WAITING), free)
+
+        def work(connection: Connection) -> list[PushConfig] | None:
+            if not connection.execute(update(tasks).where(*where).values(node=node)).rowcount:
+                return None
+            of_task = update(push_configs).where(push_configs.c.task_id == task_id)
+            return [
+                read_push_config(row)
+                for row in connection.execute(of_task.values(node=node).returning(push_configs))
+            ]
+
+        return await self._database.write(work)
+
+    async def take_over(self) -> list[tuple[str, str]]:
+        """Become the one who writes some of the tasks that dead nodes worked on: ids and owners."""
+        node = self._node.id
+        orphaned = or_(tasks.c.node.is_(None), ~exists().where(nodes.c.id == tasks.c.node))
+        some = select(tasks.c.id).where(tasks.c.state.in_(_UNFINISHED), orphaned).limit(TAKEN_AT_ONCE)
+        if not await self._read(some):
+            return []
+        free = some.with_for_update(skip_locked=True).scalar_subquery()
+        change = update(tasks).where(tasks.c.id.in_(free)).values(node=node)
+        taken = change.returning(tasks.c.id, tasks.c.owner)
+
+        def work(connection: Connection) -> list[tuple[str, str]]:
+            rows = [(row.id, row.owner) for row in connection.execute(taken)]
+            connection.execute(delete(claims).where(~exists().where(nodes.c.id == claims.c.node)))
+            return rows
+
+        return await self._database.write(work)
+
+    async def node_ids(self) -> set[str]:
+        """The nodes that are alive."""
+        return {row.id for row in await self._read(select(nodes.c.id))}
+
+    # --- claims -------------------------------------------------------------------------------------------------
+
+    async def claim(self, owner: str, name: str) -> bool:
+        """Have something to this node alone, which it may have already; False while a living node has it."""
+        node = self._node.id
+        taken = insert(claims).values(owner=owner, name=name, node=node)
+        dead = or_(claims.c.node == node, ~exists().where(nodes.c.id == claims.c.node))
+        taken = taken.on_conflict_do_update(index_elements=["owner", "name"], set_={"node": node}, where=dead)
+        return bool(await self._database.write(lambda connection: connection.execute(taken).rowcount))
+
+    async def release(self, owner: str, name: str) -> None:
+        """Give up what was claimed; nothing happens when it is not this node's."""
+        node = self._node.id
+        await self._database.write(lambda connection: _release(connection, owner, name, node))
+
+    # --- webhooks -----------------------------------------------------------------------------------------------
+
+    async def put_push_config(self, config: PushConfig) -> None:
+        """As `Store.put_push_config`; this node is the one that tells it."""
+        node = self._node.id
+        await self._database.write(lambda connection: put_push_config(connection, config, node))
+
+    async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
+        """None: those of dead nodes are taken over by `take_over_webhooks`."""
+        return []
+
+    async def take_over_webhooks(self) -> list[tuple[PushConfig, bool]]:
+        """The open webhooks that no living node tells: this one does from now on. As `load_open_push_configs`."""
+        node = self._node.id
+        orphaned = or_(push_configs.c.node.is_(None), ~exists().where(nodes.c.id == push_configs.c.node))
+        query = open_push_configs().where(orphaned)
+
+        def work(connection: Connection) -> list[tuple[PushConfig, bool]]:
+            rows = connection.execute(query.with_for_update(of=push_configs, skip_locked=True)).all()
+            for row in rows:
+                where = (push_configs.c.task_id == row.task_id, push_configs.c.id == row.id)
+                connection.execute(update(push_configs).where(*where).values(node=node))
+            return [(read_push_config(row), bool(row.behind)) for row in rows]
+
+        if not await self._read(query.limit(1)):
+            return []
+        return await self._database.write(work)
+
+
+def conversation_claim(context_id: str) -> str:
+    """What a node claims while it runs a turn of a conversation."""
+    return f"conversation:{context_id}"
+
+
+def _goes_on(state: TaskState) -> bool:
+    return not (state.terminal or state.interrupted)
+
+
+def _additions(writes: Sequence[TaskWrite], ours: dict[str, bool]) -> list[Addition]:
+    """The events of writes, one addition a task."""
+    by_task: dict[str, list[Event]] = {}
+    for write in writes:
+        if write.events:
+            by_task.setdefault(write.task_id, []).extend(write.events)
+    return [
+        Addition(task_id, of_task, not ours.get(task_id, False), 0) for task_id, of_task in by_task.items()
+    ]
+
+
+def _ours_of(connection: Connection, task_ids: set[str], node: str) -> set[str]:
+    """Those of some tasks that this node writes."""
+    if not task_ids:
+        return set()
+    return set(connection.scalars(select(tasks.c.id).where(tasks.c.id.in_(task_ids), tasks.c.node == node)))
+
+
+def _release(connection: Connection, owner: str, name: str, node: str) -> Any:
+    where = (claims.c.owner == owner, claims.c.name == name, claims.c.node == node)
+    return connection.execute(delete(claims).where(*where))

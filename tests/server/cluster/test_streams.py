@@ -1,0 +1,141 @@
+"""Streams of tasks in a real Valkey: added to by one node only, read from any number on."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.valkey import ValkeyServer
+from tailrace.server.cluster.broker import Broker, BrokerError
+from tailrace.server.cluster.streams import (
+    Addition,
+    Outcome,
+    TaskStreams,
+    decode_entry,
+    encode_events,
+    stream_key,
+)
+from tailrace.streaming import Event, TaskState
+from tailrace.wrappers import ConfigurationError
+
+
+def events(first: int, last: int, by: str = "") -> list[Event]:
+    return [Event(number, f"{by}{number}".encode()) for number in range(first, last + 1)]
+
+
+def addition(task_id: str, first: int, last: int, *, begins: bool = False, by: str = "") -> Addition:
+    return Addition(task_id, events(first, last, by), begins, 0)
+
+
+async def numbers(streams: TaskStreams, task_id: str, after: int = 0) -> list[int]:
+    return [event.number for entry in await streams.read(task_id, after, 100) for event in entry.events]
+
+
+@pytest.fixture
+async def streams(valkey: ValkeyServer) -> AsyncGenerator[TaskStreams]:
+    valkey.command("FLUSHALL")
+    broker = Broker(valkey.url())
+    yield TaskStreams(broker)
+    await broker.close()
+
+
+@given(
+    st.integers(1, 2**40),
+    st.lists(st.tuples(st.binary(max_size=50), st.none() | st.sampled_from(TaskState)), max_size=9),
+)
+def test_events_are_read_as_they_were_written(
+    first: int, items: list[tuple[bytes, TaskState | None]]
+) -> None:
+    written = [Event(first + at, body, state) for at, (body, state) in enumerate(items)]
+    last = first + len(items) - 1
+    entry = decode_entry([b"%d-0" % last, [b"w", b"node", b"e", encode_events(written)]])
+    assert entry.events == written
+
+
+@pytest.mark.parametrize("held", [b"\xc1", b"\x93\x01\x02\x03", b"{}"])
+def test_what_is_no_entry_of_ours_is_an_error(held: bytes) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        decode_entry([b"3-0", [b"w", b"node", b"e", held]])
+
+
+async def test_many_tasks_are_added_to_at_once_and_read_from_any_number(streams: TaskStreams) -> None:
+    names = [f"task {number}" for number in range(50)]
+    first = [addition(name, 1, 3, begins=True) for name in names]
+    assert await streams.add("a", first) == [Outcome.ADDED] * 50
+    assert await streams.add("a", [addition(name, 4, 4) for name in names]) == [Outcome.ADDED] * 50
+    for name in names:
+        assert await numbers(streams, name) == [1, 2, 3, 4]
+    assert await numbers(streams, "task 7", 3) == [4]
+    assert await numbers(streams, "task 7", 4) == []
+
+
+async def test_a_try_whose_answer_was_lost_is_not_added_twice(streams: TaskStreams) -> None:
+    await streams.add("a", [addition("t", 1, 3, begins=True)])
+    assert await streams.add("a", [addition("t", 1, 3, begins=True)]) == [Outcome.THERE]
+    assert await numbers(streams, "t") == [1, 2, 3]
+
+
+async def test_a_node_whose_task_was_taken_over_can_add_nothing(streams: TaskStreams) -> None:
+    await streams.add("a", [addition("t", 1, 3, begins=True)])
+    assert await streams.fence("b", "t") == 3
+    assert await streams.fence("c", "t") == 3  # and once more, as the second one died, too
+    for stale in ("a", "b"):
+        assert await streams.add(stale, [addition("t", 4, 4)]) == [Outcome.REFUSED]
+        assert await streams.add(stale, [addition("t", 4, 9)]) == [Outcome.REFUSED]
+    assert await streams.add("c", [addition("t", 4, 4, by="c")]) == [Outcome.ADDED]
+    assert [entry.events for entry in await streams.read("t", 3, 10)][-1] == events(4, 4, "c")
+    assert await streams.add("a", [addition("t", 5, 5)]) == [Outcome.REFUSED]
+
+
+async def test_a_stream_that_was_never_there_can_be_taken_over(streams: TaskStreams) -> None:
+    assert await streams.fence("b", "t") == 0
+    assert await streams.add("a", [addition("t", 7, 7)]) == [Outcome.REFUSED]
+    assert await streams.add("b", [addition("t", 7, 7)]) == [Outcome.ADDED]
+
+
+async def test_a_stream_that_is_gone_is_not_gone_on_with_unasked(
+    streams: TaskStreams, valkey: ValkeyServer
+) -> None:
+    await streams.add("a", [addition("t", 1, 3, begins=True)])
+    valkey.command("FLUSHALL")
+    valkey.command("SCRIPT", "FLUSH")  # as after a start without its files
+    assert await streams.add("a", [addition("t", 4, 4)]) == [Outcome.MISSING]
+    assert await streams.add("a", [addition("t", 4, 4, begins=True)]) == [Outcome.ADDED]
+    assert await numbers(streams, "t") == [4]
+
+
+async def test_numbers_may_leap_where_the_events_between_are_elsewhere(streams: TaskStreams) -> None:
+    await streams.add("a", [addition("t", 1, 3, begins=True)])
+    assert await streams.add("a", [addition("t", 9, 10)]) == [Outcome.ADDED]
+    assert await numbers(streams, "t") == [1, 2, 3, 9, 10]
+
+
+async def test_a_stream_is_kept_for_a_time(streams: TaskStreams, valkey: ValkeyServer) -> None:
+    await streams.add("a", [Addition("t", events(1, 1), True, 1000)])
+    assert b":1000" in valkey.command("TTL", stream_key("t").decode())
+    await streams.remove("t")
+    assert await numbers(streams, "t") == []
+
+
+async def test_a_broker_that_is_not_there_is_an_error_in_bounded_time() -> None:
+    broker = Broker("redis://127.0.0.1:1/0")
+    with pytest.raises(BrokerError, match="TAILRACE_EVENTS"):
+        await TaskStreams(broker).read("t", 0, 1)
+    assert not await broker.answers()
+
+
+async def test_an_error_of_the_broker_is_said_in_its_words(
+    streams: TaskStreams, valkey: ValkeyServer
+) -> None:
+    valkey.command("SET", stream_key("t").decode(), "no stream")
+    with pytest.raises(BrokerError, match="WRONGTYPE"):
+        await streams.add("a", [addition("t", 1, 1, begins=True)])
+    with pytest.raises(BrokerError, match="WRONGTYPE"):
+        await streams.read("t", 0, 1)
+
+
+@pytest.mark.parametrize("url", ["http://x", "redis://host:no", "valkey", ""])
+def test_an_address_that_is_none_is_the_operators_mistake(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="TAILRACE_EVENTS"):
+        Broker(url)
