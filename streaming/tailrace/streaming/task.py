@@ -49,6 +49,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     state: TaskState | None = None
 
 
+_decode_text = msgspec.json.Decoder(str).decode
+
 _APPENDED = b'}]},"append":true}}'
 _APPENDED_LAST = b'}]},"append":true,"lastChunk":true}}'
 
@@ -274,6 +276,9 @@ class TaskRecord:
         """
         if event.number != self.number + 1:
             raise ValueError(f"event {event.number} cannot follow event {self.number} of task {self.id}")
+        if event.state is None and self._replay_text(event.body):
+            self.number += 1
+            return
         response = StreamResponse.model_validate_json(event.body)
         self.number = event.number
         if response.task is not None:
@@ -284,6 +289,23 @@ class TaskRecord:
         elif response.artifact_update is not None:
             update = response.artifact_update
             self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
+
+    def _replay_text(self, body: bytes) -> bool:
+        """Take in what is added to the text of an artifact, as `_apply_text` writes it; says whether it was that."""
+        last = body.endswith(_APPENDED_LAST)
+        if not last and not body.endswith(_APPENDED):
+            return False
+        for record in reversed(self._artifacts.values()):
+            if record.ends_in_text and body.startswith(record.prefix):
+                tail = _APPENDED_LAST if last else _APPENDED
+                try:
+                    text = _decode_text(body[len(record.prefix) : -len(tail)])
+                except msgspec.DecodeError:  # more than one part, for example
+                    return False
+                record.add_text(text)
+                record.open = not last
+                return True
+        return False
 
     def _replay_status(self, update: TaskStatusUpdateEvent) -> None:
         received = extension_facts(update.metadata).get("received")
