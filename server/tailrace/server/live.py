@@ -154,7 +154,8 @@ class Subscription:
 
     async def begun(self) -> None:
         """Wait until the first event is durable; returns too when it never will be, which `batches` then says."""
-        await self._live.log.reach(self._after + 1)
+        if self._first is None:  # which is durable
+            await self._live.log.reach(self._after + 1)
 
     async def batches(self, *, until_interrupted: bool = False) -> AsyncGenerator[list[Event]]:
         """The events, in batches of what is there, until the task is over.

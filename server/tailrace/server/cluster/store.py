@@ -427,9 +427,11 @@ class ClusterStore(Store):
         """Have something to this node alone, which it may have already; False while a living node has it."""
         node = self._node.id
         taken = insert(claims).values(owner=owner, name=name, node=node)
-        dead = or_(claims.c.node == node, ~exists().where(nodes.c.id == claims.c.node))
-        taken = taken.on_conflict_do_update(index_elements=["owner", "name"], set_={"node": node}, where=dead)
-        return bool(await self._database.write(lambda connection: connection.execute(taken).rowcount))
+        # Not EXISTS: SQLAlchemy would not tie it to the row that is there.
+        free = or_(claims.c.node == node, claims.c.node.not_in(select(nodes.c.id)))
+        taken = taken.on_conflict_do_update(index_elements=["owner", "name"], set_={"node": node}, where=free)
+        mine = taken.returning(claims.c.node)
+        return await self._database.write(lambda connection: connection.scalar(mine)) == node
 
     async def release(self, owner: str, name: str) -> None:
         """Give up what was claimed; nothing happens when it is not this node's."""
