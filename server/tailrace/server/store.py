@@ -410,7 +410,9 @@ _INSERT_TASK = insert(tasks)
 _UPDATE_TASK = (
     update(tasks)
     .where(tasks.c.id == bindparam("task_id"), tasks.c.owner == bindparam("task_owner"))
-    .values({name: bindparam(name) for name in ("state", "updated", "snapshot", "number", "events_kept", "node")})
+    .values(
+        {name: bindparam(name) for name in ("state", "updated", "snapshot", "number", "events_kept", "node")}
+    )
 )
 _UPDATE_STATUS = (
     update(tasks)

@@ -41,10 +41,9 @@ def begin(text: str = "") -> list[Update]:
 
 
 async def start(
-    engine: ClusterEngine, text: str = "hello", task_id: str = "", **options: str
+    engine: Engine, text: str = "hello", task_id: str = "", context_id: str = "", send_key: str = ""
 ) -> Subscription:
-    context_id = options.pop("context_id", "")
-    started = await engine.start(request(text, task_id, context_id), **options)
+    started = await engine.start(request(text, task_id, context_id), send_key=send_key)
     assert isinstance(started, Subscription)
     await started.begun()
     return started
@@ -75,6 +74,7 @@ class Typist:
         self.pieces = asyncio.Queue[str]()
         self.turns: list[str] = []
         self.left = anyio.Event()
+        self.again = anyio.Event()
 
     def type(self, *pieces: str) -> None:
         for piece in pieces:
@@ -82,6 +82,8 @@ class Typist:
 
     async def handle(self, turn: Turn) -> Updates:
         self.turns.append(turn.message.parts[0].text or "")
+        if len(self.turns) == 2:
+            self.again.set()
         try:
             for update in begin():
                 yield update
@@ -116,6 +118,7 @@ async def test_events_are_the_same_on_every_node_and_followed_once(
     typist = Typist()
     async with nodes.running(typist.handle, 3) as (first, *others):
         started = await start(first)
+        own: list[Event] = []
         seen: dict[tuple[int, int], list[Event]] = {}
         readers = {
             (at, number): await engine.subscribe(started.task_id, after=0)
@@ -130,7 +133,7 @@ async def test_events_are_the_same_on_every_node_and_followed_once(
             for key in readers:
                 group.start_soon(follow, key)
             typist.type(*map(str, range(100)), "")
-            own = await read(started)
+            own += await read(started)
         assert [event.number for event in own] == list(range(1, len(own) + 1))
         assert all(events == own for events in seen.values())
         assert len(fed) <= 2 * 2 * len(own)  # not once for each of ten readers
@@ -209,7 +212,7 @@ async def test_of_two_nodes_that_take_a_message_of_one_name_at_once_one_makes_th
     async with nodes.running(typist.handle, 3) as engines:
         ids: list[str] = []
 
-        async def send(engine: ClusterEngine) -> None:
+        async def send(engine: Engine) -> None:
             ids.append((await start(engine, send_key="k")).task_id)
 
         async with anyio.create_task_group() as group:
@@ -255,7 +258,7 @@ async def test_a_task_that_waits_is_gone_on_with_wherever_its_caller_comes(nodes
         # Its node has left: of two that would go on with it, one does.
         outcomes: list[Subscription | Exception] = []
 
-        async def send(engine: ClusterEngine) -> None:
+        async def send(engine: Engine) -> None:
             try:
                 outcomes.append(await start(engine, "3", started.task_id))
             except Exception as error:
@@ -286,6 +289,7 @@ async def test_tasks_of_a_dead_node_end_failed_for_all_who_read_them(
         readers = [await engine.subscribe(started.task_id, after=0) for engine in (first, second, third)]
         for engine in (first, second, third):
             await read_until(await engine.subscribe(started.task_id, after=0), 4)
+        renamed = first._node.renamed  # pyright: ignore[reportPrivateUsage]
         await given_up(nodes, postgres, first)
         seen: list[list[Event]] = [[], [], []]
 
@@ -302,8 +306,7 @@ async def test_tasks_of_a_dead_node_end_failed_for_all_who_read_them(
         assert text_of(await third.get_task(started.task_id)) == "half"
         # The node that was given up goes on under another name.
         with anyio.fail_after(10):
-            while not (await first.health()).ready:
-                await anyio.sleep(0.05)
+            await renamed.wait()
         typist.type("")
         assert (await read(await start(first)))[-1].state is TaskState.COMPLETED
 
@@ -337,8 +340,7 @@ async def test_tasks_of_a_dead_node_are_begun_again_where_that_is_wanted(
         await read_until(await second.subscribe(started.task_id, after=0), 4)
         await given_up(nodes, postgres, first)
         with anyio.fail_after(10):
-            while len(typist.turns) < 2:
-                await anyio.sleep(0.02)
+            await typist.again.wait()
         typist.type("whole", "")
         events = await read(reader)
         assert events[-1].state is TaskState.COMPLETED
