@@ -12,6 +12,7 @@ from support.postgres import PostgresServer
 from support.valkey import ValkeyServer
 from tailrace.server.cluster import following
 from tailrace.server.cluster.engine import ClusterEngine
+from tailrace.server.engine import Engine
 from tailrace.server.handlers import Turn
 from tailrace.server.live import Subscription
 from tailrace.server.store import TaskFilter

@@ -1,0 +1,162 @@
+"""Trouble between nodes and their broker, and between nodes and their database: nothing is lost, nothing is told twice."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from support.nodes import Nodes
+from support.postgres import PostgresServer
+from support.valkey import ValkeyServer
+from tailrace.server.cluster.engine import ClusterEngine
+from tailrace.server.engine import Engine
+from tailrace.server.handlers import Turn
+from tailrace.server.live import Subscription
+from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse
+from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.wrappers import StoreError
+
+PIECES = 300
+
+
+async def count(turn: Turn) -> AsyncIterator[Update | Message]:
+    """Says numbers, two a hundredth of a second."""
+    yield StatusUpdate(TaskState.WORKING)
+    yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=""),)), last=False)
+    for number in range(PIECES):
+        await anyio.sleep(0.005)
+        yield TextDelta("text", f"{number} ")
+
+
+WHOLE = "".join(f"{number} " for number in range(PIECES))
+
+
+def shown(events: list[Event]) -> str:
+    """What a client has at the end: a full copy replaces what there was."""
+    text = ""
+    for event in events:
+        update = StreamResponse.model_validate_json(event.body).artifact_update
+        if update is not None:
+            added = "".join(part.text or "" for part in update.artifact.parts)
+            text = text + added if update.append else added
+    return text
+
+
+async def start(engine: Engine) -> Subscription:
+    message = Message(message_id="m", role=Role.USER, parts=(Part(text="hello"),))
+    started = await engine.start(SendMessageRequest(message=message))
+    assert isinstance(started, Subscription)
+    await started.begun()
+    return started
+
+
+async def read(engine: Engine, task_id: str, reached: anyio.Event | None = None, at: int = 0) -> list[Event]:
+    """Every event, by a client that resumes whenever its stream breaks off."""
+    events: list[Event] = []
+    with anyio.fail_after(30):
+        while True:
+            try:
+                subscription = await engine.subscribe(task_id, after=events[-1].number if events else 0)
+                async for batch in subscription.batches():
+                    events += batch
+                    if reached is not None and len(events) >= at:
+                        reached.set()
+                return events
+            except StoreError:
+                await anyio.sleep(0.05)  # as a client would
+
+
+async def read_on_both(
+    first: Engine, second: Engine, task_id: str, trouble: "anyio.Event"
+) -> list[list[Event]]:
+    """What clients of both nodes are shown; ``trouble`` is set when they have seen some of it."""
+    seen: list[list[Event]] = [[], []]
+
+    async def follow(at: int, engine: Engine) -> None:
+        seen[at] = await read(engine, task_id, trouble, 20)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(follow, 0, first)
+        group.start_soon(follow, 1, second)
+    return seen
+
+
+def check(seen: list[list[Event]]) -> None:
+    assert seen[0] == seen[1]
+    assert [event.number for event in seen[0]] == list(range(1, len(seen[0]) + 1))
+    assert shown(seen[0]) == WHOLE
+    assert seen[0][-1].state is TaskState.COMPLETED
+
+
+@pytest.fixture
+async def nodes(postgres: PostgresServer, valkey: ValkeyServer) -> Nodes:
+    return await Nodes.empty(postgres, valkey, ttl=5.0)
+
+
+async def test_streams_go_on_while_the_broker_is_dead_and_after(nodes: Nodes) -> None:
+    async with nodes.running(count) as (first, second):
+        started = await start(first)
+        trouble = anyio.Event()
+        seen: list[list[Event]] = []
+
+        async def follow() -> None:
+            seen.extend(await read_on_both(first, second, started.task_id, trouble))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(follow)
+            await trouble.wait()
+            nodes.valkey.kill()
+            with anyio.fail_after(5):
+                while (await first.health()).broker:
+                    await anyio.lowlevel.checkpoint()
+            assert not (await first.health()).ready
+            await anyio.to_thread.run_sync(nodes.valkey.start)
+        check(seen)
+        assert (await first.health()).ready
+
+
+async def test_a_broker_that_lost_everything_costs_nothing_that_is_kept_elsewhere(nodes: Nodes) -> None:
+    async with nodes.running(count) as (first, second):
+        started = await start(first)
+        trouble = anyio.Event()
+        seen: list[list[Event]] = []
+        events: list[Event] = []
+
+        async def follow() -> None:
+            seen.extend(await read_on_both(first, second, started.task_id, trouble))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(follow)
+            await trouble.wait()
+            nodes.valkey.command("FLUSHALL")
+            # Who comes now is given the task as the node has it that works on it, and then what follows.
+            late = await second.subscribe(started.task_id)
+            events += [event async for batch in late.batches() for event in batch]
+        check([seen[0], seen[0]])
+        # What the other node had not heard yet is nowhere but in the task: its clients are given that instead.
+        assert shown(seen[1]) == WHOLE
+        assert events[-1] == seen[1][-1] == seen[0][-1]
+        task = await second.get_task(started.task_id)
+        assert task.artifacts[0].parts[0].text == WHOLE
+
+
+async def test_a_node_that_cannot_reach_its_database_stops_in_time(
+    nodes: Nodes, postgres: PostgresServer
+) -> None:
+    """Its lock and its sessions are ended from outside, again and again, as by a network that is cut."""
+    nodes.ttl = 1.0
+    async with nodes.running(count) as (first, second):
+        started = await start(first)
+        broken: list[ClusterEngine] = [first]
+
+        async def fail(*_: object) -> bool:
+            raise StoreError("the network is cut")
+
+        for engine in broken:
+            engine._node.beat = fail  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        events = await read(second, started.task_id)
+        assert events[-1].state is TaskState.FAILED
+        assert [event.number for event in events] == list(range(1, len(events) + 1))
+        assert await read(second, started.task_id) == events
+        assert not (await first.health()).store
