@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from support.nodes import RunEngine
 from tailrace.server.engine import Engine
 from tailrace.server.handlers import FunctionHandler, HandlerFunction, Turn
 from tailrace.server.live import Subscription
@@ -81,7 +82,7 @@ async def burst(turn: Turn) -> Updates:
 BURST = "".join(f"{number} " for number in range(2_000))
 
 
-async def test_every_reader_gets_every_event_once_in_order_whenever_it_comes() -> None:
+async def test_every_reader_gets_every_event_once_in_order_whenever_it_comes(run_engine: RunEngine) -> None:
     events: list[Event] = []
     results: dict[int, list[Event]] = {}
     go_on = anyio.Event()
@@ -92,7 +93,7 @@ async def test_every_reader_gets_every_event_once_in_order_whenever_it_comes() -
                 await go_on.wait()
             yield update
 
-    async with engine_with(work) as engine:
+    async with run_engine(work) as engine:
         first = await start(engine)
 
         async def follow(name: int) -> None:
@@ -126,8 +127,8 @@ async def test_a_finished_task_is_one_part_in_the_store_and_not_in_memory(tmp_pa
         assert shown(await read(await engine.subscribe(task_id, after=1_003))).startswith("1000 1001 ")
 
 
-async def test_a_reader_that_leaves_or_never_reads_stops_nobody() -> None:
-    async with engine_with(burst) as engine:
+async def test_a_reader_that_leaves_or_never_reads_stops_nobody(run_engine: RunEngine) -> None:
+    async with run_engine(burst) as engine:
         reading = await start(engine)
         await engine.subscribe(reading.task_id, after=0)  # and never read
         leaving = await engine.subscribe(reading.task_id, after=0)
@@ -224,7 +225,9 @@ async def test_a_task_that_was_given_up_ends_without_being_asked_for_once_the_st
     assert text_of(task) == "half"
 
 
-async def test_canceling_stops_the_work_completes_what_is_open_and_answers_with_the_task() -> None:
+async def test_canceling_stops_the_work_completes_what_is_open_and_answers_with_the_task(
+    run_engine: RunEngine,
+) -> None:
     stopped = anyio.Event()
 
     async def work(turn: Turn) -> Updates:
@@ -235,7 +238,7 @@ async def test_canceling_stops_the_work_completes_what_is_open_and_answers_with_
         finally:
             stopped.set()
 
-    async with engine_with(work) as engine:
+    async with run_engine(work) as engine:
         started = await start(engine)
         events: list[Event] = []
         async for batch in started.batches():
@@ -273,8 +276,8 @@ async def test_of_two_cancellations_at_once_none_hangs() -> None:
     assert states == [TaskState.CANCELED] * 2
 
 
-async def test_tasks_of_others_do_not_exist() -> None:
-    async with engine_with(burst) as engine:
+async def test_tasks_of_others_do_not_exist(run_engine: RunEngine) -> None:
+    async with run_engine(burst) as engine:
         mine = await engine.start(request(), "me")
         assert isinstance(mine, Subscription)
         for ask in (engine.get_task, engine.cancel_task, engine.subscribe):
@@ -291,7 +294,9 @@ async def test_tasks_of_others_do_not_exist() -> None:
             await engine.get_task(mine.task_id, "you")
 
 
-async def test_a_conversation_is_handed_to_every_later_turn_of_its_context_and_owner() -> None:
+async def test_a_conversation_is_handed_to_every_later_turn_of_its_context_and_owner(
+    run_engine: RunEngine,
+) -> None:
     seen: list[list[tuple[str, str]]] = []
 
     async def answer(turn: Turn) -> Updates:
@@ -299,7 +304,7 @@ async def test_a_conversation_is_handed_to_every_later_turn_of_its_context_and_o
         artifact = Artifact(artifact_id="text", parts=(Part(text=f"answer {len(seen)}"),))
         yield ArtifactUpdate(artifact)
 
-    async with engine_with(answer) as engine:
+    async with run_engine(answer) as engine:
         await read(await start(engine, request("one", context_id="c")))
         await read(await start(engine, request("two", context_id="c")))
         await read(await start(engine, request("three", context_id="d")))

@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from support.nodes import RunEngine
 from tailrace.server.engine import Engine
 from tailrace.server.handlers import FunctionHandler, Turn
 from tailrace.server.live import Subscription
@@ -65,9 +66,11 @@ async def start(engine: Engine) -> Subscription:
     return started
 
 
-async def test_a_reader_that_falls_behind_is_given_the_task_as_it_stands_and_misses_nothing() -> None:
+async def test_a_reader_that_falls_behind_is_given_the_task_as_it_stands_and_misses_nothing(
+    run_engine: RunEngine,
+) -> None:
     writer = Writer()
-    async with Engine(Store("sqlite://"), FunctionHandler(writer.handle), max_lag=1_000).running() as engine:
+    async with run_engine(writer.handle, max_lag=1_000) as engine:
         started = await start(engine)
         seen: list[Event] = []
         async with aclosing(started.batches()) as batches:
@@ -93,10 +96,10 @@ async def read(subscription: Subscription) -> list[Event]:
     return [event async for batch in subscription.batches() for event in batch]
 
 
-async def test_what_was_left_out_may_be_had_by_its_numbers() -> None:
+async def test_what_was_left_out_may_be_had_by_its_numbers(run_engine: RunEngine) -> None:
     writer = Writer()
     writer.go_on.set()
-    async with Engine(Store("sqlite://"), FunctionHandler(writer.handle), max_lag=1_000).running() as engine:
+    async with run_engine(writer.handle, max_lag=1_000) as engine:
         started = await start(engine)
         await read(started)
         again = await read(await engine.subscribe(started.task_id, after=0))

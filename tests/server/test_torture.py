@@ -19,6 +19,7 @@ import anyio
 import pytest
 import uvicorn
 
+from support.nodes import RunEngine
 from support.processes import served
 from support.rpc import Rpc, message, streamed_text
 from support.serving import serving
@@ -263,8 +264,8 @@ async def question(turn: Turn) -> Updates:
         await anyio.sleep_forever()
 
 
-async def test_who_subscribed_but_reads_later_sees_what_a_follow_up_brings() -> None:
-    async with engine_with(question) as engine:
+async def test_who_subscribed_but_reads_later_sees_what_a_follow_up_brings(run_engine: RunEngine) -> None:
+    async with run_engine(question) as engine:
         asked = await start(engine)
         await read(asked, until_interrupted=True)
         late = await engine.subscribe(asked.task_id)
@@ -273,8 +274,10 @@ async def test_who_subscribed_but_reads_later_sees_what_a_follow_up_brings() -> 
         assert (await read(late))[-1].state is TaskState.COMPLETED
 
 
-async def test_a_reader_that_leaves_a_waiting_task_does_not_hide_the_turn_that_came_after() -> None:
-    async with engine_with(question) as engine:
+async def test_a_reader_that_leaves_a_waiting_task_does_not_hide_the_turn_that_came_after(
+    run_engine: RunEngine,
+) -> None:
+    async with run_engine(question) as engine:
         asked = await start(engine)
         await read(asked, until_interrupted=True)
         leaving = await engine.subscribe(asked.task_id)

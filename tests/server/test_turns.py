@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from support.nodes import RunEngine
 from tailrace.server.engine import MAX_RESTARTS, MAX_WAITING, Engine
 from tailrace.server.handlers import FunctionHandler, HandlerFunction, Turn
 from tailrace.server.limits import RateLimitError
@@ -92,9 +93,11 @@ class Desk:
 
 
 @pytest.mark.parametrize("state", [TaskState.COMPLETED, TaskState.INPUT_REQUIRED])
-async def test_a_message_to_a_task_at_work_waits_for_its_turn(state: TaskState) -> None:
+async def test_a_message_to_a_task_at_work_waits_for_its_turn(
+    state: TaskState, run_engine: RunEngine
+) -> None:
     desk = Desk(StatusUpdate(state, agent_message("well?")))
-    async with engine_with(desk.handle) as engine:
+    async with run_engine(desk.handle) as engine:
         first = await send(engine, "one")
         task_id = first.task_id
         await desk.until(lambda: len(desk.turns) == 1)
@@ -132,9 +135,9 @@ async def test_a_message_to_a_task_at_work_waits_for_its_turn(state: TaskState) 
 
 
 @pytest.mark.parametrize("how", ["failed", "canceled"])
-async def test_what_waits_ends_with_the_task_and_is_not_forgotten(how: str) -> None:
+async def test_what_waits_ends_with_the_task_and_is_not_forgotten(how: str, run_engine: RunEngine) -> None:
     desk = Desk(StatusUpdate(TaskState.FAILED))
-    async with engine_with(desk.handle) as engine:
+    async with run_engine(desk.handle) as engine:
         first = await send(engine, "one")
         await desk.until(lambda: len(desk.turns) == 1)
         second = await send(engine, "two", task_id=first.task_id)
@@ -151,9 +154,9 @@ async def test_what_waits_ends_with_the_task_and_is_not_forgotten(how: str) -> N
     assert said(desk.turns[1].history) == ["user: one", "model: to one", "user: two", "user: three"]
 
 
-async def test_a_cancellation_reaches_every_turn_of_a_task() -> None:
+async def test_a_cancellation_reaches_every_turn_of_a_task(run_engine: RunEngine) -> None:
     desk = Desk()
-    async with engine_with(desk.handle) as engine:
+    async with run_engine(desk.handle) as engine:
         first = await send(engine, "one")
         await desk.until(lambda: len(desk.turns) == 1)
         await send(engine, "two", task_id=first.task_id)
@@ -163,9 +166,9 @@ async def test_a_cancellation_reaches_every_turn_of_a_task() -> None:
         assert (await read(first))[-1].state is TaskState.CANCELED
 
 
-async def test_no_more_than_so_many_messages_wait() -> None:
+async def test_no_more_than_so_many_messages_wait(run_engine: RunEngine) -> None:
     desk = Desk()
-    async with engine_with(desk.handle) as engine:
+    async with run_engine(desk.handle) as engine:
         first = await send(engine, "one")
         await desk.until(lambda: len(desk.turns) == 1)
         for number in range(MAX_WAITING):
@@ -241,9 +244,11 @@ async def test_a_task_that_is_interrupted_again_and_again_is_given_up(tmp_path: 
     assert [message.message_id for message in task.history] == ["one", "two"]
 
 
-async def test_turns_of_one_conversation_come_one_after_the_other_and_others_beside_them() -> None:
+async def test_turns_of_one_conversation_come_one_after_the_other_and_others_beside_them(
+    run_engine: RunEngine,
+) -> None:
     desk = Desk()
-    async with engine_with(desk.handle) as engine:
+    async with run_engine(desk.handle) as engine:
         first = await send(engine, "one", context_id="c")
         second = await send(engine, "two", context_id="c")
         await desk.until(lambda: len(desk.turns) == 1)
@@ -258,9 +263,9 @@ async def test_turns_of_one_conversation_come_one_after_the_other_and_others_bes
     assert said(desk.turns[2].history) == ["user: one", "model: to one", "user: two"]
 
 
-async def test_a_task_that_waits_for_the_one_before_it_can_be_canceled() -> None:
+async def test_a_task_that_waits_for_the_one_before_it_can_be_canceled(run_engine: RunEngine) -> None:
     desk = Desk()
-    async with engine_with(desk.handle) as engine:
+    async with run_engine(desk.handle) as engine:
         first = await send(engine, "one", context_id="c")
         await desk.until(lambda: len(desk.turns) == 1)
         second = await send(engine, "two", context_id="c")

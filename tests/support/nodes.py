@@ -1,16 +1,20 @@
 """Several nodes in one process, on a real Valkey and a real PostgreSQL."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Protocol, cast
 
 from support.postgres import PostgresServer
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.assembly import Cluster
 from tailrace.server.cluster.engine import ClusterEngine
+from tailrace.server.engine import Engine
 from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction
+from tailrace.server.live import Subscription
 from tailrace.server.settings import Settings
-from tailrace.server.store import Retention
+from tailrace.server.store import Retention, Store
+from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.a2a.requests import SendMessageRequest
 
 
 class Nodes:
@@ -54,3 +58,55 @@ class Nodes:
             for engine in engines:
                 await stack.enter_async_context(engine.running())
             yield engines
+
+
+class Apart:
+    """Two nodes as one engine: tasks are begun on one, and everything else is asked of the other."""
+
+    def __init__(self, begins: Engine, serves: Engine) -> None:
+        self._begins = begins
+        self._serves = serves
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._serves, name)
+
+    async def start(
+        self, request: SendMessageRequest, owner: str = "", **options: Any
+    ) -> Subscription | Message:
+        """As `Engine.start`; a task that it begins is followed at the other node."""
+        if request.message.task_id:
+            return await self._serves.start(request, owner, **options)
+        started = await self._begins.start(request, owner, **options)
+        if isinstance(started, Message):
+            return started
+        await started.begun()
+        return await self._serves.subscribe(started.task_id, owner, after=started.after)
+
+
+class RunEngine(Protocol):
+    """Runs an engine of some kind with a handler."""
+
+    def __call__(
+        self, handler: HandlerFunction | Handler, **options: Any
+    ) -> AbstractAsyncContextManager[Engine]:
+        """Running while the block does; ``options`` as for `Engine`."""
+        ...
+
+
+@asynccontextmanager
+async def running_apart(
+    postgres: PostgresServer, valkey: ValkeyServer, handler: HandlerFunction | Handler, **options: Any
+) -> AsyncGenerator[Engine]:
+    """Two new nodes, as `Apart`."""
+    nodes = await Nodes.empty(postgres, valkey, ttl=10.0)
+    async with nodes.running(handler, **options) as (begins, serves):
+        yield cast("Engine", Apart(begins, serves))
+
+
+@asynccontextmanager
+async def running_alone(handler: HandlerFunction | Handler, **options: Any) -> AsyncGenerator[Engine]:
+    """A server by itself."""
+    if not isinstance(handler, Handler):
+        handler = FunctionHandler(handler)
+    async with Engine(Store("sqlite://"), handler, **options).running() as engine:
+        yield engine

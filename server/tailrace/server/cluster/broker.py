@@ -16,7 +16,7 @@ from tailrace.wrappers import ConfigurationError, StoreError
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection  # an extra
 
-TIMEOUT = 1.0
+TIMEOUT = 2.0
 """Seconds that the broker has for a connection and an answer; with less, a pause of a shared machine is trouble."""
 
 PROBE_INTERVAL = 0.25

@@ -7,7 +7,7 @@ there. While the broker does not work, all events go to PostgreSQL, and readers 
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
@@ -290,19 +290,21 @@ class ClusterStore(Store):
                 trouble, found = error, []
             if found and found[0].number == after + 1:
                 return found
-            rows, first, is_over = await self._read_rows(task_id, after, limit)
+            rows, first, over_since = await self._read_rows(task_id, after, limit)
             if rows:
                 return rows
             first = min((number for number in (first, found[0].number if found else 0) if number), default=0)
+            if trouble is not None and (over_since is None or (first and not self._has_expired(over_since))):
+                raise trouble  # they may be in the stream
             if not first:
-                if trouble is not None and not is_over:
-                    raise trouble
                 return []
-            if trouble is not None and not is_over:
-                raise trouble
             if attempt:
                 break
         raise EventsDropped(first)
+
+    def _has_expired(self, over_since: datetime) -> bool:
+        """Whether the broker keeps a stream no longer, of a task that was over then."""
+        return datetime.now(UTC) - over_since > timedelta(seconds=self._stream_ttl)
 
     async def _read_stream(self, task_id: str, after: int, limit: int, max_bytes: int | None) -> list[Event]:
         """The next events of a stream that follow each other, from the first behind a number on."""
@@ -330,28 +332,30 @@ class ClusterStore(Store):
                 break
         return found
 
-    async def _read_rows(self, task_id: str, after: int, limit: int) -> tuple[list[Event], int, bool]:
+    async def _read_rows(
+        self, task_id: str, after: int, limit: int
+    ) -> tuple[list[Event], int, datetime | None]:
         """What PostgreSQL has behind a number.
 
         Returns:
             The next events, if they are there; the number of the first one that is there at all, or would be, 0 for
-            none; and whether the task is over.
+            none; and since when the task is over, None while it is not.
         """
         wanted = (events.c.task_id == task_id, events.c.number > after)
         query = select(events.c.number, events.c.body, events.c.state).where(*wanted)
 
-        def work(connection: Connection) -> tuple[list[Event], int, bool]:
+        def work(connection: Connection) -> tuple[list[Event], int, datetime | None]:
             rows = connection.execute(query.order_by(events.c.number).limit(limit)).all()
             dense = [row for at, row in enumerate(rows) if row.number == after + 1 + at]
             task = connection.execute(
-                select(tasks.c.number, tasks.c.state).where(tasks.c.id == task_id)
+                select(tasks.c.number, tasks.c.state, tasks.c.updated).where(tasks.c.id == task_id)
             ).first()
             first = rows[0].number if rows else 0
             if task is None:
-                return read_events(dense), first, True
+                return read_events(dense), first, datetime.min.replace(tzinfo=UTC)
             if not first and task.number > after:
                 first = task.number + 1  # nothing is there any more
-            return read_events(dense), first, TaskState(task.state).terminal
+            return read_events(dense), first, task.updated if TaskState(task.state).terminal else None
 
         return await self._database.read(work)
 
