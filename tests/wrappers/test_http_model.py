@@ -28,10 +28,12 @@ from support.upstream import (
 from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamError, UpstreamFault
 from tailrace.wrappers import http_model as http_model_module
 from tailrace.wrappers.http_model import DirectModel, HTTPModel, is_timeout, retry_after
+from tailrace.wrappers.model import REQUEST_HEADERS
 from tailrace.wrappers.openai import ChatCompletionsDecoder, OpenAIConverter
 from tailrace.wrappers.openai.model import ChatCompletionsModel
 from tailrace.wrappers.openai.request import request_members
 from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.providers import create_model
 
 HISTORY = History(conversation=(Message(role=Role.USER, content=(ContentPartText(text="Hi"),)),))
 HELLO = openai_stream(["Hel", "lo"])
@@ -507,3 +509,25 @@ def test_a_dropped_connection_is_no_timeout_whatever_the_transport_calls_it(
     error: Exception, timeout: bool
 ) -> None:
     assert is_timeout(error) is timeout
+
+
+@pytest.mark.parametrize(
+    "name", ["openai", "openai-responses", "anthropic", "mistral", "cohere", "gemini", "ollama"]
+)
+async def test_headers_that_are_set_for_now_go_with_the_request_and_nowhere_else(name: str) -> None:
+    async with ScriptedUpstream(json_answer({"error": "no"}, 400)) as upstream:
+        model = create_model(f"{name}:m", base_url=upstream.base_url, api_key="k", max_retries=0)
+        given: tuple[dict[str, str], ...] = ({"traceparent": "00-1-2-01"}, {})
+        for headers in given:
+            token = REQUEST_HEADERS.set(headers)
+            try:
+                with pytest.raises(UpstreamError):
+                    async with model.stream(HISTORY):
+                        pass
+            finally:
+                REQUEST_HEADERS.reset(token)
+        await model.aclose()
+        with_it, without = upstream.requests
+    assert with_it.headers["traceparent"] == "00-1-2-01"
+    assert "traceparent" not in without.headers
+    assert with_it.body == without.body

@@ -11,6 +11,7 @@ import httpx2
 from tailrace.wrappers.bodies import Body, ClientBody
 from tailrace.wrappers.http_model import HTTPModel
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.model import REQUEST_HEADERS
 
 _RETRY_COUNT = "x-stainless-retry-count"  # how often a client had sent the request before
 
@@ -49,7 +50,7 @@ class ClientModel(HTTPModel):
             OSError,
         )
         try:
-            async with self._open(history, parameters) as response:
+            async with self._open(history, _with_headers(parameters)) as response:
                 yield ClientBody(response.iter_bytes(), self._read_timeout)
         except self.status_errors as error:
             refused = cast("_StatusError", error)
@@ -60,6 +61,14 @@ class ClientModel(HTTPModel):
             raise known from error
         except broken as error:
             raise self._unreachable(error, _tries(error)) from error
+
+
+def _with_headers(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters with the headers that are set for now; those of the parameters win."""
+    headers = REQUEST_HEADERS.get()
+    if not headers:
+        return parameters
+    return {**parameters, "extra_headers": {**headers, **(parameters.get("extra_headers") or {})}}
 
 
 def _tries(error: object) -> int:

@@ -29,7 +29,7 @@ from tailrace.wrappers.error_reports import provider_error
 from tailrace.wrappers.errors import ProtocolError, UpstreamError, UpstreamFault
 from tailrace.wrappers.loose_json import read_json
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
 from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.parameters import merged, offered
 from tailrace.wrappers.tool_ids import with_answers, with_matched_ids
@@ -245,7 +245,9 @@ class DirectModel(HTTPModel):
             payload = body if isinstance(body, bytes) else msgspec.json.encode(body)
             try:
                 response = await self._client().post(
-                    url, data=payload, headers={"content-type": "application/json", **headers}
+                    url,
+                    data=payload,
+                    headers={**REQUEST_HEADERS.get(), "content-type": "application/json", **headers},
                 )
             except (aiohttp.ClientError, OSError) as error:
                 # An answer that was waited for in vain is not asked for again: the wait was the limit.

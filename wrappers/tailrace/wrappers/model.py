@@ -1,8 +1,10 @@
 """A model that can be asked, over the network, whoever provides it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from tailrace.wrappers.chunks import ChunkWrapper
@@ -12,6 +14,11 @@ from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 
 ChunkBatches = AsyncIterator[Sequence[ChunkWrapper[Any]]]
 """The chunks of a response as they arrive: those that came with one read of the network stand together."""
+
+REQUEST_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
+    "tailrace_request_headers", default=MappingProxyType({})
+)
+"""Headers that a request to a provider carries beside its own, where it is sent while they are set: how a trace goes on there."""
 
 
 class Model(ABC):
