@@ -18,6 +18,7 @@ from typing import Any, Generic, Self, cast
 
 from typing_extensions import TypeVar
 
+from tailrace.streaming.observing import RUN_OBSERVER, AnswerWatch
 from tailrace.streaming.output import OutputReader
 from tailrace.streaming.run import (
     AgentError,
@@ -271,15 +272,18 @@ class Agent(Generic[T]):
                     f"the agent has a tool named {name!r} itself: give yours another name"
                 )
         asked = merged_options(self._options, options, runner)
+        observer = RUN_OBSERVER.get()
         may_repeat = False  # an answer that says nothing, since it follows on tools
         for number in range(1, self._max_rounds + 1):
-            async with aclosing(self._response(turn, asked)) as received:
-                async for step in received:
-                    yield step
-            said = len(turn.messages)
-            last = not may_repeat or number == self._max_rounds
-            keep_empty = last or turn.finish_reason in (*_REFUSED, FinishReason.LENGTH)
-            yield ResponseEnded(turn.end_response(keep_empty=keep_empty))
+            with observer.answering(self.model, asked, turn) as watch:
+                async with aclosing(self._response(turn, asked, watch)) as received:
+                    async for step in received:
+                        yield step
+                said = len(turn.messages)
+                last = not may_repeat or number == self._max_rounds
+                keep_empty = last or turn.finish_reason in (*_REFUSED, FinishReason.LENGTH)
+                held_back = turn.end_response(keep_empty=keep_empty)
+            yield ResponseEnded(held_back)
             if turn.error is not None or turn.finish_reason in _REFUSED or ends_in_half_a_call(turn):
                 return
             if may_repeat and len(turn.messages) == said:
@@ -353,15 +357,20 @@ class Agent(Generic[T]):
             why = f"the model did not give the answer that was asked for: {refusal or turn.finish_reason}"
         raise AgentError(why, turn.messages)
 
-    async def _response(self, turn: TurnAccumulator, options: RequestOptions) -> AsyncGenerator[Received]:
+    async def _response(
+        self, turn: TurnAccumulator, options: RequestOptions, watch: AnswerWatch
+    ) -> AsyncGenerator[Received]:
         """One answer of the model."""
         history = turn.history
         system = "\n\n".join(filter(None, (self._instructions, history.system_message)))
         history = self._policy(history.model_copy(update={"system_message": system or None}))
         add = turn.add
         try:
-            async with self.model.stream(history, options) as batches:
+            async with watch.sent(self.model.stream(history, options)) as batches:
                 async for batch in batches:
+                    if not watch.chunks:
+                        watch.first_chunk()
+                    watch.chunks += len(batch)
                     for chunks in (batch,) if self._merge_reads else ((chunk,) for chunk in batch):
                         changes: list[Change] = []
                         for chunk in chunks:

@@ -31,6 +31,7 @@ import pydantic
 import pydantic_core
 from pydantic.fields import FieldInfo
 
+from tailrace.streaming.observing import RUN_OBSERVER, CallWatch
 from tailrace.streaming.output import PlainSchema
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
 from tailrace.wrappers.messages import json_value
@@ -243,12 +244,16 @@ class ToolRunner:
             task_id: For the `ToolContext`.
             context_id: For the `ToolContext`.
         """
+        observer = RUN_OBSERVER.get()
         limit = anyio.CapacityLimiter(self._concurrency)
         send, receive = anyio.create_memory_object_stream[ContentPartToolResult](len(calls))
 
         async def run_one(call: ContentPartToolCall) -> None:
             async with limit:
-                send.send_nowait(await self._result(call, ToolContext(call, task_id, context_id), others))
+                # What does not exist is not run: the observer is told of known tools alone.
+                with observer.calling(call) if self.knows(call.name) else CallWatch() as watch:
+                    watch.result = await self._result(call, ToolContext(call, task_id, context_id), others)
+                send.send_nowait(watch.result)
 
         with send, receive:
             async with anyio.create_task_group() as group:
