@@ -10,6 +10,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from tailrace.server.bearer import JwtBearer
 
 from support.rpc import Rpc, message
 from support.serving import serving
@@ -26,7 +27,6 @@ from tailrace.server.auth import (
     Reporting,
     create_authenticator,
 )
-from tailrace.server.bearer import JwtBearer
 from tailrace.server.limits import OverloadedError
 from tailrace.server.operations import Caller
 from tailrace.streaming import StatusUpdate, TaskState, Update

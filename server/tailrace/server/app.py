@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from opentelemetry.trace import TracerProvider
 from starlette.routing import BaseRoute, Route
 
 from tailrace.server.agent_handler import AgentHandler
@@ -25,6 +25,11 @@ from tailrace.server.engine import Engine
 from tailrace.server.facade import OpenAIFacade
 from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction
 from tailrace.server.limits import GatedModel, Limits, UpstreamGate
+from tailrace.server.observability import NO_OBSERVER, Observer
+from tailrace.server.observability.creation import create_telemetry, watch_state
+from tailrace.server.observability.endpoints import PATHS as OPERATOR_PATHS
+from tailrace.server.observability.endpoints import OperatorEndpoints
+from tailrace.server.observability.requests import observed_route
 from tailrace.server.offer import Offer
 from tailrace.server.openapi import add_description_to
 from tailrace.server.operations import Caller, ExtendedCard, Operations
@@ -67,6 +72,7 @@ def create_app(
     input_modes: Sequence[str] = (),
     output_modes: Sequence[str] = (),
     card_signers: "Sequence[CardSigner]" = (),
+    tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
     """An application that serves one agent at its root.
 
@@ -83,6 +89,7 @@ def create_app(
         input_modes: Media types that messages may hold (``image/*``); ``settings.input_modes`` when empty.
         output_modes: Media types that the agent gives, for the card; ``settings.output_modes`` when empty.
         card_signers: Sign the cards; made from the settings when empty.
+        tracer_provider: Records spans (``docs/observability.md``); the one that is configured for the process when None.
 
     Raises:
         ConfigurationError: Neither a handler nor a model nor an agent is given, or a setting cannot be used.
@@ -99,12 +106,19 @@ def create_app(
         input_modes=input_modes,
         output_modes=output_modes,
         card_signers=card_signers,
+        tracer_provider=tracer_provider,
     )
     app = FastAPI(
         title="tailrace",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        # Its spans of requests are the beginning of ours; those within them, and of probes, say nothing to anybody.
+        telemetry={
+            "tracer_provider": tracer_provider,
+            "operation_spans": False,
+            "exclude": lambda scope: scope["path"] in OPERATOR_PATHS,
+        },
         routes=[_plain(route) for route in router.routes],
         lifespan=router.lifespan_context,
     )
@@ -136,6 +150,7 @@ def create_router(
     input_modes: Sequence[str] = (),
     output_modes: Sequence[str] = (),
     card_signers: "Sequence[CardSigner]" = (),
+    tracer_provider: TracerProvider | None = None,
 ) -> APIRouter:
     """The agent's addresses as a router, to be included in a FastAPI application under any prefix.
 
@@ -152,6 +167,7 @@ def create_router(
         input_modes: As for `create_app`.
         output_modes: As for `create_app`.
         card_signers: As for `create_app`.
+        tracer_provider: As for `create_app`.
 
     Raises:
         ConfigurationError: As `create_app`.
@@ -160,11 +176,13 @@ def create_router(
     settings = settings or Settings()
     cluster = _create_cluster(settings, store)
     store = cluster.store if cluster else store or Store(settings.store, _retention(settings))
-    push = create_notifier(settings, store)
-    gate = UpstreamGate(settings.max_upstream_calls, settings.max_upstream_waiting)
+    telemetry = create_telemetry(settings, tracer_provider)
+    push = create_notifier(settings, store, telemetry)
+    gate = UpstreamGate(settings.max_upstream_calls, settings.max_upstream_waiting, telemetry)
     front = _create_front(handler, settings, gate)
     if front is not None:
         settings, handler = front.settings, front.handler
+        telemetry.agent = settings.agent_name
     limits = _limits(settings)
     create_engine = cluster.engine if cluster else partial(Engine, store)
     engine = create_engine(
@@ -178,7 +196,10 @@ def create_router(
         max_turn_seconds=settings.max_turn_seconds,
         max_event_bytes=settings.max_event_bytes,
         stop_grace=settings.shutdown_grace,
+        observer=telemetry,
     )
+    if telemetry.metrics is not None:
+        watch_state(telemetry.metrics, engine, limits, gate)
     authenticator = authenticator or create_authenticator(settings)
     offer = Offer(
         tuple(extensions),
@@ -196,10 +217,11 @@ def create_router(
         extended_card=_signed(extended_card, signers),
         challenge="" if isinstance(authenticator, Anonymous) else 'Bearer realm="tailrace"',
         limits=limits,
+        observer=telemetry,
     )
     asked = Reporting(authenticator)
     jsonrpc = JsonRpcBinding(operations, settings, asked, (Version10(), Version03(), Version01()))
-    grpc_server = _create_grpc_server(operations, settings, asked)
+    grpc_server = _create_grpc_server(operations, settings, asked, telemetry)
 
     @asynccontextmanager
     async def lifespan(_app: object) -> AsyncGenerator[None]:
@@ -212,7 +234,7 @@ def create_router(
             with told_of_signals(lambda: operations.stopping.set()):
                 yield
 
-    router = APIRouter(lifespan=lifespan)
+    router = APIRouter(lifespan=lifespan, route_class=observed_route(telemetry))
 
     CardEndpoint(
         settings,
@@ -229,11 +251,10 @@ def create_router(
     if settings.openapi:
         add_description_to(router)
 
-    @router.head("/healthz", include_in_schema=False)
-    @router.get("/healthz")
-    async def healthz(_request: Request) -> Response:  # pyright: ignore[reportUnusedFunction]
-        return JSONResponse({"status": "ok"})
-
+    token = settings.metrics_token
+    OperatorEndpoints(
+        engine.health, asked, telemetry.metrics, token=token.get_secret_value() if token else None
+    ).add_to(router)
     router.add_api_route("/", jsonrpc.handle, methods=["POST"])
     if settings.openai_facade:
         OpenAIFacade(operations, settings, asked, _names(settings)).add_to(router)
@@ -296,7 +317,9 @@ def _create_cluster(settings: Settings, store: Store | None) -> "Cluster | None"
     return Cluster(settings, _retention(settings))
 
 
-def create_notifier(settings: Settings, store: Store) -> PushNotifier | None:
+def create_notifier(
+    settings: Settings, store: Store, observer: Observer = NO_OBSERVER
+) -> PushNotifier | None:
     """What tells webhooks, as the settings say; None where push notifications are switched off."""
     if not settings.push_notifications:
         return None
@@ -304,12 +327,13 @@ def create_notifier(settings: Settings, store: Store) -> PushNotifier | None:
         WebhookGuard(allow_private=settings.push_allow_private),
         timeout=settings.push_timeout,
         attempts=settings.push_attempts,
+        observer=observer,
     )
     return PushNotifier(store, client)
 
 
 def _create_grpc_server(
-    operations: Operations, settings: Settings, authenticator: Authenticator
+    operations: Operations, settings: Settings, authenticator: Authenticator, observer: Observer
 ) -> "GrpcServer | None":
     if settings.grpc_port is None:
         return None
@@ -319,7 +343,7 @@ def _create_grpc_server(
         raise ConfigurationError(
             f"TAILRACE_GRPC_PORT: gRPC needs more packages: pip install 'tailrace[grpc]' ({error})"
         ) from None
-    return GrpcServer(operations, settings, authenticator)
+    return GrpcServer(operations, settings, authenticator, observer)
 
 
 def _create_front(

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from tailrace.server.limits import OverloadedError
+from tailrace.server.observability.observer import OBSERVER
 from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError, TailraceError
 
@@ -250,6 +251,7 @@ class Reporting(Authenticator):
             return await self._authenticator.authenticate(credentials)
         except AuthError as error:
             logger.warning("a caller was not let in (%d): %s", error.http_status, error)
+            OBSERVER.get().refused(error)
             raise
 
     def schemes(self) -> Mapping[str, Any]:

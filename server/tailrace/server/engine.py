@@ -29,6 +29,8 @@ from tailrace.server.messages import (
     rounds_behind,
     with_tools_named,
 )
+from tailrace.server.observability import NO_OBSERVER, Observer
+from tailrace.server.observability.health import Health
 from tailrace.server.push import PushNotifier
 from tailrace.server.registry import Elsewhere, TaskRegistry
 from tailrace.server.store import PushConfig, SendKey, Store, TaskFilter, TaskPosition
@@ -55,11 +57,15 @@ from tailrace.streaming.log import TaskLog
 from tailrace.streaming.request_facts import keep_request_facts
 from tailrace.streaming.task import Event, TaskRecord
 from tailrace.streaming.updates import StatusUpdate
+from tailrace.wrappers import StoreError
 
 logger = logging.getLogger("tailrace.server")
 
 MAX_WAITING = 16
 """Messages to one task that wait for their turn."""
+
+HEALTH_TIMEOUT = 2.0
+"""Seconds that the store has to answer whoever asks how it is."""
 
 MAX_RESTARTS = 2
 """How often a task is begun again that a crash interrupted: one that brings the process down is not to do so for ever."""
@@ -121,6 +127,7 @@ class Engine:
         max_turn_seconds: How long a turn may take; 0 for as long as it likes.
         max_event_bytes: How large a thing may be that a handler yields; 0 for any size.
         stop_grace: Seconds that turns have to come to their end once the engine is told to stop.
+        observer: Told of turns and transactions.
 
     Attributes:
         stop_requested: Set by whoever first learns that the process is to end: the engine then stops, while there
@@ -141,7 +148,9 @@ class Engine:
         max_turn_seconds: float = 0,
         max_event_bytes: int = 0,
         stop_grace: float = 0,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
+        self._observer = observer
         self.stop_requested = anyio.Event()
         self._working = working
         self._gate = gate
@@ -154,7 +163,7 @@ class Engine:
         self._restart_interrupted = restart_interrupted
         self._naming: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
         self._tasks = TaskRegistry(store, self._end_lost, self._elsewhere())
-        self._writer = GroupWriter(store)
+        self._writer = GroupWriter(store, observer=observer)
         self._turns = TurnRunner(
             handler,
             store,
@@ -165,6 +174,7 @@ class Engine:
             max_history=max_history_messages,
             max_seconds=max_turn_seconds or math.inf,
             max_event_bytes=max_event_bytes,
+            observer=observer,
         )
         self._group: TaskGroup | None = None
 
@@ -311,7 +321,10 @@ class Engine:
         self._tasks.add(live)
         before = tuple(said.model_copy(update={"context_id": context_id}) for said in preceding)
         live.said.extend(before)
-        live.waiting.append(Waiting(record.history[0], request, extensions, number=1, preceding=before))
+        origin = self._observer.origin()
+        live.waiting.append(
+            Waiting(record.history[0], request, extensions, number=1, preceding=before, origin=origin)
+        )
         live.send_key = named and SendKey(*named, record.id)
         if not self._handler.replies_directly:
             self._turns.begin(live)
@@ -509,7 +522,7 @@ class Engine:
         record = live.record
         message = record.receive(message)
         number = sum(said.role is Role.USER for said in record.history)
-        live.waiting.append(Waiting(message, request, extensions, number))
+        live.waiting.append(Waiting(message, request, extensions, number, origin=self._observer.origin()))
         live.webhooks = webhooks
         live.send_key = named and SendKey(*named, record.id)
         # While a turn is under way an artifact may be open, which no snapshot can say.
@@ -558,6 +571,32 @@ class Engine:
     async def _run(self, live: LiveTask, place: Place, reply: Reply | None) -> None:
         with place:
             await self._turns.run(live, reply)
+
+    # --- how it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def events_waiting(self) -> int:
+        """How many events wait to be kept."""
+        return self._writer.waiting
+
+    async def health(self) -> Health:
+        """Whether messages can be taken and kept now; never raises, and takes `HEALTH_TIMEOUT` seconds at most."""
+        problems: dict[str, str] = {}
+        if self._group is None:
+            problems["engine"] = "not running"
+        elif self._turns.stopping or self.stop_requested.is_set():
+            problems["engine"] = "stopping"
+        trouble = "it does not answer"
+        with anyio.move_on_after(HEALTH_TIMEOUT):
+            try:
+                await self._store.check()
+                trouble = "the last transaction was not kept" if self._writer.trouble is not None else ""
+            except StoreError as error:
+                logger.warning("the store is not ready: %s", error)
+                trouble = "it does not work"
+        if trouble:
+            problems["store"] = trouble
+        return Health(problems, ("engine", "store"))
 
     # --- start and stop -----------------------------------------------------------------------------------------
 

@@ -25,11 +25,13 @@ import json
 import math
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, cast
 
 import anyio
 
+from tailrace.server.observability.observer import NO_OBSERVER, Observer
 from tailrace.streaming.a2a.errors import (
     FieldViolation,
     InternalError,
@@ -235,13 +237,17 @@ class UpstreamGate:
     Args:
         calls: How many at a time; 0 for any number, and then nothing ever waits.
         waiting: How many may wait; 0: none, what cannot begin at once is refused.
+        observer: Told how long calls waited.
 
     Attributes:
         waiting: How many wait.
+        under_way: How many go on.
     """
 
-    def __init__(self, calls: int, waiting: int) -> None:
+    def __init__(self, calls: int, waiting: int, observer: Observer = NO_OBSERVER) -> None:
         self.waiting = 0
+        self.under_way = 0
+        self._observer = observer
         self._calls = calls
         self._max_waiting = waiting
         self._free = anyio.Semaphore(calls, fast_acquire=True) if calls else None
@@ -274,19 +280,27 @@ class UpstreamGate:
         Raises:
             OverloadedError: Too many wait already.
         """
-        if self._free is None:
+        if self._free is not None:
+            await self._wait(self._free)
+        self.under_way += 1
+        try:
             yield
-            return
+        finally:
+            self.under_way -= 1
+            if self._free is not None:
+                self._free.release()
+
+    async def _wait(self, free: anyio.Semaphore) -> None:
         self.check()
+        has_to = not free.value
+        began = perf_counter()
         self.waiting += 1
         try:
-            await self._free.acquire()
+            await free.acquire()
         finally:
             self.waiting -= 1
-        try:
-            yield
-        finally:
-            self._free.release()
+        if has_to:
+            self._observer.waited(perf_counter() - began)
 
 
 class GatedModel(Model):

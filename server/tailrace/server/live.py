@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
+from opentelemetry.trace import SpanContext
 
 from tailrace.server.store import PushConfig, SendKey
 from tailrace.streaming.a2a.models import Message
@@ -73,6 +74,7 @@ class Waiting:
         number: 1 for the task's first message, 2 for the second, ….
         is_said: It is in the conversation already: a crash interrupted its turn.
         preceding: What was said before it, as its caller tells it; the conversation is a new one.
+        origin: The trace that the request belongs to; None for none.
     """
 
     message: Message
@@ -81,6 +83,7 @@ class Waiting:
     number: int
     is_said: bool = False
     preceding: tuple[Message, ...] = ()
+    origin: SpanContext | None = None
 
     @property
     def in_conversation(self) -> bool:

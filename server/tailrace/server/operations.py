@@ -20,6 +20,7 @@ from tailrace.server.auth import AuthError
 from tailrace.server.engine import Engine
 from tailrace.server.limits import Limits, Place
 from tailrace.server.live import Subscription
+from tailrace.server.observability import NO_OBSERVER, Observer
 from tailrace.server.offer import Offer
 from tailrace.server.open_streams import OpenStreams
 from tailrace.server.push import PushNotifier
@@ -160,6 +161,7 @@ class Operations:
         challenge: How a caller says who it is (``WWW-Authenticate``), which it must for the extended card; empty where
             nobody can.
         limits: How much a caller may have; as much as it likes when None.
+        observer: Told of streams.
 
     Attributes:
         offer: As given.
@@ -175,7 +177,9 @@ class Operations:
         extended_card: ExtendedCard | None = None,
         challenge: str = "",
         limits: Limits | None = None,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
+        self._observer = observer
         self._limits = limits or Limits()
         self.offer = offer or Offer()
         self.streams = OpenStreams()
@@ -259,6 +263,7 @@ class Operations:
                 reader = await self._engine.subscribe(
                     subscribe.id, caller.owner, after, repeat_finished=repeat_finished
                 )
+                self._observer.streaming("subscription" if after is None else "resume")
                 return EventStream(reader, place=place)
             send = cast("SendMessageRequest", request)
             return await self._stream_answer(send, caller, place, preceding)
@@ -270,8 +275,10 @@ class Operations:
         self, send: SendMessageRequest, caller: Caller, place: Place, preceding: Sequence[Message]
     ) -> EventStream:
         self._check_message(send)
+        started = await self._start(send, caller, preceding)
+        self._observer.streaming("message")
         return EventStream(
-            await self._start(send, caller, preceding),
+            started,
             history_length=send.configuration.history_length,
             until_interrupted=True,
             place=place,

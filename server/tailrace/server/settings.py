@@ -123,6 +123,10 @@ class Settings(BaseSettings):
         push_allow_private: Webhooks may be on this machine and in its network (loopback and private addresses).
         push_timeout: Seconds that a webhook has for one answer.
         push_attempts: How often a notification is tried, with growing pauses, before it is given up.
+        metrics: Give metrics at ``/metrics``, to whoever may ask the agent.
+        metrics_token: Lets the scraper of the metrics in, as a bearer token, and nobody else.
+        trace_content: Put what is said, and what tools are asked and answer, into the spans.
+        log_format: ``text`` for people, or ``json``: one object a line, with the ids of task, context and trace.
     """
 
     model_config = SettingsConfigDict(
@@ -192,3 +196,7 @@ class Settings(BaseSettings):
     push_allow_private: bool = False
     push_timeout: PositiveFloat = 15.0
     push_attempts: PositiveInt = 8
+    metrics: bool = True
+    metrics_token: SecretStr | None = None
+    trace_content: bool = False
+    log_format: Literal["text", "json"] = "text"

@@ -85,6 +85,14 @@ class Store:
         """Close all connections."""
         await self._database.close()
 
+    async def check(self) -> None:
+        """Look whether the database answers.
+
+        Raises:
+            StoreError: It does not.
+        """
+        await self._read(select(1))
+
     async def commit(self, writes: Sequence[TaskWrite]) -> None:
         """Keep a batch of writes in one transaction; when this returns they are durable.
 

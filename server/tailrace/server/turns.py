@@ -19,6 +19,7 @@ from tailrace.server.handlers import Handler, Item, Turn, closing
 from tailrace.server.limits import size_of
 from tailrace.server.live import LiveTask, Reply, ends_turn
 from tailrace.server.messages import open_call_ids, results_in_artifacts, said_in_artifacts, whole_rounds
+from tailrace.server.observability import NO_OBSERVER, Observer, TurnWatch
 from tailrace.server.store import PushConfig, Store, TaskWrite
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
@@ -48,6 +49,7 @@ class TurnRunner:
         max_history: How many messages of a conversation a turn is given at most.
         max_seconds: How long a turn may take; waiting for other turns of the conversation does not count.
         max_event_bytes: How large an update may be; 0 for any size.
+        observer: Told of turns.
 
     Attributes:
         stopping: The server stops: a task that only waits sends its readers home.
@@ -65,7 +67,9 @@ class TurnRunner:
         max_history: int,
         max_seconds: float = math.inf,
         max_event_bytes: int = 0,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
+        self._observer = observer
         self._max_seconds = max_seconds
         self._max_event = max_event_bytes
         # Characters of a text that is surely small enough: UTF-8 has four bytes for one at most.
@@ -99,7 +103,8 @@ class TurnRunner:
         try:
             while more:
                 async with AsyncExitStack() as context:
-                    await self._run_turn(live, reply, context)
+                    with self._observer.turn(live) as watch:
+                        await self._run_turn(live, reply, context, watch)
                     more = bool(live.waiting)
                     if more:
                         live.begin_turn()  # whoever cancels from here on means the next turn
@@ -112,7 +117,9 @@ class TurnRunner:
             live.running = False
             raise
 
-    async def _run_turn(self, live: LiveTask, reply: Reply | None, context: AsyncExitStack) -> None:
+    async def _run_turn(
+        self, live: LiveTask, reply: Reply | None, context: AsyncExitStack, watch: TurnWatch
+    ) -> None:
         """One turn from its first update to its last, all in one task: a handler may hold cancel scopes open."""
         ending = StatusUpdate(TaskState.COMPLETED)
         try:
@@ -123,22 +130,29 @@ class TurnRunner:
                 async with closing(self._handler.run(turn)) as updates:
                     ending = await self._drive(live, updates, reply) or ending
             if live.scope.cancel_called and live.ending is None:
+                watch.failed(TimeoutError())
                 ending = failed_because(
                     f"the answer took longer than the {self._max_seconds:g} seconds it may"
                 )
         except TailraceError as error:
+            watch.failed(error)
             ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)))
-        except anyio.get_cancelled_exc_class():
+        except anyio.get_cancelled_exc_class() as error:
             if anyio.current_effective_deadline() == -math.inf:
                 raise  # the whole engine is cancelled
+            watch.failed(error)
             # Something that the handler awaited was cancelled. Let out, it would cancel all turns of the engine.
             logger.exception("the handler of task %s let a cancellation out", live.record.id)
             ending = failed_because(_HANDLER_FAILED)
-        except Exception:
+        except Exception as error:
+            watch.failed(error)
             logger.exception("the handler of task %s failed", live.record.id)
             ending = failed_because(_HANDLER_FAILED)
         if reply is None or reply.message is None:
-            self._end_turn(live, live.ending or ending)
+            watch.ending = live.ending or ending
+            self._end_turn(live, watch.ending)
+        else:
+            watch.direct = True
         if reply is not None:
             reply.ready.set()
 

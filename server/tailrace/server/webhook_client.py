@@ -18,6 +18,7 @@ import aiohttp
 import anyio
 from yarl import URL
 
+from tailrace.server.observability import NO_OBSERVER, Observer
 from tailrace.server.webhooks import ForbiddenAddress, WebhookGuard
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
@@ -57,6 +58,7 @@ class WebhookClient:
         attempts: How often a notification is tried before it is given up.
         first_pause: Seconds before the second try; doubled for each further one, and shortened at random by up to half.
         longest_pause: The bound of that.
+        observer: Told of notifications.
 
     Attributes:
         guard: As given.
@@ -70,7 +72,9 @@ class WebhookClient:
         attempts: int = 8,
         first_pause: float = 0.5,
         longest_pause: float = 30.0,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
+        self._observer = observer
         self.guard = guard
         self._timeout = timeout
         self._attempts = attempts
@@ -142,7 +146,9 @@ class WebhookClient:
         for attempt in range(1, attempts + 1):
             failure = await self._post(config.url, body, headers)
             if failure is None:
+                self._observer.webhook_told(taken=True)
                 return True
+            self._observer.webhook_tried()
             if attempt == attempts or not failure.may_pass:
                 logger.warning(
                     "webhook %r of task %s (%s): event %s is given up after try %d of %d: %s",
@@ -154,6 +160,7 @@ class WebhookClient:
                     attempts,
                     failure.reason,
                 )
+                self._observer.webhook_told(taken=False)
                 break
             await self.pause(self._pause_after(attempt, failure.retry_after))
         return False

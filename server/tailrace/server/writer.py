@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 import anyio
 
+from tailrace.server.observability import NO_OBSERVER, Observer
 from tailrace.server.store import Store, TasksRefused, TaskWrite
 from tailrace.streaming.task import Event
 from tailrace.wrappers import StoreError
@@ -31,6 +33,10 @@ class GroupWriter:
             are given up and their owners told.
         drop_interval: Seconds between two looks for what is kept no longer.
         drop_pause: Seconds between two small transactions that drop some of it.
+        observer: Told of transactions.
+
+    Attributes:
+        trouble: Why the last transaction was not kept; None when it was.
     """
 
     def __init__(
@@ -41,7 +47,11 @@ class GroupWriter:
         retry_delays: Sequence[float] = (0.05, 0.25, 1.0),
         drop_interval: float = 60.0,
         drop_pause: float = 0.02,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
+        self.trouble: StoreError | None = None
+        self._observer = observer
+        self._oldest = 0.0  # when the first of those that wait was handed over
         self._store = store
         self._max_waiting = max_waiting
         self._retry_delays = retry_delays
@@ -64,9 +74,16 @@ class GroupWriter:
         if self._closed:
             outcome(write.events, StoreError("the store is closed"))
             return
+        if not self._waiting:
+            self._oldest = perf_counter()
         self._waiting.append((write, outcome))
         self._count += len(write.events)
         self._wake()
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait to be written."""
+        return self._count
 
     async def room(self) -> None:
         """Wait while too much is waiting to be written; returns at once otherwise."""
@@ -127,7 +144,8 @@ class GroupWriter:
 
     async def _write_waiting(self) -> None:
         batch, self._waiting = self._waiting, []
-        self._count = 0
+        events, self._count = self._count, 0
+        oldest = self._oldest
         if self._less is not None:
             self._less.set()
             self._less = None
@@ -136,6 +154,8 @@ class GroupWriter:
             for each in batch:
                 self._tell([each], error.tasks.get(each[0].task_id))
             return
+        if error is None:
+            self._observer.committed(events, perf_counter() - oldest)
         if error is None or error.temporary:
             self._tell(batch, error)
             return
@@ -158,8 +178,12 @@ class GroupWriter:
         for delay in (*self._retry_delays, None):
             try:
                 await self._store.commit(writes)
+                self.trouble = None
                 return None
             except StoreError as error:
+                self._observer.commit_failed()
+                if error.temporary:
+                    self.trouble = error
                 if self._hurried and error.temporary:
                     self._failed = error
                 if delay is None or self._hurried or not error.temporary:

@@ -32,6 +32,8 @@ from tailrace.server.bindings.grpc_v1_0 import Grpc10
 from tailrace.server.bindings.grpc_version import MAX_MESSAGE, GrpcVersion, clipped
 from tailrace.server.bindings.http import as_a2a_error, major_minor, parse_cursor, parse_extensions
 from tailrace.server.card import build_card
+from tailrace.server.observability import NO_OBSERVER, Observer
+from tailrace.server.observability.requests import observe_call
 from tailrace.server.operations import Caller, Operations
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.dialect import Operation
@@ -65,6 +67,7 @@ class GrpcBinding:
         authenticator: Says who asks.
         version: The version that is spoken.
         public_card: Gives the card that is answered where there is no extended one; None to refuse.
+        observer: Told of calls that are refused.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class GrpcBinding:
         version: GrpcVersion,
         *,
         public_card: Callable[[], AgentCard] | None = None,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
+        self._observer = observer
         self._operations = operations
         self._settings = settings
         self._authenticator = authenticator
@@ -170,6 +175,7 @@ class GrpcBinding:
             A2AError: The version is not spoken, or the request is none.
         """
         metadata = _metadata(context)
+        observe_call(self._observer, metadata)
         identity = await self._authenticator.authenticate(Credentials(metadata))
         asked_version, spoken = major_minor(metadata.get("a2a-version", "")), self._version.version
         if asked_version and asked_version not in self._version.accepts:
@@ -210,19 +216,33 @@ class GrpcServer:
         operations: As for `GrpcBinding`.
         settings: As for `GrpcBinding`; ``host`` and ``grpc_port`` say where it listens.
         authenticator: As for `GrpcBinding`.
+        observer: As for `GrpcBinding`.
 
     Attributes:
         port: The port that it listens on; None while it does not.
     """
 
-    def __init__(self, operations: Operations, settings: Settings, authenticator: Authenticator) -> None:
+    def __init__(
+        self,
+        operations: Operations,
+        settings: Settings,
+        authenticator: Authenticator,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
         self.port: int | None = None
         self._operations = operations
         self._settings = settings
         self._authenticator = authenticator
         self._bindings = (
-            GrpcBinding(operations, settings, authenticator, Grpc10()),
-            GrpcBinding(operations, settings, authenticator, Grpc03(), public_card=self._public_card),
+            GrpcBinding(operations, settings, authenticator, Grpc10(), observer=observer),
+            GrpcBinding(
+                operations,
+                settings,
+                authenticator,
+                Grpc03(),
+                public_card=self._public_card,
+                observer=observer,
+            ),
         )
 
     @asynccontextmanager

@@ -9,6 +9,7 @@ from fastapi import Request, Response
 
 from tailrace.server.auth import AuthError, Credentials
 from tailrace.server.limits import LimitError, RequestTooLargeError
+from tailrace.server.observability.observer import OBSERVER
 from tailrace.streaming.a2a.errors import A2AError, InternalError, InvalidParamsError
 from tailrace.wrappers import ProtocolError, StoreError
 
@@ -186,7 +187,8 @@ def extension_headers(request: Request, activated: tuple[str, ...]) -> dict[str,
 
 
 def as_a2a_error(error: Exception) -> A2AError:
-    """The protocol's error for whatever a request has come to; what is our fault is logged."""
+    """The protocol's error for whatever a request has come to; it is counted, and what is our fault is logged."""
+    OBSERVER.get().refused(error)
     if isinstance(error, A2AError):
         return error
     if isinstance(error, ProtocolError):

@@ -4,22 +4,26 @@ import ctypes
 import gc
 import logging
 import math
+import os
 import signal
 import socket
 import sys
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from ipaddress import ip_address
 from types import FrameType
 from typing import Annotated, Any, cast
 
 import typer
 import uvicorn
+from opentelemetry import trace
 from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.server.app import create_app
 from tailrace.server.cli.workers import run_workers
+from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings
 from tailrace.server.shutdown import SIGNALS
 from tailrace.wrappers import ConfigurationError, TailraceError
@@ -99,6 +103,7 @@ def serve(
         tools=tools,
     )
     _refuse_open_doors(settings)
+    _export_spans()
     app = create_app(settings)  # also where others serve it: what is wrong with the settings is said once
     if settings.workers == 1:
         run_app(app, settings)
@@ -136,6 +141,21 @@ def _refuse_open_doors(settings: Settings) -> None:
             f"{settings.host} can be reached by others: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWKS_URL to say "
             "who is let in, or --allow-anonymous to let everybody in"
         )
+
+
+def _export_spans() -> None:
+    """Have what is observed sent where OpenTelemetry's variables say, unless whoever started us has seen to that."""
+    asked = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get(
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+    )
+    if not asked or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return
+    if find_spec("opentelemetry.exporter.otlp.proto.http") is None:
+        raise ConfigurationError(
+            "OTEL_EXPORTER_OTLP_ENDPOINT: sending spans needs more packages: pip install 'tailrace[otel]'"
+        )
+    os.environ.setdefault("OTEL_SERVICE_NAME", "tailrace")
+    os.environ.setdefault("FASTAPI_OTEL_AUTO_CONFIGURE", "true")  # FastAPI does it when the server starts
 
 
 def _is_loopback(host: str) -> bool:
@@ -181,6 +201,7 @@ def run_app(app: Any, settings: Settings, listener: socket.socket | None = None)
         start,
         host=settings.host,
         port=settings.port,
+        log_config=log_config(settings.log_format),
         log_level="warning",  # until the application has started
         access_log=False,
         ws="none",

@@ -34,6 +34,7 @@ from tailrace.streaming.a2a.models import (
 )
 from tailrace.streaming.extension import extension_facts
 from tailrace.wrappers import UpstreamError, UpstreamFault
+from tailrace.wrappers.model import REQUEST_HEADERS
 from tailrace.wrappers.wire import MAX_EVENT_BYTES, SSEDecoder
 
 _KINDS: Mapping[str, type[RemoteEvent]] = {
@@ -134,7 +135,7 @@ class RemoteCalls:
             return cast("Task", _as_model("task", task))
 
     def _context(self, headers: Mapping[str, str]) -> ClientCallContext:
-        return ClientCallContext(service_parameters={**self._headers, **headers})
+        return ClientCallContext(service_parameters={**REQUEST_HEADERS.get(), **self._headers, **headers})
 
     def _client(self, watch: "_Watch", timeout: httpx.Timeout) -> Client:
         """A client for one call: the connections are those of all of them, the watch is its own."""

@@ -1,0 +1,33 @@
+"""Whose fault an error is, in words that are few enough to be labels."""
+
+from tailrace.server.auth import AuthError
+from tailrace.streaming.a2a.errors import A2AError
+from tailrace.wrappers import ConfigurationError, ProtocolError, StoreError, UpstreamError
+
+PROVIDER, CALLER, SERVER = "provider", "caller", "server"
+
+
+def fault_of(error: BaseException) -> tuple[str, str]:
+    """Whose fault an error is (`PROVIDER`, `CALLER`, `SERVER`), and of what kind it is."""
+    if isinstance(error, UpstreamError):
+        return PROVIDER, str(error.fault)
+    if isinstance(error, AuthError):
+        return CALLER, "AuthError"
+    if isinstance(error, A2AError):
+        return (CALLER if error.http_status < 500 else SERVER), type(error).__name__
+    if isinstance(error, ProtocolError):
+        return CALLER, "ProtocolError"
+    if isinstance(error, StoreError):
+        return SERVER, "StoreError"
+    if isinstance(error, ConfigurationError):
+        return SERVER, "ConfigurationError"
+    if isinstance(error, TimeoutError):
+        return SERVER, "timeout"
+    return SERVER, "internal"
+
+
+def error_type(error: BaseException) -> str:
+    """The ``error.type`` of a span or a metric: a provider's HTTP status where there is one, else the kind."""
+    if isinstance(error, UpstreamError) and error.status is not None:
+        return str(error.status)
+    return fault_of(error)[1]

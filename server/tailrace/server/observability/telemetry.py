@@ -1,0 +1,386 @@
+"""The observer of a server that is watched: spans, metrics, and the ids that its log carries."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextvars import Token
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+import anyio
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import SpanContext, SpanKind, TracerProvider
+from opentelemetry.trace.propagation import set_span_in_context
+
+from tailrace.server.live import LiveTask
+from tailrace.server.observability import content
+from tailrace.server.observability.faults import error_type, fault_of
+from tailrace.server.observability.logs import TASK_IDS
+from tailrace.server.observability.metrics import Metrics
+from tailrace.server.observability.observer import Observer, StreamKind, TurnWatch
+from tailrace.server.observability.tracing import (
+    Tracing,
+    behind,
+    current,
+    current_trace,
+    fail,
+    headers_of,
+    provider_name,
+    request_attributes,
+)
+from tailrace.streaming.extension import extension_facts
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.observing import RUN_OBSERVER, AnswerWatch, CallWatch, RunObserver
+from tailrace.streaming.run import BrokenRunError
+from tailrace.streaming.turn import TurnAccumulator
+from tailrace.streaming.updates import StatusUpdate
+from tailrace.wrappers import ContentPartToolCall, UpstreamError, UpstreamFault
+from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
+from tailrace.wrappers.options import RequestOptions
+
+_FAULTS = frozenset(map(str, UpstreamFault))
+_GIVEN_UP = "cancelled"  # the ``error.type`` of what somebody did not want any more
+
+
+class Telemetry(Observer):
+    """Records what a server does.
+
+    Args:
+        agent: The agent's name; may be set anew before the first turn.
+        agent_version: Its version.
+        provider: Who provides the model; empty where no model is configured.
+        model: The model's name; empty where none is configured.
+        metrics: Counts; None for no metrics.
+        tracer_provider: Records spans; the one that is configured for the process when None.
+        with_content: Put what is said into the spans.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        agent_version: str = "",
+        provider: str = "",
+        model: str = "",
+        metrics: Metrics | None = None,
+        tracer_provider: TracerProvider | None = None,
+        with_content: bool = False,
+    ) -> None:
+        self.agent = agent
+        self.metrics = metrics
+        self.tracing = Tracing(tracer_provider)
+        self.with_content = with_content
+        known = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": provider_name(provider) or "tailrace",
+            "gen_ai.agent.version": agent_version,
+            "gen_ai.request.model": model,
+        }
+        self.attributes = {name: value for name, value in known.items() if value}
+
+    def origin(self) -> SpanContext | None:
+        """The span that is current, which is that of the request."""
+        return current_trace()
+
+    def turn(self, live: LiveTask) -> TurnWatch:
+        """A span, and what the turn comes to."""
+        return _Turn(self, live)
+
+    def committed(self, events: int, lag: float) -> None:
+        """How many at once, and how late."""
+        if self.metrics is not None:
+            self.metrics.lag.add(lag)
+            self.metrics.commit_events.add(events)
+
+    def commit_failed(self) -> None:
+        """One more."""
+        if self.metrics is not None:
+            self.metrics.failed_commits.inc()
+
+    def streaming(self, kind: StreamKind) -> None:
+        """One more."""
+        if self.metrics is not None:
+            self.metrics.streams.labels(kind).inc()
+
+    def refused(self, error: BaseException) -> None:
+        """By whose fault."""
+        if self.metrics is not None:
+            self.metrics.errors.labels(*fault_of(error)).inc()
+
+    def waited(self, seconds: float) -> None:
+        """How long."""
+        if self.metrics is not None:
+            self.metrics.wait_seconds.observe(seconds)
+
+    def webhook_tried(self) -> None:
+        """One more."""
+        if self.metrics is not None:
+            self.metrics.webhook_failures.inc()
+
+    def webhook_told(self, *, taken: bool) -> None:
+        """One more."""
+        if self.metrics is not None:
+            self.metrics.webhook_notifications.labels("taken" if taken else "given_up").inc()
+
+
+class _Turn(TurnWatch, RunObserver):
+    """One turn, and what the agents in it do."""
+
+    def __init__(self, telemetry: Telemetry, live: LiveTask) -> None:
+        self._telemetry = telemetry
+        self._live = live
+        self._error = ""
+        self._input_tokens = self._output_tokens = 0
+        self._resets: AsyncExitStack
+
+    def __enter__(self) -> Self:
+        telemetry, record = self._telemetry, self._live.record
+        waiting = self._live.waiting[0]
+        parent = behind(waiting.origin)
+        attributes = {
+            **telemetry.attributes,
+            "gen_ai.agent.name": telemetry.agent,
+            "gen_ai.conversation.id": record.context_id,
+            "tailrace.task.id": record.id,
+            "tailrace.turn.number": waiting.number,
+        }
+        self.context_id = record.context_id
+        self._span = telemetry.tracing.begin(
+            f"invoke_agent {telemetry.agent}", SpanKind.INTERNAL, attributes, parent
+        )
+        self.context = set_span_in_context(self._span, parent)
+        self._attached = attach(self.context)
+        self._observing: Token[RunObserver] = RUN_OBSERVER.set(self)
+        # Whatever the turn asks for by itself belongs to it: a remote agent goes on with the trace.
+        self._sending = REQUEST_HEADERS.set(headers_of(self.context))
+        self._naming: Token[tuple[str, str]] = TASK_IDS.set((record.id, record.context_id))
+        self._events = record.number
+        self._began = perf_counter()
+        return self
+
+    def failed(self, error: BaseException) -> None:
+        """Count it, unless it was counted where it happened."""
+        self._error = error_type(error)
+        if not isinstance(error, BrokenRunError):
+            self._telemetry.refused(error)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = perf_counter() - self._began
+        TASK_IDS.reset(self._naming)
+        REQUEST_HEADERS.reset(self._sending)
+        RUN_OBSERVER.reset(self._observing)
+        detach(self._attached)
+        outcome, why = self._outcome()
+        span, metrics = self._span, self._telemetry.metrics
+        if span.is_recording():
+            span.set_attribute("tailrace.turn.outcome", outcome)
+            span.set_attribute("tailrace.turn.events", self._live.record.number - self._events)
+            if self._input_tokens or self._output_tokens:
+                span.set_attribute("gen_ai.usage.input_tokens", self._input_tokens)
+                span.set_attribute("gen_ai.usage.output_tokens", self._output_tokens)
+            if why:
+                fail(span, why)
+        span.end()
+        if metrics is not None:
+            metrics.turns.labels(outcome).inc()
+            metrics.turn_seconds.labels(self._telemetry.agent, why).observe(seconds)
+
+    def _outcome(self) -> tuple[str, str]:
+        """How it ended, and the kind of error where it is one."""
+        if self._live.error is not None:
+            return "given_up", "StoreError"
+        if self.direct:
+            return "message", ""
+        if self.ending is None:
+            return "broken_off", _GIVEN_UP
+        state = self.ending.state
+        outcome = state.removeprefix("TASK_STATE_").lower()
+        if state not in (TaskState.FAILED, TaskState.REJECTED):
+            return outcome, ""
+        return outcome, self._error or self._said_error(self.ending) or "agent"
+
+    def _said_error(self, ending: StatusUpdate) -> str:
+        """What a provider did, where the handler says it with the ending and nobody saw it before."""
+        facts = extension_facts(ending.metadata or {}).get("error")
+        kind = facts.get("type") if isinstance(facts, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if kind not in _FAULTS:
+            return ""
+        error = UpstreamError("", fault=UpstreamFault(kind))
+        self._telemetry.refused(error)
+        return str(error.fault)
+
+    def answering(self, model: Model, options: RequestOptions, turn: TurnAccumulator) -> AnswerWatch:
+        """A span, and what the answer comes to."""
+        return _Answer(self._telemetry, self, model, options, turn)
+
+    def calling(self, call: ContentPartToolCall) -> CallWatch:
+        """A span, and how long the tool takes."""
+        return _Call(self._telemetry, call)
+
+    def answered(self, input_tokens: int, output_tokens: int, error: str) -> None:
+        """An answer of the turn is over.
+
+        Args:
+            input_tokens: What it cost.
+            output_tokens: What it cost.
+            error: The kind of error that it ended with; empty for none.
+        """
+        self._input_tokens += input_tokens
+        self._output_tokens += output_tokens
+        self._error = error
+
+
+class _Answer(AnswerWatch):
+    """One answer of a model."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        of: _Turn,
+        model: Model,
+        options: RequestOptions,
+        turn: TurnAccumulator,
+    ) -> None:
+        self._telemetry = telemetry
+        self._of = of
+        self._model = model
+        self._turn = turn
+        self._labels = ("chat", provider_name(model.provider), model.name)
+        attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": self._labels[1],
+            "gen_ai.request.model": model.name,
+            "gen_ai.conversation.id": of.context_id,
+            **request_attributes(options),
+        }
+        self._span = telemetry.tracing.begin(f"chat {model.name}", SpanKind.CLIENT, attributes)
+        self._context: Context = set_span_in_context(self._span)
+        if telemetry.with_content and self._span.is_recording():
+            history = turn.history
+            self._span.set_attribute("gen_ai.input.messages", content.input_messages(history.conversation))
+            if history.system_message:
+                self._span.set_attribute(
+                    "gen_ai.system_instructions", content.instructions(history.system_message)
+                )
+        self._first = 0.0
+        self._began = perf_counter()
+
+    def sent(
+        self, stream: AbstractAsyncContextManager[ChunkBatches]
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
+        """The request, with the trace that it belongs to in its headers."""
+        return self._sent(stream)
+
+    @asynccontextmanager
+    async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> AsyncGenerator[ChunkBatches]:
+        async with AsyncExitStack() as stack:
+            # Only while it is sent: what is current when a generator gives something out is its reader's affair.
+            token = REQUEST_HEADERS.set({**REQUEST_HEADERS.get(), **headers_of(self._context)})
+            try:
+                with current(self._context):
+                    batches = await stack.enter_async_context(stream)
+            finally:
+                REQUEST_HEADERS.reset(token)
+            yield batches
+
+    def first_chunk(self) -> None:
+        """Look at the clock."""
+        self._first = perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        now = perf_counter()
+        turn = self._turn
+        # An answer of which nothing came, and that was given up, is not in the turn: what is there is the one before.
+        response = turn.response if kind is None or self.chunks else None
+        usage = response.usage if response is not None else None
+        upstream = response.error if response is not None else None
+        why = ""
+        if upstream is not None:
+            why = error_type(upstream)
+            self._telemetry.refused(upstream)
+        elif error is not None:
+            given_up = isinstance(error, (GeneratorExit, anyio.get_cancelled_exc_class()))
+            why = _GIVEN_UP if given_up else error_type(error)
+        self._of.answered(
+            usage.input_tokens if usage is not None else 0,
+            usage.output_tokens if usage is not None else 0,
+            why,
+        )
+        self._end_span(why)
+        metrics = self._telemetry.metrics
+        if metrics is None:
+            return
+        metrics.answer_seconds.labels(*self._labels, why).observe(now - self._began)
+        if self._first:
+            metrics.first_chunk_seconds.labels(*self._labels).observe(self._first - self._began)
+            if self.chunks > 1:
+                metrics.chunk_seconds.labels(*self._labels).observe((now - self._first) / (self.chunks - 1))
+        if usage is not None:
+            metrics.tokens.labels(*self._labels, "input").observe(usage.input_tokens)
+            metrics.tokens.labels(*self._labels, "output").observe(usage.output_tokens)
+
+    def _end_span(self, why: str) -> None:
+        span, turn, response = self._span, self._turn, self._turn.response
+        if span.is_recording():
+            if self._first:
+                span.set_attribute("gen_ai.response.time_to_first_chunk", self._first - self._began)
+            if self.chunks and response is not None:
+                span.set_attribute("tailrace.response.chunks", self.chunks)
+                facts = response.metadata
+                for fact, name in (("id", "gen_ai.response.id"), ("model", "gen_ai.response.model")):
+                    if facts.get(fact):
+                        span.set_attribute(name, str(facts[fact]))
+                if turn.finish_reason is not None:
+                    span.set_attribute("gen_ai.response.finish_reasons", [str(turn.finish_reason)])
+                if response.usage is not None:
+                    span.set_attribute("gen_ai.usage.input_tokens", response.usage.input_tokens)
+                    span.set_attribute("gen_ai.usage.output_tokens", response.usage.output_tokens)
+                if self._telemetry.with_content and response.choices:
+                    said = content.output_messages(response.message(), turn.finish_reason)
+                    span.set_attribute("gen_ai.output.messages", said)
+            if why:
+                fail(span, why)
+        span.end()
+
+
+class _Call(CallWatch):
+    """One call of a tool, in a task of its own."""
+
+    def __init__(self, telemetry: Telemetry, call: ContentPartToolCall) -> None:
+        self._telemetry = telemetry
+        self._call = call
+
+    def __enter__(self) -> Self:
+        call = self._call
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.name,
+            "gen_ai.tool.call.id": call.id,
+            "gen_ai.tool.type": "function",
+        }
+        self._span = self._telemetry.tracing.begin(f"execute_tool {call.name}", SpanKind.INTERNAL, attributes)
+        if self._telemetry.with_content and self._span.is_recording():
+            self._span.set_attribute("gen_ai.tool.call.arguments", content.arguments(call))
+        self._attached = attach(set_span_in_context(self._span))
+        self._began = perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = perf_counter() - self._began
+        detach(self._attached)
+        result = self.result
+        why = _GIVEN_UP if result is None else "tool_error" if result.is_error else ""
+        if self._span.is_recording():
+            if result is not None and self._telemetry.with_content:
+                self._span.set_attribute("gen_ai.tool.call.result", content.result(result))
+            if why:
+                fail(self._span, why)
+        self._span.end()
+        if self._telemetry.metrics is not None:
+            self._telemetry.metrics.tool_seconds.labels(self._call.name, why).observe(seconds)

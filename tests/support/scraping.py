@@ -1,0 +1,41 @@
+"""The metrics of a running server, read as Prometheus reads them."""
+
+from typing import Any
+
+import aiohttp
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+
+class Scrape:
+    """All samples of one scrape."""
+
+    def __init__(self, text: str) -> None:
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self.samples = [sample for family in self.families.values() for sample in family.samples]
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of the samples of a name whose labels are these, and any others; 0 where there is none."""
+        return sum(
+            sample.value
+            for sample in self.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all samples."""
+        return {sample.name for sample in self.samples}
+
+
+async def scrape(url: str, headers: dict[str, str] | None = None) -> Scrape:
+    """Ask a server for its metrics."""
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics", headers=headers) as response:
+        assert response.status == 200, await response.text()
+        return Scrape(await response.text())
+
+
+def openmetrics_names(text: str) -> set[str]:
+    """The names of the families of metrics in a text of the OpenMetrics form, which has to be a right one."""
+    known: Any = openmetrics  # the module says nothing of its types
+    return {family.name for family in known.text_string_to_metric_families(text)}
