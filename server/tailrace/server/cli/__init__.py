@@ -1,4 +1,4 @@
-"""The command line: ``tailrace serve``, ``convert``, ``ask``, ``demo`` and ``providers``.
+"""The command line: ``tailrace serve``, ``convert``, ``ask``, ``demo``, ``doctor`` and ``providers``.
 
 What goes wrong is said in one line on stderr. Exit status 2: the input or the settings cannot be used.
 """
@@ -16,18 +16,24 @@ _COMMANDS = {
     "serve": "serve",
     "convert": "convert",
     "ask": "ask",
+    "doctor": "doctor",
     "providers": "list_providers",
 }
 """Each is a module here; the function in it that does it."""
 
 
-def create_cli(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
-    """The command line with these commands; only their modules are imported: a server needs nothing that draws."""
+def create_cli(names: Iterable[str] = tuple(_COMMANDS), *, completion: bool = True) -> typer.Typer:
+    """The command line with these commands; only their modules are imported: a server needs nothing that draws.
+
+    Args:
+        names: Of the commands.
+        completion: Take the options that install the shell's completion, too.
+    """
     app = typer.Typer(
         name="tailrace",
         help="The stream of any LLM API in, an A2A agent out.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completion,
         pretty_exceptions_enable=False,
     )
     app.callback()(_tailrace)  # so that a command is named even where there is only one
@@ -40,7 +46,7 @@ def main() -> None:
     """Run the command line; the entry point of the ``tailrace`` program."""
     named = [name for name in sys.argv[1:2] if name in _COMMANDS]
     try:
-        create_cli(named or _COMMANDS)()
+        create_cli(named or _COMMANDS, completion=not named)()
     except TailraceError as error:
         print(f"tailrace: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)

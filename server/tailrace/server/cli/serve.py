@@ -134,13 +134,18 @@ def _work(settings: Settings, listener: socket.socket) -> None:
 
 def _refuse_open_doors(settings: Settings) -> None:
     """Whoever reaches a server without authentication can use it and read its tasks: only this machine may."""
-    if settings.caller_keys or settings.caller_jwks_url or settings.allow_anonymous:
-        return
-    if not _is_loopback(settings.host):
+    if is_open_to_others(settings):
         raise ConfigurationError(
             f"{settings.host} can be reached by others: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWKS_URL to say "
             "who is let in, or --allow-anonymous to let everybody in"
         )
+
+
+def is_open_to_others(settings: Settings) -> bool:
+    """Whether others can reach the server and nobody has said that they may."""
+    if settings.caller_keys or settings.caller_jwks_url or settings.allow_anonymous:
+        return False
+    return not _is_loopback(settings.host)
 
 
 def _export_spans() -> None:

@@ -1,0 +1,388 @@
+"""``tailrace doctor``: whether a server could run here with the settings as they are, and what to do where it could not.
+
+Nothing is changed: no store is made or brought up to date. The model is asked one short question, unless that is not wanted.
+"""
+
+import json
+import os
+import platform
+import shutil
+import socket
+import sqlite3
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, aclosing, closing
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import anyio
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from tailrace.server.app import create_model
+from tailrace.server.cli.serve import is_open_to_others, read_settings
+from tailrace.server.cli.transcript import for_terminal
+from tailrace.server.client import AgentClient
+from tailrace.server.settings import Settings
+from tailrace.server.stores.database import parse_url
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.wrappers import ContentPartText, History, Message, Role, TailraceError, UpstreamError
+from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.providers import find_provider
+
+WELL, ILL = 0, 1
+
+Verdict = Literal["ok", "warning", "problem"]
+_SIGNS = {"ok": ("ok  ", "green"), "warning": ("look", "yellow"), "problem": ("FAIL", "red bold")}
+
+_ANSWER_SECONDS = 60.0  # that the model has for its answer
+_CONNECT_SECONDS = 5.0
+_LITTLE_SPACE = 200 * 1024 * 1024  # bytes on the store's disk
+_QUESTION = "Count from one to ten in words."
+
+# What may be installed besides, and what it is good for.
+_EXTRAS = {
+    "sdk": ("a2a", "--agent, the official SDK"),
+    "grpc": ("grpc", "gRPC"),
+    "mcp": ("mcp", "tools of MCP servers"),
+    "postgres": ("asyncpg", "a store on PostgreSQL"),
+    "otel": ("opentelemetry.exporter", "sending spans"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of looking at one thing.
+
+    Attributes:
+        name: The thing.
+        verdict: How it is.
+        says: What was found, in one line.
+        advice: What to do; empty where nothing is to be done.
+    """
+
+    name: str
+    verdict: Verdict
+    says: str
+    advice: str = ""
+
+
+def doctor(
+    model: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_MODEL]")] = None,
+    agent: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_AGENT]")] = None,
+    base_url: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_BASE_URL]")] = None,
+    host: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_HOST]")] = None,
+    port: Annotated[int | None, typer.Option(help="As for serve. [TAILRACE_PORT]")] = None,
+    store: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_STORE]")] = None,
+    ask: Annotated[
+        bool, typer.Option("--ask/--no-ask", help="Ask the model a short question, which costs a few tokens.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON lines.")] = False,
+) -> None:
+    """Check whether a server can run here: versions, settings, key, model, store, ports; with advice.
+
+    Exit status: 0 it can, 1 something has to be mended, 2 the settings cannot be used.
+    """
+    settings = read_settings(model=model, agent=agent, base_url=base_url, host=host, port=port, store=store)
+    console = Console(highlight=False, soft_wrap=True)
+
+    async def examine() -> int:
+        status = WELL
+        async with aclosing(findings(settings, ask=ask)) as found:
+            async for finding in found:
+                if as_json:
+                    print(json.dumps(asdict(finding)), flush=True)  # noqa: T201
+                else:
+                    _show(console, finding)
+                if finding.verdict == "problem":
+                    status = ILL
+        return status
+
+    raise typer.Exit(anyio.run(examine))
+
+
+def _show(console: Console, finding: Finding) -> None:
+    sign, style = _SIGNS[finding.verdict]
+    line = (
+        Text(sign, style).append(f" {finding.name}: ", "bold").append(for_terminal(finding.says), "default")
+    )
+    console.print(line)
+    if finding.advice:
+        console.print(Text(f"     → {for_terminal(finding.advice)}", "default"))
+
+
+async def findings(settings: Settings, *, ask: bool = True) -> AsyncGenerator[Finding]:
+    """Look at everything, one after the other.
+
+    Args:
+        settings: Of the server that is to run.
+        ask: Ask the model, or the agent, too.
+    """
+    for look in (_versions, _access, _store_file, _ports):
+        for finding in look(settings):
+            yield finding
+    for finding in await _database(settings):
+        yield finding
+    for finding in await _broker(settings):
+        yield finding
+    if settings.agent:
+        yield await _remote_agent(settings.agent)
+        return
+    known = _model_named(settings)
+    yield known
+    if known.verdict != "problem" and ask:
+        yield await _upstream(settings)
+
+
+# --- what is here -----------------------------------------------------------------------------------------------
+
+
+def _versions(_settings: Settings) -> Generator[Finding]:
+    says = f"tailrace {version('tailrace')}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield Finding("versions", "ok", says)
+    there = [name for name, (module, _) in _EXTRAS.items() if _is_installed(module)]
+    missing = [f"{name} ({use})" for name, (_, use) in _EXTRAS.items() if name not in there]
+    if missing:
+        yield Finding(
+            "extras", "ok", f"installed: {', '.join(there) or 'none'}; not installed: {', '.join(missing)}"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _access(settings: Settings) -> Generator[Finding]:
+    if is_open_to_others(settings):
+        yield Finding(
+            "access",
+            "problem",
+            f"{settings.host} can be reached by others, and nobody has to say who asks",
+            "set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWKS_URL, or --allow-anonymous to let everybody in",
+        )
+    elif settings.caller_keys or settings.caller_jwks_url:
+        yield Finding("access", "ok", "callers have to say who they are")
+    elif settings.allow_anonymous:
+        yield Finding(
+            "access", "warning", "everybody may use the agent", "leave TAILRACE_ALLOW_ANONYMOUS out"
+        )
+    else:
+        yield Finding("access", "ok", f"only this machine reaches {settings.host}")
+
+
+def _ports(settings: Settings) -> Generator[Finding]:
+    wanted = {"port": ("TAILRACE_PORT", settings.port)}
+    if settings.grpc_port is not None:
+        wanted["gRPC port"] = ("TAILRACE_GRPC_PORT", settings.grpc_port)
+        if not _is_installed("grpc"):
+            yield Finding("gRPC", "problem", "its packages are missing", "pip install 'tailrace[grpc]'")
+    for name, (variable, port) in wanted.items():
+        try:
+            family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+            with socket.create_server((settings.host, port), family=family) as listener:
+                yield Finding(name, "ok", f"{settings.host}:{listener.getsockname()[1]} is free")
+        except OSError as error:
+            advice = f"end what listens there (perhaps a server that runs already), or set {variable}"
+            yield Finding(
+                name, "problem", f"{settings.host}:{port} cannot be had: {error.strerror or error}", advice
+            )
+
+
+# --- the store --------------------------------------------------------------------------------------------------
+
+
+def _store_file(settings: Settings) -> Generator[Finding]:
+    url = parse_url(settings.store)
+    if url.get_backend_name() != "sqlite":
+        return
+    if not url.database or url.database == ":memory:":
+        yield Finding(
+            "store", "warning", "in memory: a restart loses everything", "set TAILRACE_STORE=sqlite:///FILE"
+        )
+        return
+    path = Path(url.database).absolute()
+    folder = next(each for each in path.parents if each.exists())
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        yield Finding(
+            "store",
+            "problem",
+            f"{path} cannot be written",
+            "give this user the right to, or set TAILRACE_STORE",
+        )
+        return
+    free = shutil.disk_usage(folder).free
+    if free < _LITTLE_SPACE:
+        yield Finding(
+            "disk",
+            "warning",
+            f"{free // 2**20} MiB are free in {folder}",
+            "a full disk fails every task: make room",
+        )
+    if not path.exists():
+        yield Finding("store", "ok", f"{path} will be made at the first start")
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2)) as database:
+            [tasks] = database.execute("SELECT count(*) FROM tasks").fetchone()
+        yield Finding("store", "ok", f"{path}: {tasks:,} tasks, {path.stat().st_size // 2**10:,} KiB")
+    except sqlite3.Error as error:
+        if "locked" in str(error):
+            advice = "a server that runs has it, and another needs a store of its own"
+            yield Finding("store", "warning", f"{path} is in use", advice)
+        else:
+            advice = "restore it from a backup, or choose another file with TAILRACE_STORE"
+            yield Finding("store", "problem", f"{path} cannot be read: {error}", advice)
+
+
+async def _database(settings: Settings) -> list[Finding]:
+    """Whether a PostgreSQL answers."""
+    url = parse_url(settings.store)
+    if url.get_backend_name() != "postgresql":
+        return []
+    if not _is_installed("asyncpg"):
+        return [
+            Finding("store", "problem", "PostgreSQL's driver is missing", "pip install 'tailrace[postgres]'")
+        ]
+    import asyncpg  # an extra
+
+    where = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
+    try:
+        connection = await asyncpg.connect(
+            url.set(drivername="postgresql").render_as_string(hide_password=False), timeout=_CONNECT_SECONDS
+        )
+        try:
+            found = str(await connection.fetchval("SHOW server_version"))
+        finally:
+            await connection.close()
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        advice = "check that it runs, and host, port, name and password in TAILRACE_STORE"
+        return [
+            Finding(
+                "store",
+                "problem",
+                f"PostgreSQL at {where} cannot be used: {error or type(error).__name__}",
+                advice,
+            )
+        ]
+    return [Finding("store", "ok", f"PostgreSQL {found} at {where}")]
+
+
+async def _broker(settings: Settings) -> list[Finding]:
+    """Whether a Redis or Valkey answers, where several workers are to share events through one."""
+    address = getattr(settings, "events", None)
+    if not address:
+        return []
+    parts = urlsplit(str(address))
+    where = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+    if not _is_installed("redis"):
+        return [Finding("broker", "problem", "its client is missing", "pip install 'tailrace[redis]'")]
+    import redis.asyncio  # an extra
+
+    try:
+        with anyio.fail_after(_CONNECT_SECONDS):
+            async with redis.asyncio.from_url(str(address)) as client:  # pyright: ignore[reportUnknownMemberType]
+                await client.ping()  # pyright: ignore[reportUnknownMemberType, reportGeneralTypeIssues]
+    except (OSError, TimeoutError, redis.RedisError) as error:
+        advice = "check that it runs, and host, port and password in TAILRACE_EVENTS"
+        return [
+            Finding("broker", "problem", f"{where} cannot be used: {error or type(error).__name__}", advice)
+        ]
+    return [Finding("broker", "ok", f"{where} answers")]
+
+
+# --- who answers ------------------------------------------------------------------------------------------------
+
+
+def _model_named(settings: Settings) -> Finding:
+    if not settings.model:
+        return Finding(
+            "model",
+            "problem",
+            "none is named",
+            "give --model PROVIDER:MODEL; `tailrace providers` lists who there is",
+        )
+    try:
+        provider = find_provider(settings.model.partition(":")[0])
+        create_model(settings)
+    except TailraceError as error:
+        return Finding("model", "problem", str(error), "`tailrace providers` shows names and keys")
+    key = next((name for name in provider.key_variables if os.environ.get(name)), "")
+    source = "TAILRACE_API_KEY" if settings.api_key else key
+    says = f"{settings.model}, {f'with the key in {source}' if source else 'without a key'}"
+    return Finding("model", "ok", says)
+
+
+async def _upstream(settings: Settings) -> Finding:
+    """Whether the model answers, and as a stream."""
+    question = Message(role=Role.USER, content=(ContentPartText(text=_QUESTION),))
+    began, first, reads, folded = time.monotonic(), 0.0, 0, Accumulator()
+    try:
+        async with AsyncExitStack() as stack:
+            model = create_model(settings)
+            stack.push_async_callback(model.aclose)
+            with anyio.fail_after(_ANSWER_SECONDS):
+                batches = await stack.enter_async_context(
+                    model.stream(History(conversation=(question,)), RequestOptions())
+                )
+                async for batch in batches:
+                    first, reads = first or time.monotonic(), reads + 1
+                    for chunk in batch:
+                        folded.add(chunk)
+        folded.close()
+        if folded.error is not None:
+            raise folded.error
+    except TimeoutError:
+        return Finding(
+            "upstream",
+            "problem",
+            f"no whole answer in {_ANSWER_SECONDS:g} s",
+            "try a smaller model, or later",
+        )
+    except TailraceError as error:
+        return Finding("upstream", "problem", str(error), _advice_for(error))
+    seconds = time.monotonic() - began
+    says = f"answers, the first chunk after {first - began:.2f} s, all after {seconds:.2f} s"
+    if reads == 1 and seconds > 1:
+        return Finding(
+            "upstream",
+            "warning",
+            f"{says}; but all at once",
+            "something between holds the stream back: switch buffering off in the proxy (nginx: proxy_buffering off)",
+        )
+    return Finding("upstream", "ok", says)
+
+
+def _advice_for(error: TailraceError) -> str:
+    if not isinstance(error, UpstreamError):
+        return "mend the setting that is named"
+    by_status: dict[int, str] = {
+        401: "the key is wrong or has expired: set another",
+        403: "the key may not use this model: choose another, or another key",
+        404: "there is no such model, or the base URL is wrong (most end in /v1)",
+        429: "too many requests, or no credit is left: look at the provider's account",
+    }
+    if error.status in by_status:
+        return by_status[error.status]
+    if error.status is not None and error.status >= 500:
+        return "the provider has trouble: try later, or look at its status page"
+    return "check the base URL (TAILRACE_BASE_URL), the network and a proxy (HTTPS_PROXY)"
+
+
+async def _remote_agent(address: str) -> Finding:
+    try:
+        async with AgentClient(address, connect_timeout=_CONNECT_SECONDS) as client:
+            with anyio.fail_after(_CONNECT_SECONDS * 2):
+                agent = await client.agent()
+    except (TailraceError, TimeoutError) as error:
+        return Finding(
+            "agent", "problem", str(error) or "it does not answer", "check its address, and that it runs"
+        )
+    return Finding("agent", "ok", f"{address} has a card; it is asked at {agent.endpoint}")
