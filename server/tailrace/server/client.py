@@ -39,7 +39,7 @@ from tailrace.streaming.a2a.errors import (
     VersionNotSupportedError,
 )
 from tailrace.streaming.a2a.models import A2AModel, Message, Part, Role, StreamResponse, Task
-from tailrace.streaming.a2a.requests import SendMessageResponse
+from tailrace.streaming.a2a.requests import Conversation, SendMessageResponse
 from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError, UpstreamFault
@@ -158,7 +158,7 @@ class AgentClient:
             self._agent = read_card(body, self._card_url)
         return self._agent
 
-    async def stream(
+    def stream(
         self, prompt: str | Message, *, context_id: str = "", task_id: str = ""
     ) -> AsyncGenerator[StreamEvent]:
         """Send a message and follow the task until it is over or waits for its caller.
@@ -180,9 +180,39 @@ class AgentClient:
             ConfigurationError: As `agent`.
         """
         message = _as_message(prompt, context_id, task_id)
-        method = "SendStreamingMessage"
-        params: dict[str, Any] = {"message": message.to_dict()}
+        return self._follow("SendStreamingMessage", {"message": message.to_dict()}, _Position())
+
+    def follow(self, task_id: str, *, after: str = "") -> AsyncGenerator[StreamEvent]:
+        """Follow a task that was begun before, as `stream` does; one that is over is given as it stands.
+
+        Args:
+            task_id: The task.
+            after: The id of the last event that was received, to go on behind it; empty for the task as it stands, and
+                what follows.
+
+        Raises:
+            A2AError: The agent refuses; `TaskNotFoundError` when it has no such task.
+            UpstreamError: As `stream`.
+            ConfigurationError: As `agent`.
+        """
         position = _Position()
+        position.task_id, position.last_id = task_id, after
+        return self._follow("SubscribeToTask", {"id": task_id}, position)
+
+    async def conversation(self, context_id: str) -> tuple[Message, ...]:
+        """What was said in a conversation, oldest first: an operation of our extension.
+
+        Raises:
+            MethodNotFoundError: The agent does not know the extension.
+            A2AError: The agent refuses.
+            UpstreamError: As `stream`.
+            ConfigurationError: As `agent`.
+        """
+        return _model(Conversation, await self._call("GetConversation", {"contextId": context_id})).messages
+
+    async def _follow(
+        self, method: str, params: dict[str, Any], position: "_Position"
+    ) -> AsyncGenerator[StreamEvent]:
         tries = 0
         while True:
             try:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import anyio
 import pytest
@@ -15,7 +16,9 @@ from support.proxy import CuttingProxy
 from support.serving import serving
 from support.upstream import Cut, Head, Received, ScriptedUpstream, Step, json_answer, sse
 from tailrace.server import DirectHandler, Settings, Turn, create_app
-from tailrace.server.cli.ask import Screen, ask, ask_agent
+from tailrace.server.cli.ask import ask, ask_agent
+from tailrace.server.cli.screen import Screen
+from tailrace.server.client import AgentClient
 from tailrace.streaming.a2a import Artifact, Message, Part, TaskNotFoundError, TaskState
 from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.task import agent_message
@@ -291,3 +294,74 @@ async def test_ctrl_c_cancels_the_task():
             notes = b"".join([data async for data in process.stderr]).decode()
     assert "canceled · task " in notes
     assert "Traceback" not in notes
+
+
+# --- going on ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_that_was_begun_before_is_followed_to_its_end_and_shown_whole() -> None:
+    go_on = anyio.Event()
+
+    async def slowly(turn: Turn) -> AsyncIterator[Update | Message]:
+        yield answer("Hel", last=False)
+        await go_on.wait()
+        yield TextDelta("text", "lo")
+
+    shown = Shown()
+    async with serving(create_app(STORE, handler=slowly)) as url, AgentClient(url) as client:
+        stream = client.stream("?", context_id="c")
+        task = (await anext(stream)).response.task
+        assert task is not None
+        await stream.aclose()  # the terminal is closed
+        async with anyio.create_task_group() as group:
+
+            async def resume() -> None:
+                assert await ask_agent(url, "", shown.screen, resume=task.id) == 0
+
+            group.start_soon(resume)
+            go_on.set()
+        assert shown.out.getvalue() == "Hello\n"
+        again = Shown()
+        assert await ask_agent(url, "", again.screen, resume=task.id) == 0
+        assert again.out.getvalue() == "Hello\n"
+        with pytest.raises(TaskNotFoundError):
+            await ask_agent(url, "", again.screen, resume="nothing")
+
+
+async def test_what_was_said_before_is_shown_and_gone_on_with() -> None:
+    async def repeat(turn: Turn) -> AsyncIterator[Update | Message]:
+        yield answer(f"You said {turn.message.parts[0].text}.")
+
+    first, second, third = Shown(), Shown(), Shown()
+    async with serving(create_app(STORE, handler=repeat)) as url:
+        await ask_agent(url, "one", first.screen, context_id="c")
+        await ask_agent(url, "", second.screen, context_id="c", history=True)
+        await ask_agent(url, "", third.screen, context_id="unknown", history=True)
+    assert second.notes.getvalue() == "> one\n"
+    assert second.out.getvalue() == "You said one.\n"
+    assert "nothing was said" in third.notes.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"resume": "t"}, "--resume"), ({"history": True}, "--context")],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        ask("http://127.0.0.1:1", "prompt", **options)
+
+
+async def test_whoever_loses_the_agent_is_told_how_to_go_on() -> None:
+    def leaving(request: Received) -> list[Step]:
+        if request.method == "GET" or request.json["method"] == "SendStreamingMessage":
+            return foreign(request)
+        return json_answer({}, 403)
+
+    shown = Shown()
+    async with ScriptedUpstream(leaving) as server:
+        with pytest.raises(UpstreamError):
+            await ask_agent(server.base_url.removesuffix("/v1"), "hello", shown.screen)
+    assert shown.out.getvalue() == "yes\n"
+    notes = shown.notes.getvalue().replace("\n", " ")
+    assert "to go on with the task later: tailrace ask" in notes
+    assert "--resume t" in notes

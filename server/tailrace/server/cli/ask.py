@@ -1,31 +1,29 @@
 """``tailrace ask``: an A2A client in the terminal."""
 
-import json
 import shlex
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import anyio
 import typer
 from rich.console import Console
-from rich.text import Text as Styled
 
+from tailrace.server.cli.screen import MarkdownScreen, Screen
 from tailrace.server.cli.transcript import (
-    ANSWER,
     Item,
     Pace,
-    Remark,
     Status,
     Text,
     Transcript,
-    for_terminal,
     in_words,
+    remarks,
 )
 from tailrace.server.client import AgentClient, StreamEvent
+from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.wrappers import ConfigurationError, TailraceError
 
@@ -35,108 +33,58 @@ _CANCEL_SECONDS = 2.0
 
 def ask(
     url: Annotated[str, typer.Argument(help="Where the agent is, for example http://127.0.0.1:8000")],
-    prompt: Annotated[str, typer.Argument(help="What to ask; - reads it from standard input.")],
+    prompt: Annotated[
+        str, typer.Argument(help="What to ask; - reads it from standard input.", show_default=False)
+    ] = "",
     context: Annotated[str, typer.Option(help="Id of a conversation to go on with.")] = "",
     task: Annotated[str, typer.Option(help="Id of a task to answer, which waits for you.")] = "",
+    resume: Annotated[
+        str, typer.Option(metavar="TASK", help="Follow this task, begun before, instead of asking.")
+    ] = "",
+    history: Annotated[
+        bool, typer.Option("--history", help="Show what was said in the conversation (--context) before.")
+    ] = False,
+    markdown: Annotated[
+        bool | None,
+        typer.Option("--markdown/--plain", help="Draw the answer's Markdown; by itself on a terminal."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON lines.")] = False,
 ) -> None:
     """Ask an A2A agent, and print its answer as it streams.
 
     The answer goes to standard output as it is, everything about it to standard error. A dropped connection is gone
     on with where it broke; Ctrl-C cancels the task. Exit status: 0 completed, 1 failed, canceled or rejected, 2 the
-    agent cannot be asked, 3 the agent waits for an answer, 130 interrupted.
+    agent cannot be asked, 3 the agent waits for an answer, 130 interrupted. On a terminal the answer's Markdown is drawn.
     """
     if prompt == "-":
         prompt = sys.stdin.read()
-    if not prompt.strip():
+    if resume and (prompt or task):
+        raise ConfigurationError("--resume follows a task and asks nothing: leave the prompt and --task out")
+    if history and not context:
+        raise ConfigurationError(
+            "--history needs the conversation: --context ID, as `tailrace ask` printed it"
+        )
+    if not prompt.strip() and not resume and not history:
         raise ConfigurationError("the prompt is empty")
-    screen = Screen(sys.stdout, Console(stderr=True, highlight=False))
-    asking = partial(ask_agent, url, prompt, screen, context_id=context, task_id=task, as_json=as_json)
+    console = Console(stderr=True, highlight=False)
+    drawn = sys.stdout.isatty() if markdown is None else markdown
+    screen = MarkdownScreen(sys.stdout, console) if drawn and not as_json else Screen(sys.stdout, console)
+    asking = partial(
+        ask_agent,
+        url,
+        prompt,
+        screen,
+        context_id=context,
+        task_id=task,
+        resume=resume,
+        history=history,
+        as_json=as_json,
+    )
     try:
         status = anyio.run(_until_interrupted, asking)
     except KeyboardInterrupt:
         status = INTERRUPTED
     raise typer.Exit(status)
-
-
-class Screen:
-    """Where an answer is shown: its text on one stream, unchanged, and everything about it on another.
-
-    Args:
-        out: Takes the text of the answer. On a terminal, control characters are written out.
-        notes: Takes everything else.
-    """
-
-    def __init__(self, out: TextIO, notes: Console) -> None:
-        self._out = out
-        self._notes = notes
-        self._terminal = out.isatty()
-        self._shared = self._terminal and notes.is_terminal  # the two streams meet on one screen
-        self._answer_from = ""  # whose text was written to `out` last
-        self._answer_open = False  # `out` stands in the middle of a line
-        self._notes_open = False  # and so do the notes (or the screen that is shared)
-        self._aside_from = ""  # whose text is being written to the notes
-
-    def show(self, item: Item) -> None:
-        """Print what is new."""
-        if isinstance(item, Text):
-            if item.channel == ANSWER:
-                self.answer(item.text, item.source, again=item.again)
-            else:
-                self._aside(item)
-        elif isinstance(item, Remark):
-            self.note(f"{item.kind}: {item.text}", "cyan")
-        else:
-            self.note(f"{in_words(item.state)}{f': {item.message}' if item.message else ''}", "dim")
-
-    def answer(self, text: str, source: str, *, again: bool = False) -> None:
-        """Print more of the answer."""
-        if again:
-            self.note("the agent has replaced its answer; this is the new one:", "yellow")
-        if self._answer_open and (again or source != self._answer_from):
-            self._out.write("\n")
-            self._notes_open = self._notes_open and not self._shared
-        if self._aside_from:
-            self._end_line()
-        self._out.write(for_terminal(text) if self._terminal else text)
-        self._out.flush()
-        self._answer_from = source
-        self._answer_open = not text.endswith("\n")
-        if self._shared:
-            self._notes_open = self._answer_open
-
-    def json_line(self, value: object) -> None:
-        """Print a JSON value in one line; its escapes are harmless for terminals and line readers."""
-        self._out.write(json.dumps(value, ensure_ascii=True) + "\n")
-        self._out.flush()
-
-    def note(self, text: str, style: str) -> None:
-        """Print something about the answer, on a line of its own."""
-        self._end_line()
-        self._notes.print(Styled(for_terminal(text), style), soft_wrap=True)
-
-    def close(self) -> None:
-        """End the line that the answer stands in."""
-        if self._answer_open and (self._notes_open or not self._shared):
-            self._out.write("\n")
-            self._out.flush()
-            self._notes_open = self._notes_open and not self._shared
-        self._answer_open = False
-
-    def _aside(self, item: Text) -> None:
-        """Text that is not the answer, with a label before it: reasoning, a refusal."""
-        if self._aside_from != item.source or item.again:
-            self._end_line()
-            self._notes.print(Styled(f"{item.channel}: ", "dim bold"), end="")
-            self._aside_from = item.source
-        self._notes.print(Styled(for_terminal(item.text), "dim"), end="", soft_wrap=True)
-        self._notes_open = True
-
-    def _end_line(self) -> None:
-        if self._notes_open:
-            self._notes.print()
-        self._notes_open = False
-        self._aside_from = ""
 
 
 async def _until_interrupted(asking: Callable[[], Awaitable[int]]) -> int:
@@ -170,11 +118,29 @@ async def _until_interrupted(asking: Callable[[], Awaitable[int]]) -> int:
 
 
 async def ask_agent(
-    url: str, prompt: str, screen: Screen, *, context_id: str = "", task_id: str = "", as_json: bool = False
+    url: str,
+    prompt: str,
+    screen: Screen,
+    *,
+    context_id: str = "",
+    task_id: str = "",
+    resume: str = "",
+    history: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Ask, show the answer, and return the exit status.
 
     When it is cancelled, it cancels the task, waiting for that a little while.
+
+    Args:
+        url: The agent.
+        prompt: What to ask; empty where nothing is to be asked.
+        screen: Where the answer is shown.
+        context_id: The conversation.
+        task_id: The task that the prompt answers.
+        resume: A task to follow, instead of asking.
+        history: Show the conversation first.
+        as_json: Show the events as they came.
 
     Raises:
         TailraceError: As `AgentClient.stream`.
@@ -186,16 +152,46 @@ async def ask_agent(
 
     async with AgentClient(url, on_reconnect=lost) as client:
         show = _json_shower(screen) if as_json else _text_shower(screen, transcript, pace)
+        if history:
+            _show_history(await client.conversation(context_id), screen, as_json=as_json)
+            if not prompt and not resume:
+                screen.close()
+                return COMPLETED
+        stream = (
+            client.follow(resume) if resume else client.stream(prompt, context_id=context_id, task_id=task_id)
+        )
         try:
-            async with aclosing(client.stream(prompt, context_id=context_id, task_id=task_id)) as events:
+            async with aclosing(stream) as events:
                 async for event in events:
                     show(event, transcript.read(event.response))
+        except TailraceError:
+            if transcript.task_id and not (transcript.status and transcript.status.state.terminal):
+                call = f"tailrace ask {shlex.quote(url)} --resume {shlex.quote(transcript.task_id)}"
+                screen.note(f"to go on with the task later: {call}", "dim")
+            raise
         except anyio.get_cancelled_exc_class():
             await _cancel(client, transcript, screen)
             raise
         finally:
             screen.close()
     return _conclude(url, transcript, pace, screen, quiet=as_json)
+
+
+def _show_history(said: Sequence[Message], screen: Screen, *, as_json: bool) -> None:
+    for message in said:
+        if as_json:
+            screen.json_line(message.to_dict())
+            continue
+        mine = message.role is Role.USER
+        for part in message.parts:
+            if part.text and mine:
+                screen.note(f"> {part.text}", "bold")
+            elif part.text:
+                screen.answer(part.text, message.message_id)
+        for remark in remarks(message.parts):
+            screen.show(remark)
+    if not said:
+        screen.note("nothing was said in this conversation, or it is not yours", "dim")
 
 
 Shower = Callable[[StreamEvent, list[Item]], None]

@@ -123,8 +123,8 @@ class Transcript:
         parts = status.message.parts if status.message is not None else ()
         now = Status(status.state, "\n".join(part.text for part in parts if part.text))
         # The question of a task that waits repeats the tool calls that stand in an artifact already.
-        items: list[Item] = [remark for remark in _remarks(parts) if remark not in self._remarks]
-        self._remarks.update(_remarks(parts))
+        items: list[Item] = [remark for remark in remarks(parts) if remark not in self._remarks]
+        self._remarks.update(remarks(parts))
         if now != self.status:
             items.append(now)
         self.status = now
@@ -148,7 +148,7 @@ class Transcript:
                 pieces.append(part.text)
                 items.append(Text(source, channel, part.text))
             else:
-                items += _remarks((part,))
+                items += remarks((part,))
         self._remarks.update(item for item in items if isinstance(item, Remark))
         return items
 
@@ -157,15 +157,15 @@ class Transcript:
         shown = "".join(self._texts[source])
         text = "".join(part.text or "" for part in parts)
         self._texts[source] = [text]
-        items: list[Item] = [remark for remark in _remarks(parts) if remark not in self._remarks]
-        self._remarks.update(_remarks(parts))
+        items: list[Item] = [remark for remark in remarks(parts) if remark not in self._remarks]
+        self._remarks.update(remarks(parts))
         more, again = (text[len(shown) :], False) if text.startswith(shown) else (text, True)
         if more or again:
             items.insert(0, Text(source, self._channels[source], more, again))
         return items
 
 
-def _remarks(parts: Iterable[Part]) -> list[Remark]:
+def remarks(parts: Iterable[Part]) -> list[Remark]:
     """A line for each thing in the parts that is not text."""
     remarks: list[Remark] = []
     for part in parts:
