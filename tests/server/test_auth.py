@@ -10,7 +10,6 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
-from tailrace.server.bearer import JwtBearer
 
 from support.rpc import Rpc, message
 from support.serving import serving
@@ -27,6 +26,7 @@ from tailrace.server.auth import (
     Reporting,
     create_authenticator,
 )
+from tailrace.server.bearer import JwtBearer
 from tailrace.server.limits import OverloadedError
 from tailrace.server.operations import Caller
 from tailrace.streaming import StatusUpdate, TaskState, Update

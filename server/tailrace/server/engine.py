@@ -71,29 +71,6 @@ MAX_RESTARTS = 2
 """How often a task is begun again that a crash interrupted: one that brings the process down is not to do so for ever."""
 
 
-HEALTH_SECONDS = 1.0
-"""Seconds that what the engine needs has to answer, when it is asked whether it works."""
-
-
-class Health(msgspec.Struct, frozen=True):
-    """What of the things that the engine needs works at present.
-
-    Attributes:
-        store: The database answers.
-        broker: Other servers can be heard; None where there is no broker.
-        stopping: The server was told to stop: it takes no more messages.
-    """
-
-    store: bool
-    broker: bool | None = None
-    stopping: bool = False
-
-    @property
-    def ready(self) -> bool:
-        """Whether requests are to be sent here."""
-        return self.store and self.broker is not False and not self.stopping
-
-
 class TaskPage(msgspec.Struct, frozen=True):
     """Some of a caller's tasks.
 
@@ -473,13 +450,6 @@ class Engine:
             raise PushNotificationNotSupportedError
         task_id, *_ = await self.progress_of(task_id, owner)
         await self._push.delete(task_id, config_id)
-
-    async def health(self) -> Health:
-        """Whether requests can be answered at present; asks, and takes a second at most."""
-        store = False
-        with anyio.move_on_after(HEALTH_SECONDS):
-            store = await self._store.works()
-        return Health(store=store, stopping=self._turns.stopping)
 
     # --- what is otherwise where several servers share a store --------------------------------------------------
 

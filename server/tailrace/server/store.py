@@ -118,14 +118,6 @@ class Store:
         else:
             await self._database.append(rows_of(writes))
 
-    async def works(self) -> bool:
-        """Whether the database answers at present."""
-        try:
-            await self._read(select(1))
-        except StoreError:
-            return False
-        return True
-
     async def drop_expired(self) -> bool:
         """Drop a small batch of what is kept no longer; says whether there may be more.
 

@@ -30,10 +30,11 @@ from tailrace.server.cluster.commands import (
 from tailrace.server.cluster.following import Following
 from tailrace.server.cluster.node import BEATS, Node
 from tailrace.server.cluster.store import ClusterStore, Home, conversation_claim
-from tailrace.server.engine import HEALTH_SECONDS, Engine, Health
+from tailrace.server.engine import HEALTH_TIMEOUT, Engine
 from tailrace.server.handlers import Handler
 from tailrace.server.limits import OverloadedError
 from tailrace.server.live import LiveTask, Subscription
+from tailrace.server.observability.health import Health
 from tailrace.server.registry import Elsewhere
 from tailrace.server.store import EventsDropped, NotOurs, StoredTask
 from tailrace.streaming.a2a.models import Message, Task
@@ -189,10 +190,15 @@ class ClusterEngine(Engine):
     async def health(self) -> Health:
         """As `Engine.health`, and whether other nodes can be heard, and this one may write."""
         known = await super().health()
-        broker = False
-        with anyio.move_on_after(HEALTH_SECONDS):
-            broker = self._broker.works and await self._broker.answers()
-        return Health(store=known.store and self._node.may_write, broker=broker, stopping=known.stopping)
+        problems = dict(known.problems)
+        hears = False
+        with anyio.move_on_after(HEALTH_TIMEOUT):
+            hears = self._broker.works and await self._broker.answers()
+        if not hears:
+            problems["broker"] = "it does not answer"
+        if not self._node.may_write:
+            problems.setdefault("store", "this node may not write now")
+        return Health(problems, (*known.parts, "broker"))
 
     # --- where a task is written --------------------------------------------------------------------------------
 
