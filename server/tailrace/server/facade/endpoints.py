@@ -21,18 +21,15 @@ from tailrace.server.facade.answers import AnswerReader
 from tailrace.server.facade.asked import Asked
 from tailrace.server.facade.chat_completions import ChatStream, chat_completion
 from tailrace.server.facade.chat_requests import read_chat_request
-from tailrace.server.facade.conversations import Conversations, Placed, response_id
+from tailrace.server.facade.conversations import response_id
 from tailrace.server.facade.errors import OpenAIError
 from tailrace.server.facade.pieces import Piece
 from tailrace.server.facade.responses import ResponseWriter, whole_response
 from tailrace.server.facade.responses_requests import read_responses_request
-from tailrace.server.operations import Caller, EventStream, Operations
+from tailrace.server.facade.sending import Sender
+from tailrace.server.operations import Caller, Operations
 from tailrace.server.settings import Settings
 from tailrace.server.sse import sse_response
-from tailrace.streaming.a2a.dialect import Operation
-from tailrace.streaming.a2a.errors import A2AError
-from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.request_facts import RequestFacts
 from tailrace.streaming.task import Event
 
 CONVERSATION_HEADER = "X-Conversation-Id"
@@ -81,7 +78,7 @@ class OpenAIFacade:
         self._settings = settings
         self._authenticator = authenticator
         self._names = names
-        self._conversations = Conversations(operations)
+        self._sender = Sender(operations)
         self._started = int(time.time())
 
     def add_to(self, router: APIRouter) -> None:
@@ -214,27 +211,14 @@ class OpenAIFacade:
         self, asked: Asked, caller: Caller
     ) -> tuple[AsyncGenerator[Sequence[Event]], AnswerReader, list[Piece]]:
         """Send the message, and wait for the first that is to be read of the answer: it names the task."""
-        passed: set[str] = set()
-        while True:
-            placed = await self._conversations.place(asked, caller, passed)
-            try:
-                stream = await self._send(asked, placed, caller)
-                break
-            except A2AError:
-                message = placed.message
-                if not message.task_id or message.task_id in passed:
-                    raise
-                if await self._conversations.still_waits(message, caller):
-                    raise
-                # Somebody else was first to answer that task: there may be another, and else a conversation begins.
-                passed.add(message.task_id)
+        sent = await self._sender.send(asked, caller)
         reader = AnswerReader(
             tools=asked.tool_names,
-            known_ids=placed.call_ids | asked.call_ids,
+            known_ids=sent.call_ids,
             live=asked.stream,
             last_round=asked.facts.output is not None,
         )
-        events = stream.batches()
+        events = sent.stream.batches()
         try:
             batch = await anext(events, ())
             first = reader.take(batch)
@@ -242,18 +226,6 @@ class OpenAIFacade:
             await events.aclose()
             raise
         return events, reader, first
-
-    async def _send(self, asked: Asked, placed: Placed, caller: Caller) -> EventStream:
-        facts = asked.facts
-        if placed.message.task_id and not facts.model_fields_set:
-            # Else those of the task's message before this one would count.
-            facts = RequestFacts(instructions=None)
-        send = SendMessageRequest(
-            message=placed.message, metadata=facts.to_metadata() if facts.model_fields_set else {}
-        )
-        return await self._operations.stream(
-            Operation.SEND_STREAMING_MESSAGE, send, caller, preceding=placed.preceding
-        )
 
     async def _frames(self, answer: "_Answer", writer: _StreamWriter) -> AsyncGenerator[bytes]:
         yield writer.begin()
