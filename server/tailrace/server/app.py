@@ -38,6 +38,7 @@ from tailrace.server.settings import Settings
 from tailrace.server.shutdown import told_of_signals
 from tailrace.server.sse import STOP_TIMEOUT
 from tailrace.server.store import Retention, Store
+from tailrace.server.ui_streams import AgUiEndpoint, AiSdkEndpoint
 from tailrace.server.webhook_client import WebhookClient
 from tailrace.server.webhooks import WebhookGuard
 from tailrace.streaming.a2a.models import AgentCard, AgentExtension, AgentSkill
@@ -258,6 +259,10 @@ def create_router(
     router.add_api_route("/", jsonrpc.handle, methods=["POST"])
     if settings.openai_facade:
         OpenAIFacade(operations, settings, asked, _names(settings)).add_to(router)
+    if settings.ai_sdk:
+        AiSdkEndpoint(operations, settings, asked).add_to(router)
+    if settings.ag_ui:
+        AgUiEndpoint(operations, settings, asked).add_to(router)
     # 0.3 first: its addresses would be those of a tenant named v1.
     for version in (VERSION_0_3, VERSION_1_0):
         HttpJsonBinding(operations, settings, asked, version).add_to(router)

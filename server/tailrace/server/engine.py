@@ -202,6 +202,7 @@ class Engine:
         spoken: str = "1.0",
         extensions: tuple[str, ...] = (),
         send_key: str = "",
+        fingerprint: str = "",
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
         """Take a caller's message: begin a task, go on with one, or answer directly.
@@ -219,6 +220,7 @@ class Engine:
             send_key: What the caller names the message by. One that was taken under the same name is not taken
                 again: the task that it made is followed, as it stands by now. The name is kept as long as the
                 task.
+            fingerprint: Tells the request that was named so from others, where the message does not; see `sent_as`.
             preceding: What was said before, by either side, where the conversation is a new one whose beginning the
                 caller knows; counts for a new task alone.
 
@@ -241,25 +243,38 @@ class Engine:
             async with self._naming_task(owner, task_id):
                 return await self._start(request, owner, named_in, spoken, extensions, preceding=preceding)
         async with self._naming.setdefault(("key", owner, send_key), anyio.Lock()):
-            # The id of a message is made anew by who sends it again, or by the reader of a protocol that has none.
-            message = request.message.model_copy(update={"message_id": ""})
-            # However the key was given, the request is the same.
-            metadata = without_extension_facts(request.metadata, "idempotencyKey")
-            same = request.model_copy(update={"message": message, "metadata": metadata})
-            fingerprint = sha256(same.to_json()).hexdigest()
-            known = await self._store.load_send_key(owner, send_key)
+            fingerprint = fingerprint or _fingerprint(request)
+            known = await self.sent_as(send_key, fingerprint, owner)
             if known is not None:
-                if known.fingerprint != fingerprint:
-                    raise InvalidParamsError(
-                        "the idempotency key was used for another message; choose a new one"
-                    )
-                return await self.subscribe(known.task_id, owner, repeat_finished=True)
+                return known
             async with self._naming_task(owner, task_id):
                 named = (send_key, fingerprint)
                 started = await self._start(request, owner, named_in, spoken, extensions, named, preceding)
             if isinstance(started, Subscription):
                 await started.begun()
             return started
+
+    async def sent_as(self, send_key: str, fingerprint: str, owner: str = "") -> Subscription | None:
+        """Follow the task that took a message, as it stands by now.
+
+        Args:
+            send_key: What the caller named the message by.
+            fingerprint: Of the request that brought it.
+            owner: The caller.
+
+        Returns:
+            A reader, whose first event is the task; None where no message of that name was taken.
+
+        Raises:
+            InvalidParamsError: Another message was named so.
+            StoreError: Nothing can be read at present.
+        """
+        known = await self._store.load_send_key(owner, send_key)
+        if known is None:
+            return None
+        if known.fingerprint != fingerprint:
+            raise InvalidParamsError("the idempotency key was used for another message; choose a new one")
+        return await self.subscribe(known.task_id, owner, repeat_finished=True)
 
     def _naming_task(self, owner: str, task_id: str) -> AbstractAsyncContextManager[object]:
         """Of two messages that name the same new task at once, one begins it, and the other finds it begun."""
@@ -649,3 +664,12 @@ class Engine:
 
     def _end_lost(self, live: LiveTask) -> None:
         self._turns.end(live, failed_because("the task store did not work; what followed is lost"))
+
+
+def _fingerprint(request: SendMessageRequest) -> str:
+    # The id of a message is made anew by who sends it again, or by the reader of a protocol that has none.
+    message = request.message.model_copy(update={"message_id": ""})
+    # However the key was given, the request is the same.
+    metadata = without_extension_facts(request.metadata, "idempotencyKey")
+    same = request.model_copy(update={"message": message, "metadata": metadata})
+    return sha256(same.to_json()).hexdigest()

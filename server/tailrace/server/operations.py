@@ -71,6 +71,8 @@ class Caller:
         extensions: The extensions that the request uses, as `Offer.activated` gives them.
         send_key: What the caller names a message by, so that it is taken once however often it is sent (the header
             ``Idempotency-Key``); empty where it does not. A message's own fact says the same.
+        fingerprint: Tells the request that is named so from others, where the message does not: what the message is
+            depends on what was said before. Empty where it does.
     """
 
     user: str = ""
@@ -79,6 +81,7 @@ class Caller:
     speaks: str = "1.0"
     extensions: tuple[str, ...] = ()
     send_key: str = ""
+    fingerprint: str = ""
 
     @property
     def owner(self) -> str:
@@ -271,6 +274,28 @@ class Operations:
             place.release()
             raise
 
+    async def sent_before(self, caller: Caller) -> EventStream | None:
+        """The events that answer a message that the caller has sent before under its ``send_key``.
+
+        Returns:
+            The task as it stands, and what follows; None where nothing was sent under that name.
+
+        Raises:
+            A2AError: Another message was named so, or as `stream`.
+            StoreError: As `stream`.
+        """
+        key = _checked_key(caller.send_key)
+        place = self._limits.streams.take(caller.owner)
+        try:
+            reader = await self._engine.sent_as(key, caller.fingerprint, caller.owner) if key else None
+            if reader is not None:
+                return EventStream(reader, until_interrupted=True, place=place)
+        except BaseException:
+            place.release()
+            raise
+        place.release()
+        return None
+
     async def _stream_answer(
         self, send: SendMessageRequest, caller: Caller, place: Place, preceding: Sequence[Message]
     ) -> EventStream:
@@ -318,11 +343,7 @@ class Operations:
         self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
     ) -> Subscription | Message:
         self.offer.check_message(send.message)
-        key = caller.send_key or extension_facts(send.metadata).get("idempotencyKey", "")
-        if not isinstance(key, str) or len(key) > MAX_SEND_KEY_LENGTH:
-            raise InvalidParamsError(
-                f"the idempotency key must be text of {MAX_SEND_KEY_LENGTH} characters at most"
-            )
+        key = _checked_key(caller.send_key or extension_facts(send.metadata).get("idempotencyKey", ""))
         return await self._engine.start(
             send,
             caller.owner,
@@ -330,6 +351,7 @@ class Operations:
             spoken=caller.speaks,
             extensions=caller.extensions,
             send_key=key,
+            fingerprint=caller.fingerprint,
             preceding=preceding,
         )
 
@@ -392,6 +414,14 @@ class Operations:
             page_size=len(page.tasks),
             total_size=page.total,
         )
+
+
+def _checked_key(key: object) -> str:
+    if not isinstance(key, str) or len(key) > MAX_SEND_KEY_LENGTH:
+        raise InvalidParamsError(
+            f"the idempotency key must be text of {MAX_SEND_KEY_LENGTH} characters at most"
+        )
+    return key
 
 
 def _answered(task: Task, last: Event) -> Task:

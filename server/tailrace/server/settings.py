@@ -90,6 +90,8 @@ class Settings(BaseSettings):
         openai_facade: Answer clients of OpenAI's APIs too, at ``/v1/chat/completions``, ``/v1/responses`` and
             ``/v1/models``.
         openai_user_is_key: Their member ``user`` names the conversation where nothing else in a request does.
+        ai_sdk: Answer chats of Vercel's AI SDK too, at ``/ai-sdk``.
+        ag_ui: Answer clients of AG-UI too, at ``/ag-ui``.
         coalesce: ``read``: deltas that arrive with one read of the upstream become one event; ``none``: one
             event a delta.
         think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
@@ -168,6 +170,8 @@ class Settings(BaseSettings):
     openapi: bool = False
     openai_facade: bool = True
     openai_user_is_key: bool = False
+    ai_sdk: bool = True
+    ag_ui: bool = True
     coalesce: Literal["read", "none"] = "read"
     think_tags: bool = True
     connect_timeout: PositiveFloat = 10.0

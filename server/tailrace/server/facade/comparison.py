@@ -6,7 +6,7 @@ the ends of what the caller says: clients trim both.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.server.facade.asked import joined_content
@@ -90,7 +90,7 @@ def is_same_conversation(
         stored: The conversation.
         words: What the agent said with a status, by the id of the stored message that it stands behind.
     """
-    theirs = _joined(_told_sides(told))
+    theirs = _joined(_told_sides(told, calls_run_here(stored)))
     ours = _joined(_stored_sides(stored, words or {}))
     return len(theirs) == len(ours) and all(map(_agree, theirs, ours))
 
@@ -103,34 +103,52 @@ def _agree(told: _Side, stored: _Side) -> bool:
     return told.calls == stored.calls and bool(told.texts() & stored.texts())
 
 
-def _told_sides(messages: Iterable[Message]) -> Iterable[_Side]:
+def calls_run_here(stored: Iterable[A2AMessage]) -> frozenset[str]:
+    """The ids of the calls of a conversation that the agent or its provider ran: they are nobody's to answer."""
+    ran: set[str] = set()
+    for message in stored:
+        if is_callers(message) or all(part.kind != "data" for part in message.parts):
+            continue
+        said = to_common_message(message)
+        ran |= {result.id for result in said.tool_results}
+        ran |= {call.id for call in said.tool_calls if call.kind == "server"}
+    return frozenset(ran)
+
+
+def without_calls(message: Message, call_ids: Collection[str]) -> Message:
+    """A message without some calls and their results; itself where it has none of them."""
+    content = tuple(
+        part
+        for part in message.content
+        if not (isinstance(part, ContentPartToolCall | ContentPartToolResult) and part.id in call_ids)
+    )
+    return (
+        message if len(content) == len(message.content) else message.model_copy(update={"content": content})
+    )
+
+
+def _told_sides(messages: Iterable[Message], ran_here: Collection[str]) -> Iterable[_Side]:
+    # Clients of some protocols are shown what the agent's tools did, and tell it again.
     for message in messages:
-        refusal = message.metadata.get("refusal")
+        told = without_calls(message, ran_here)
+        if message.content and not told.content:
+            continue
+        refusal = told.metadata.get("refusal")
         yield _Side(
-            message.role is not Role.MODEL, list(message.content), refusal if isinstance(refusal, str) else ""
+            told.role is not Role.MODEL, list(told.content), refusal if isinstance(refusal, str) else ""
         )
 
 
 def _stored_sides(stored: Sequence[A2AMessage], words: Mapping[str, str]) -> Iterable[_Side]:
     common = [to_common_message(without_request_facts(message)) for message in stored]
-    ran_here = {
-        result.id
-        for message, said in zip(stored, common, strict=True)
-        if not is_callers(message)
-        for result in said.tool_results
-    }
+    ran_here = calls_run_here(stored)
     wants_json = False
     for message, said in zip(stored, common, strict=True):
         if is_callers(message):
             wants_json = _wants_json(message)
             yield _Side(True, list(said.content))
         elif message.role is A2ARole.AGENT:
-            content = [
-                part
-                for part in said.content
-                if not isinstance(part, ContentPartToolCall)
-                or not (part.kind == "server" or part.id in ran_here)
-            ]
+            content = list(without_calls(said, ran_here).content)
             refusal = said.metadata.get("refusal")
             last = content if wants_json else None
             yield _Side(False, content, refusal if isinstance(refusal, str) else "", last=last)

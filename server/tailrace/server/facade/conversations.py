@@ -5,13 +5,13 @@ new, and name the context. So what the client tells is compared with what is sto
 is sent. Nothing else is remembered here.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import uuid4
 
 from tailrace.server.facade.asked import Asked
-from tailrace.server.facade.comparison import is_same_conversation
+from tailrace.server.facade.comparison import calls_run_here, is_same_conversation, without_calls
 from tailrace.server.facade.errors import OpenAIError
 from tailrace.server.facade.markdown import markdown_of
 from tailrace.server.operations import Caller, Operations
@@ -92,8 +92,7 @@ class Conversations:
 
     async def _under_key(self, asked: Asked, caller: Caller) -> Placed:
         """In the first of the key's contexts that holds what the request tells, or in a new one."""
-        for number in range(1, MAX_BRANCHES + 1):
-            context_id = asked.key if number == 1 else f"{asked.key}~{number}"
+        for context_id in branches_of(asked.key):
             stored = await self._stored(context_id, caller)
             if not stored:
                 return _begun(asked, context_id)
@@ -157,7 +156,15 @@ class Conversations:
     def _going_on(
         self, asked: Asked, context_id: str, stored: Sequence[Message], task: Task | None
     ) -> Placed:
-        """In a context as it stands: with the task that waits for what is said now, or with a new one."""
+        """In a context as it stands: with the task that waits for what is said now, or with a new one.
+
+        Raises:
+            OpenAIError: Nothing is said that is the caller's to say.
+        """
+        new = without_calls(asked.new, calls_run_here(stored))
+        if asked.new.content and not new.content:
+            raise OpenAIError(400, "there is nothing to answer: these calls were the agent's own")
+        asked = replace(asked, new=new)
         waits = _waits_for(task, {result.id for result in asked.new.tool_results})
         message = _message(asked, context_id, task.id if task is not None and waits else "")
         return Placed(message, (), _call_ids(stored))
@@ -187,6 +194,13 @@ class Conversations:
         except TaskNotFoundError:
             return None
         return cast("Task", task)
+
+
+def branches_of(key: str) -> Iterator[str]:
+    """The contexts of a key, in the order in which they are made."""
+    yield key
+    for number in range(2, MAX_BRANCHES + 1):
+        yield f"{key}~{number}"
 
 
 def response_id(task_id: str, turn: int) -> str:

@@ -22,7 +22,7 @@ from tailrace.server.facade.asked import Asked
 from tailrace.server.facade.chat_completions import ChatStream, chat_completion
 from tailrace.server.facade.chat_requests import read_chat_request
 from tailrace.server.facade.conversations import response_id
-from tailrace.server.facade.errors import OpenAIError
+from tailrace.server.facade.errors import OpenAIError, server_stops
 from tailrace.server.facade.pieces import Piece
 from tailrace.server.facade.responses import ResponseWriter, whole_response
 from tailrace.server.facade.responses_requests import read_responses_request
@@ -174,7 +174,7 @@ class OpenAIFacade:
             extensions = self._operations.offer.activated(asked_extensions(request))
             caller = Caller(identity.user, extensions=extensions)
             events, reader, first = await self._begin(asked, caller)
-            headers = _headers(reader)
+            headers = answer_headers(reader.context_id, reader.task_id)
             answer = _Answer(events, reader, first)
             if asked.stream:
                 return sse_response(
@@ -185,7 +185,7 @@ class OpenAIFacade:
                 )
             pieces = [piece async for batch in answer.batches() for piece in batch]
             if not reader.over:
-                raise _stopped()
+                raise server_stops()
             return _json_response(whole(asked, reader, pieces), headers)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
@@ -237,7 +237,7 @@ class OpenAIFacade:
             yield writer.fail(OpenAIError.of(error))
             return
         if not answer.reader.over:
-            yield writer.fail(_stopped())
+            yield writer.fail(server_stops())
 
 
 class _Answer:
@@ -274,13 +274,10 @@ def _completion_id(reader: AnswerReader) -> str:
     return f"chatcmpl-{reader.task_id}-{reader.turn}"
 
 
-def _headers(reader: AnswerReader) -> dict[str, str]:
-    named = {CONVERSATION_HEADER: reader.context_id, TASK_HEADER: reader.task_id}
+def answer_headers(context_id: str, task_id: str) -> dict[str, str]:
+    """The headers of a response that name its conversation and its task, as far as they have a name."""
+    named = {CONVERSATION_HEADER: context_id, TASK_HEADER: task_id}
     return {name: value for name, value in named.items() if value and value.isascii() and value.isprintable()}
-
-
-def _stopped() -> OpenAIError:
-    return OpenAIError(503, "the server stops; ask again in a moment", code="server_stopping")
 
 
 def _json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:

@@ -159,3 +159,8 @@ class OpenAIError(TailraceError):
             headers={**(headers or {}), **self.headers},
             media_type="application/json",
         )
+
+
+def server_stops() -> OpenAIError:
+    """Why an answer ends before its task does."""
+    return OpenAIError(503, "the server stops; ask again in a moment", code="server_stopping")

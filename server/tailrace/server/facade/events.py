@@ -47,7 +47,7 @@ class ArtifactUpdateView(msgspec.Struct):
     last_chunk: bool = msgspec.field(default=False, name="lastChunk")
 
 
-class StatusView(msgspec.Struct):
+class StatusView(msgspec.Struct, frozen=True):
     """A status; its state is that of the `Event`."""
 
     message: dict[str, Any] | None = None
@@ -61,9 +61,10 @@ class StatusUpdateView(msgspec.Struct):
 
 
 class SaidView(msgspec.Struct):
-    """A message of a task's history: who said it."""
+    """A message of a task's history."""
 
     role: str
+    parts: list[dict[str, Any]] = []
     metadata: dict[str, Any] = {}
 
 
@@ -72,8 +73,10 @@ class TaskView(msgspec.Struct):
 
     id: str
     context_id: str = msgspec.field(name="contextId")
+    status: StatusView = StatusView()
     artifacts: list[ArtifactView] = []
     history: list[SaidView] = []
+    metadata: dict[str, Any] = {}
 
 
 class EventView(msgspec.Struct):

@@ -36,7 +36,7 @@ class Sender:
         self._conversations = Conversations(operations)
 
     async def send(self, asked: Asked, caller: Caller) -> Sent:
-        """Send a request's message.
+        """Send a request's message, or follow the task that has taken it under the caller's name for it.
 
         Args:
             asked: The request.
@@ -47,6 +47,11 @@ class Sender:
             A2AError: As `Operations.stream`.
             StoreError: As `Operations.stream`.
         """
+        if caller.send_key:
+            # Before it is looked for its place: what it told is said by now.
+            known = await self._operations.sent_before(caller)
+            if known is not None:
+                return Sent(known, asked.call_ids)
         passed: set[str] = set()
         while True:
             placed = await self._conversations.place(asked, caller, passed)

@@ -1,0 +1,41 @@
+"""The address of AG-UI: one request is one run, and its answer a stream of events."""
+
+from fastapi import APIRouter, Request, Response
+
+from tailrace.server.auth import Authenticator
+from tailrace.server.facade.errors import OpenAIError
+from tailrace.server.operations import Operations
+from tailrace.server.settings import Settings
+from tailrace.server.ui_streams.ag_ui_encoder import AgUiEncoder
+from tailrace.server.ui_streams.ag_ui_requests import read_run_request
+from tailrace.server.ui_streams.delivery import Delivery, respond
+
+
+class AgUiEndpoint:
+    """Answers runs of AG-UI.
+
+    Args:
+        operations: What carries out what they ask.
+        settings: Limits and intervals.
+        authenticator: Says who asks.
+    """
+
+    def __init__(self, operations: Operations, settings: Settings, authenticator: Authenticator) -> None:
+        self._delivery = Delivery(operations, settings, authenticator)
+
+    def add_to(self, router: APIRouter) -> None:
+        """Put the address into a router."""
+        router.add_api_route(
+            "/ag-ui", self._run, methods=["POST"], include_in_schema=False, response_model=None
+        )
+
+    async def _run(self, request: Request) -> Response:
+        async def answer() -> Response:
+            caller, body = await self._delivery.read(request)
+            run = read_run_request(body)
+            if run.asked is None:
+                raise OpenAIError(400, "Invalid value for 'messages': nothing is said", param="messages")
+            stream, reader = await self._delivery.send(run.asked, caller)
+            return await self._delivery.answer(stream, reader, AgUiEncoder(run.thread_id, run.run_id))
+
+        return await respond(answer, OpenAIError.response)
