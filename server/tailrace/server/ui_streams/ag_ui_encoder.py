@@ -5,7 +5,7 @@ are tool messages. Files are text, as Markdown: an assistant's message has no pl
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tailrace.server.facade.errors import OpenAIError
@@ -44,13 +44,15 @@ class AgUiEncoder:
     Args:
         thread_id: The conversation, as the client calls it.
         run_id: The run, as the client calls it.
+        messages: What was said before, in AG-UI's form, where the client is to be told; None where it knows.
     """
 
-    def __init__(self, thread_id: str, run_id: str) -> None:
+    def __init__(self, thread_id: str, run_id: str, messages: Sequence[Fields] | None = None) -> None:
+        self._said = messages
         self._run: Fields = {"threadId": thread_id, "runId": run_id}
         self._begun = False
         self._base = run_id  # of ids of messages
-        self._message_id = f"{run_id}-1-1"  # of the round
+        self._message_id = message_id(run_id, 1, 1)  # of the round
         self._taken: set[str] = set()  # ids of messages
         self._messages: dict[str, str] = {}  # ids of messages by those of texts
         self._prefixes: dict[tuple[type, str], bytes] = {}
@@ -59,20 +61,15 @@ class AgUiEncoder:
         self._output: Any = None
         self._has_output = False
 
-    def write(self, happenings: Iterable[Happening], *, message_id: str = "") -> list[bytes]:
-        """The events of what happened.
-
-        Args:
-            happenings: In order.
-            message_id: What the ids of messages begin with.
-        """
+    def write(self, happenings: Iterable[Happening]) -> list[bytes]:
+        """The events of what happened."""
         events: list[bytes] = []
         for happening in happenings:
             if isinstance(happening, TextAdded | ArgumentsAdded):
                 events.append(self._prefix(happening) + encode_text(happening.text) + b"}")
             else:
                 if not self._begun:
-                    events.append(encode_json(self._begin(happening, message_id)))
+                    events += map(encode_json, self._begin(happening))
                 events += map(encode_json, self._write(happening))
         return events
 
@@ -89,34 +86,35 @@ class AgUiEncoder:
                 prefix = b'{"type":"TOOL_CALL_ARGS","toolCallId":%b,"delta":' % encode_text(happening.id)
             else:
                 kind = b"REASONING_MESSAGE" if happening.channel == "reasoning" else b"TEXT_MESSAGE"
-                message_id = encode_text(self._messages[happening.id])
-                prefix = b'{"type":"%b_CONTENT","messageId":%b,"delta":' % (kind, message_id)
+                said_id = encode_text(self._messages[happening.id])
+                prefix = b'{"type":"%b_CONTENT","messageId":%b,"delta":' % (kind, said_id)
             self._prefixes[key] = prefix
         return prefix
 
-    def _begin(self, happening: Happening, message_id: str) -> Fields:
+    def _begin(self, happening: Happening) -> Iterator[Fields]:
         self._begun = True
-        if message_id:
-            self._base = message_id
-            self._message_id = f"{message_id}-1-1"
         started: Fields = {"type": "RUN_STARTED", **self._run, "protocolVersion": PROTOCOL_VERSION}
         if isinstance(happening, Begun):
+            self._base = happening.task_id
+            self._message_id = message_id(self._base, happening.first_turn, 1)
             facts = {"taskId": happening.task_id, "contextId": happening.context_id}
             started["metadata"] = {EXTENSION_URI: facts}
-        return started
+        yield started
+        if self._said is not None:
+            yield {"type": "MESSAGES_SNAPSHOT", "messages": self._said}
 
     def _write(self, happening: Happening) -> Iterator[Fields]:
         if isinstance(happening, TextBegun):
             yield from self._begin_text(happening)
         elif isinstance(happening, TextEnded):
-            message_id = self._messages[happening.id]
+            said_id = self._messages[happening.id]
             if happening.channel == "reasoning":
-                yield {"type": "REASONING_MESSAGE_END", "messageId": message_id}
-                yield {"type": "REASONING_END", "messageId": message_id}
+                yield {"type": "REASONING_MESSAGE_END", "messageId": said_id}
+                yield {"type": "REASONING_END", "messageId": said_id}
             else:
-                yield {"type": "TEXT_MESSAGE_END", "messageId": message_id}
+                yield {"type": "TEXT_MESSAGE_END", "messageId": said_id}
         elif isinstance(happening, RoundBegun):
-            self._message_id = f"{self._base}-{happening.turn}-{happening.round}"
+            self._message_id = message_id(self._base, happening.turn, happening.round)
         elif isinstance(happening, CallBegun):
             self._open_calls.append(happening.id)
             called = {"toolCallId": happening.id, "toolCallName": happening.name}
@@ -124,7 +122,7 @@ class AgUiEncoder:
         elif isinstance(happening, CallEnded):
             yield from self._end_call(happening)
         elif isinstance(happening, CallAnswered):
-            yield _result(happening, f"{self._base}-result-{happening.id}")
+            yield _result(happening, result_id(self._base, happening.id))
         elif isinstance(happening, FileGiven):
             yield from self._give_file(happening)
         elif isinstance(happening, DataGiven):
@@ -141,26 +139,26 @@ class AgUiEncoder:
 
     def _new_message(self, text_id: str) -> str:
         """The id of a message for a text: that of the round, where no other has it."""
-        message_id = self._message_id if self._message_id not in self._taken else ""
-        message_id = message_id or f"{self._message_id}-{text_id}"
-        self._taken.add(message_id)
-        return message_id
+        said_id = self._message_id if self._message_id not in self._taken else ""
+        said_id = said_id or f"{self._message_id}-{text_id}"
+        self._taken.add(said_id)
+        return said_id
 
     def _begin_text(self, text: TextBegun) -> Iterator[Fields]:
         if text.channel == "reasoning":
-            message_id = self._messages[text.id] = f"{self._message_id}-{text.id}"
-            yield {"type": "REASONING_START", "messageId": message_id}
-            yield {"type": "REASONING_MESSAGE_START", "messageId": message_id, "role": "reasoning"}
+            said_id = self._messages[text.id] = f"{self._message_id}-{text.id}"
+            yield {"type": "REASONING_START", "messageId": said_id}
+            yield {"type": "REASONING_MESSAGE_START", "messageId": said_id, "role": "reasoning"}
             return
-        message_id = self._messages[text.id] = self._new_message(text.id)
-        yield {"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": "assistant"}
+        said_id = self._messages[text.id] = self._new_message(text.id)
+        yield {"type": "TEXT_MESSAGE_START", "messageId": said_id, "role": "assistant"}
 
     def _give_file(self, given: FileGiven) -> Iterator[Fields]:
         file = ContentPartFile(url=given.url, media_type=given.media_type, filename=given.filename)
-        message_id = self._new_message(given.id)
-        yield {"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": "assistant"}
-        yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": message_id, "delta": file_markdown(file)}
-        yield {"type": "TEXT_MESSAGE_END", "messageId": message_id}
+        said_id = self._new_message(given.id)
+        yield {"type": "TEXT_MESSAGE_START", "messageId": said_id, "role": "assistant"}
+        yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": said_id, "delta": file_markdown(file)}
+        yield {"type": "TEXT_MESSAGE_END", "messageId": said_id}
 
     def _end_call(self, call: CallEnded) -> Iterator[Fields]:
         self._open_calls.remove(call.id)
@@ -190,14 +188,24 @@ class AgUiEncoder:
         yield finished
 
 
+def message_id(task_id: str, turn: int, round_: int) -> str:
+    """The id of what an agent says in a round."""
+    return f"{task_id}-{turn}-{round_}"
+
+
+def result_id(task_id: str, call_id: str) -> str:
+    """The id of the message that holds what a tool of the agent's answered."""
+    return f"{task_id}-result-{call_id}"
+
+
 def _error(error: OpenAIError) -> Fields:
     return {"type": "RUN_ERROR", "message": str(error), "code": error.code or "failed"}
 
 
-def _result(answered: CallAnswered, message_id: str) -> Fields:
+def _result(answered: CallAnswered, said_id: str) -> Fields:
     output = answered.output
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    ids = {"messageId": message_id, "toolCallId": answered.id}
+    ids = {"messageId": said_id, "toolCallId": answered.id}
     return {"type": "TOOL_CALL_RESULT", **ids, "content": text, "role": "tool"}
 
 

@@ -8,13 +8,14 @@ from fastapi import APIRouter, Request, Response
 
 from tailrace.server.auth import Authenticator
 from tailrace.server.facade.errors import OpenAIError
-from tailrace.server.operations import Operations
+from tailrace.server.operations import Caller, Operations
 from tailrace.server.settings import Settings
 from tailrace.server.ui_streams.ai_sdk_encoder import UiMessageEncoder
 from tailrace.server.ui_streams.ai_sdk_requests import read_chat_id, read_ui_request
 from tailrace.server.ui_streams.delivery import Delivery, respond
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotCancelableError
+from tailrace.streaming.a2a.models import Task
 from tailrace.streaming.a2a.requests import CancelTaskRequest
 
 _HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
@@ -61,7 +62,7 @@ class AiSdkEndpoint:
 
         async def answer() -> Response:
             caller = await self._delivery.caller_of(request)
-            task = await self._delivery.running_task(read_chat_id(request.path_params["chat_id"]), caller)
+            task = await self._running(request, caller)
             if task is None:
                 return Response(status_code=204)
             stream, reader = await self._delivery.follow(task.id, caller)
@@ -74,7 +75,7 @@ class AiSdkEndpoint:
 
         async def answer() -> Response:
             caller = await self._delivery.caller_of(request)
-            task = await self._delivery.running_task(read_chat_id(request.path_params["chat_id"]), caller)
+            task = await self._running(request, caller)
             if task is not None:
                 try:
                     await self._operations.answer(
@@ -85,6 +86,10 @@ class AiSdkEndpoint:
             return Response(status_code=204)
 
         return await respond(answer, _refusal)
+
+    async def _running(self, request: Request, caller: Caller) -> Task | None:
+        key = read_chat_id(request.path_params["chat_id"])
+        return await self._delivery.newest_task(key, caller, running=True)
 
 
 def _refusal(error: OpenAIError) -> Response:

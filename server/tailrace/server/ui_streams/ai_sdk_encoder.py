@@ -52,13 +52,8 @@ class UiMessageEncoder:
         self._begun = False
         self._in_step = False
 
-    def write(self, happenings: Iterable[Happening], *, message_id: str = "") -> list[bytes]:
-        """The chunks of what happened.
-
-        Args:
-            happenings: In order.
-            message_id: The id of a new message.
-        """
+    def write(self, happenings: Iterable[Happening]) -> list[bytes]:
+        """The chunks of what happened."""
         chunks: list[bytes] = []
         for happening in happenings:
             if isinstance(happening, TextAdded):
@@ -67,7 +62,7 @@ class UiMessageEncoder:
                 chunks.append(self._prefix(happening) + encode_text(happening.text) + b"}")
             else:
                 if not self._begun:
-                    chunks.append(self._begin(happening, self._message_id or message_id))
+                    chunks.append(self._begin(happening))
                 chunks += map(_as_bytes, self._write(happening))
         return chunks
 
@@ -88,13 +83,15 @@ class UiMessageEncoder:
             self._prefixes[key] = prefix
         return prefix
 
-    def _begin(self, happening: Happening, message_id: str) -> bytes:
+    def _begin(self, happening: Happening) -> bytes:
         self._begun = True
         start: Fields = {"type": "start"}
-        if message_id:
-            start["messageId"] = message_id
         if isinstance(happening, Begun):
+            turn = f"-{happening.first_turn}" if happening.first_turn > 1 else ""
+            start["messageId"] = self._message_id or f"{happening.task_id}{turn}"
             start["messageMetadata"] = {"taskId": happening.task_id, "contextId": happening.context_id}
+        elif self._message_id:
+            start["messageId"] = self._message_id
         return encode_json(start)
 
     def _write(self, happening: Happening) -> Iterator[Fields | bytes]:

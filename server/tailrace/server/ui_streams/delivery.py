@@ -38,7 +38,7 @@ _NEWEST_TASKS = 20
 class Encoder(Protocol):
     """Writes what happens in a turn in a protocol's form."""
 
-    def write(self, happenings: Iterable[Happening], *, message_id: str = "") -> list[bytes]:
+    def write(self, happenings: Iterable[Happening]) -> list[bytes]:
         """What happened, as payloads of frames."""
         ...
 
@@ -104,8 +104,14 @@ class Delivery:
         sent = await self._sender.send(asked, caller)
         return sent.stream, TurnReader(tools=asked.tool_names, known_ids=sent.call_ids)
 
-    async def running_task(self, key: str, caller: Caller) -> Task | None:
-        """The newest task of a conversation, or of one of its branches, that is worked on; None where none is."""
+    async def newest_task(self, key: str, caller: Caller, *, running: bool = False) -> Task | None:
+        """The newest task of a conversation or of one of its branches; None where there is none.
+
+        Args:
+            key: The conversation's key.
+            caller: Whose it is.
+            running: Only one that is worked on.
+        """
         found: Task | None = None
         for context_id in branches_of(key):
             wanted = ListTasksRequest(context_id=context_id, page_size=_NEWEST_TASKS, history_length=0)
@@ -114,7 +120,7 @@ class Delivery:
             if not tasks:
                 break
             for task in tasks:
-                if task.status.state.terminal or task.status.state.interrupted:
+                if running and (task.status.state.terminal or task.status.state.interrupted):
                     continue
                 if found is None or _since(task) > _since(found):
                     found = task
@@ -132,13 +138,21 @@ class Delivery:
         )
         return stream, TurnReader(whole_answer=True)
 
+    def tell(self, payloads: Sequence[bytes], headers: Mapping[str, str]) -> Response:
+        """The response that streams what is known already."""
+
+        async def frames() -> AsyncIterator[bytes]:
+            yield frame_payloads(payloads)
+
+        stopping = self.operations.stopping
+        return sse_response(frames(), settings=self._settings, headers=dict(headers), stopping=stopping)
+
     async def answer(
         self,
         stream: EventStream,
         reader: TurnReader,
         encoder: Encoder,
         *,
-        first: Sequence[bytes] = (),
         headers: Mapping[str, str] | None = None,
     ) -> Response:
         """The response that streams an answer. Its first events are waited for: they name the task.
@@ -147,13 +161,12 @@ class Delivery:
             stream: The events.
             reader: Reads them.
             encoder: Writes them.
-            first: Payloads that come before those of the events.
             headers: Of the response, beside those that name the conversation and the task.
         """
         events = stream.batches()
         try:
             batch = await anext(events, ())
-            frames = frame_payloads(first) + _frames(batch, reader, encoder)
+            frames = _frames(batch, reader, encoder)
         except BaseException:
             await events.aclose()
             raise
@@ -188,14 +201,9 @@ def _frames(events: Sequence[Event], reader: TurnReader, encoder: Encoder) -> by
     for event in events:
         happened = reader.take(event)
         if happened:
-            payloads = encoder.write(happened, message_id=answer_id(reader))
+            payloads = encoder.write(happened)
             frames.append(frame_payloads(payloads, event.number))
     return frames[0] if len(frames) == 1 else b"".join(frames)
-
-
-def answer_id(reader: TurnReader) -> str:
-    """The id of the answer that is read: that of its task, and of which of its turns begins it. Empty without a task."""
-    return reader.task_id if reader.first_turn == 1 else f"{reader.task_id}-{reader.first_turn}"
 
 
 async def respond(

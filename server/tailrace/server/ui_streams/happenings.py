@@ -18,10 +18,12 @@ class Begun(msgspec.Struct, frozen=True):
     Attributes:
         task_id: The task.
         context_id: The conversation.
+        first_turn: The first of the task's turns that is told.
     """
 
     task_id: str
     context_id: str
+    first_turn: int = 1
 
 
 class RoundBegun(msgspec.Struct, frozen=True, gc=False):

@@ -139,7 +139,6 @@ class TurnReader:
     Attributes:
         task_id: The task; empty before its first event, and for an answer without a task.
         context_id: The conversation, likewise.
-        first_turn: The first of the task's turns that is told.
         over: The turn has come to its end.
     """
 
@@ -152,7 +151,7 @@ class TurnReader:
     ) -> None:
         self.task_id = ""
         self.context_id = ""
-        self.first_turn = 1
+        self._first_turn = 1
         self.over = False
         self._tools = frozenset(tools)
         self._known_ids = set(known_ids)
@@ -195,14 +194,14 @@ class TurnReader:
         """The task as it stands, which may have come some way already."""
         self.task_id, self.context_id = task.id, task.context_id
         callers = [said for said in task.history if is_said_by_caller(said)]
-        self._turn = self.first_turn = max(1, len(callers))
+        self._turn = self._first_turn = max(1, len(callers))
         if self._whole_answer:
-            while self.first_turn > 1 and _is_results(callers[self.first_turn - 1]):
-                self.first_turn -= 1
-        happened: list[Happening] = [Begun(task.id, task.context_id)]
+            while self._first_turn > 1 and _is_results(callers[self._first_turn - 1]):
+                self._first_turn -= 1
+        happened: list[Happening] = [Begun(task.id, task.context_id, self._first_turn)]
         for artifact in task.artifacts:
             happened += self._take_artifact(ArtifactUpdateView(artifact), is_copy=True)
-        for said in callers[self.first_turn :]:
+        for said in callers[self._first_turn :]:
             happened += self._take_results(said.parts, by_caller=True)
         if state is not None and (state.terminal or state.interrupted):
             facts = extension_facts(task.metadata)
@@ -220,7 +219,7 @@ class TurnReader:
         channel = self._channels[artifact_id] = channel_of(artifact)
         facts = extension_facts(artifact.metadata)
         turn = number_of(facts.get("turn"))
-        if is_copy and (artifact_id in self._before or turn < self.first_turn):
+        if is_copy and (artifact_id in self._before or turn < self._first_turn):
             # Of an earlier turn.
             self._before.add(artifact_id)
             return []
@@ -371,7 +370,8 @@ class TurnReader:
         self.over = True
         happened: list[Happening] = []
         for text in self._texts.values():
-            happened += text.end()
+            # Why an answer broke off counts more than that it was begun anew.
+            happened += text.end() if end.error is None else text.pause()
         shown = any(text.begun and text.channel == "text" for text in self._texts.values())
         if end.words and end.error is None and (not shown or state.interrupted):
             happened += _whole_text("status", "text", end.words)
