@@ -15,6 +15,8 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 
 E2E := tests/e2e/clients
+# Those of user interfaces need a newer Node than many a machine has: they run in the type checker's.
+UI := tests/e2e/ui_streams
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
@@ -30,9 +32,10 @@ demo: sync-local ## a real model behind an A2A server, in one command (ONCE=1: s
 test: sync-local ## every test, with coverage
 	$(RUN) pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term $(ARGS)
 
-e2e: sync-local ## the official clients of every version and language against one running server; the local model as an agent
+e2e: sync-local ## the official clients of every version, language and protocol against one running server; the local model as an agent
 	$(UV) sync --frozen --quiet --project $(E2E)/sdk_0_3
 	$(if $(NODE),npm ci --prefix $(E2E)/javascript --ignore-scripts --no-audit --no-fund,@echo 'No Node 20 or newer: the JavaScript clients are left out.')
+	$(RUN) python $(UI)/node.py npm ci --prefix $(UI)/javascript --ignore-scripts --no-audit --no-fund
 	$(RUN) pytest tests/e2e -m "$(if $(NODE),,not node)" $(ARGS)
 
 check: sync ## format, lint, imports, types
@@ -69,4 +72,4 @@ sync-local: $(UV)
 	.uv/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 clean: ## remove what the commands made
-	rm -rf .venv benchmarks/peers/.venv $(E2E)/sdk_0_3/.venv $(E2E)/javascript/node_modules .uv .pytest_cache .ruff_cache .coverage* dist build .hypothesis
+	rm -rf .venv benchmarks/peers/.venv $(E2E)/sdk_0_3/.venv $(E2E)/javascript/node_modules $(UI)/javascript/node_modules .uv .pytest_cache .ruff_cache .coverage* dist build .hypothesis

@@ -37,11 +37,9 @@ async def test_a_conversation_of_two_runs(agent: Agent, ag_ui: Client) -> None:
     assert (finished["type"], finished["outcome"]) == ("RUN_FINISHED", {"type": "success"})
     second = await ag_ui.ask("send", thread=thread, text="And now?")
     assert said(second["newMessages"]) == [("assistant", ANSWER)]
-    assert (
-        second["events"][-1]["usage"]
-        == [{"model": "gpt-scripted", "inputTokens": 7, "outputTokens": 8, "totalTokens": 15}]
-        or second["events"][-1]["usage"][0]["totalTokens"] == 15
-    )
+    counts = {"inputTokens": 7, "outputTokens": 8, "totalTokens": 15}
+    [usage] = second["events"][-1]["usage"]
+    assert usage.items() >= counts.items()
     assert [text_of(task) for task in await tasks_of(agent.url, thread)] == [ANSWER, ANSWER]
 
 
@@ -97,5 +95,5 @@ async def test_an_error_of_the_provider_ends_the_run(ag_ui: Client) -> None:
 
 
 async def test_a_request_that_is_refused_says_why(ag_ui: Client) -> None:
-    with pytest.raises(RefusedError, match="HTTP 400.*at most 200 printable ASCII characters"):
+    with pytest.raises(RefusedError, match=r"HTTP 400.*at most 200 printable ASCII characters"):
         await ag_ui.ask("send", thread="x" * 201, text="Hello")

@@ -332,6 +332,8 @@ class TurnReader:
     def _end_call(self, call: _Call | None, whole: ContentPartToolCall | None) -> list[Happening]:
         if whole is None or (call is not None and call.ended):
             return []
+        if whole.id in self._told_calls and (call is None or not call.id):
+            return []  # an agent's second call of that id: one result answers both
         happened: list[Happening] = []
         if call is None:
             call = self._new_call(whole.name)
