@@ -4,7 +4,7 @@ Whoever leaves in the middle leaves the task running, as with every other bindin
 (``X-Conversation-Id``) and the task (``X-Task-Id``), by which any client of A2A finds them.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -141,11 +141,11 @@ class Delivery:
     def tell(self, payloads: Sequence[bytes], headers: Mapping[str, str]) -> Response:
         """The response that streams what is known already."""
 
-        async def frames() -> AsyncIterator[bytes]:
+        async def frames() -> AsyncGenerator[bytes]:
             yield frame_payloads(payloads)
 
-        stopping = self.operations.stopping
-        return sse_response(frames(), settings=self._settings, headers=dict(headers), stopping=stopping)
+        streams = self.operations.streams
+        return sse_response(frames(), settings=self._settings, headers=dict(headers), streams=streams)
 
     async def answer(
         self,
@@ -174,12 +174,12 @@ class Delivery:
             self._rest(events, frames, reader, encoder),
             settings=self._settings,
             headers={**(headers or {}), **answer_headers(reader.context_id, reader.task_id)},
-            stopping=self.operations.stopping,
+            streams=self.operations.streams,
         )
 
     async def _rest(
         self, events: AsyncGenerator[Sequence[Event]], frames: bytes, reader: TurnReader, encoder: Encoder
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         async with aclosing(events):
             yield frames
             try:
