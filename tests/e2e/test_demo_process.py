@@ -98,6 +98,7 @@ async def test_a_demo_that_goes_on_serves_others_and_ctrl_c_stops_it_and_the_mod
         found = re.search(r"serving at (http://\S+)", printed)
         assert found is not None
         assert f" ask {found[1]} " in printed
+        assert f"the playground, a chat in the browser: {found[1]}/\n" in printed
         answer = await anyio.run_process([PROGRAM, "ask", found[1], PROMPT])
         assert answer.stdout.strip()
         assert b"tokens/s" in answer.stderr

@@ -33,6 +33,8 @@ from tailrace.server.observability.requests import observed_route
 from tailrace.server.offer import Offer
 from tailrace.server.openapi import add_description_to
 from tailrace.server.operations import Caller, ExtendedCard, Operations
+from tailrace.server.origins import allow_origins
+from tailrace.server.playground import Playground
 from tailrace.server.push import PushNotifier
 from tailrace.server.settings import Settings
 from tailrace.server.shutdown import told_of_signals
@@ -96,6 +98,7 @@ def create_app(
         ConfigurationError: Neither a handler nor a model nor an agent is given, or a setting cannot be used.
         UpstreamError: The agent of ``settings.agent``, which is asked for its card here, cannot be reached.
     """
+    settings = settings or Settings()
     router = create_router(
         settings,
         handler=handler,
@@ -124,6 +127,7 @@ def create_app(
         lifespan=router.lifespan_context,
     )
     answer_unknown_routes(app, router)
+    allow_origins(app, settings.allowed_origins)
     return app
 
 
@@ -266,6 +270,8 @@ def create_router(
     # 0.3 first: its addresses would be those of a tenant named v1.
     for version in (VERSION_0_3, VERSION_1_0):
         HttpJsonBinding(operations, settings, asked, version).add_to(router)
+    if settings.playground:
+        Playground().add_to(router)
     return router
 
 

@@ -1,4 +1,4 @@
-"""Answers that clients may keep for a while: cards and keys (RFC 9110, section 8.8; RFC 9111)."""
+"""Answers that clients may keep for a while: cards, keys and pages (RFC 9110, section 8.8; RFC 9111)."""
 
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
@@ -21,15 +21,17 @@ def cached_response(
     vary: str = "",
     private: bool = False,
     headers: dict[str, str] | None = None,
+    media_type: str = "application/json",
 ) -> Response:
-    """A JSON response that caches well: ``ETag``, ``Last-Modified``, and 304 for a client that has it already.
+    """A response that caches well: ``ETag``, ``Last-Modified``, and 304 for a client that has it already.
 
     Args:
         request: What is answered.
-        body: The JSON.
+        body: What it holds.
         vary: Request headers that make a difference.
         private: Only the caller's own cache may keep it; else any.
         headers: More headers.
+        media_type: What the body is.
     """
     etag = f'"{sha256(body).hexdigest()[:16]}"'
     given = {
@@ -41,7 +43,7 @@ def cached_response(
     }
     if _is_known(request, etag, by_time=not private):
         return Response(status_code=304, headers=given)
-    return Response(body, media_type="application/json", headers=given)
+    return Response(body, media_type=media_type, headers=given)
 
 
 def _is_known(request: Request, etag: str, *, by_time: bool) -> bool:

@@ -31,6 +31,18 @@ def _check_grpc_url(value: str) -> str:
     return value
 
 
+def _check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        parts = urlsplit(value)
+        if value != "*" and (
+            not parts.scheme or not parts.netloc or value != f"{parts.scheme}://{parts.netloc}"
+        ):
+            raise ValueError(
+                f"{value!r} is no origin: write SCHEME://HOST or SCHEME://HOST:PORT, without a slash"
+            )
+    return values
+
+
 def _read_list(value: object) -> object:
     """One text, or a JSON list of them."""
     if not isinstance(value, str):
@@ -87,6 +99,9 @@ class Settings(BaseSettings):
             everything when empty.
         output_modes: Media types that the card says are given, separated by commas.
         openapi: Describe the addresses of HTTP+JSON at ``/openapi.json``.
+        playground: A chat with the agent for the browser at ``/``, and its element at ``/tailrace-chat.js``.
+        allowed_origins: Sites whose pages may call this server from the browser, as a text (``https://example.com``)
+            or several as a JSON list; ``*`` for all.
         openai_facade: Answer clients of OpenAI's APIs too, at ``/v1/chat/completions``, ``/v1/responses`` and
             ``/v1/models``.
         openai_user_is_key: Their member ``user`` names the conversation where nothing else in a request does.
@@ -168,6 +183,10 @@ class Settings(BaseSettings):
     input_modes: str = ""
     output_modes: str = ""
     openapi: bool = False
+    playground: bool = True
+    allowed_origins: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_origins)
+    ] = ()
     openai_facade: bool = True
     openai_user_is_key: bool = False
     ai_sdk: bool = True

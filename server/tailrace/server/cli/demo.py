@@ -207,6 +207,7 @@ async def _server(
             api_key="none",
             store=store or f"sqlite:///{folder}/tasks.db",
             public_url=f"{url}/",  # whatever the environment says: the card must lead back here
+            playground=True,  # it is told of at the end
             agent_name="tailrace demo",
             agent_description=f"{upstream.label}.",
             shutdown_grace=0.0,  # nobody waits for what a demo was about to say

@@ -102,6 +102,7 @@ class DemoView:
         """It goes on: where, and what to try."""
         self._print()
         self._print(Styled("serving at "), Styled(url, "bold"), Styled("  (Ctrl-C stops)"))
+        self._print(Styled("the playground, a chat in the browser: "), Styled(f"{url}/", "bold"))
         self._print(Styled("in another terminal, try:", "dim"))
         for command in commands:
             self._print()
