@@ -10,6 +10,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 MODULE = "tailrace/server/playground/tailrace-chat.js"
 
 
+def shipped(source: str) -> str:
+    """A module of JavaScript without comments and spaces, under the first line of what it says of itself."""
+    _, about, _ = source.split("\n", 2)
+    return f"// {about.strip(' *')}\n{rjsmin.jsmin(source)}\n"
+
+
 class CustomBuildHook(BuildHookInterface[Any]):
     """Puts the module into the wheel without comments and spaces; an editable installation serves it as it is."""
 
@@ -20,9 +26,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         self._folder = TemporaryDirectory()
         written = Path(self._folder.name) / "tailrace-chat.js"
         source = (Path(self.root) / "server" / MODULE).read_text(encoding="utf-8")
-        head, _, _ = source.partition("*/")
-        about = head.splitlines()[1].strip(" *")
-        written.write_text(f"// {about}\n{rjsmin.jsmin(source)}\n", encoding="utf-8")
+        written.write_text(shipped(source), encoding="utf-8")
         build_data["force_include"][str(written)] = MODULE
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

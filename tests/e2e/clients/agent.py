@@ -46,6 +46,11 @@ USAGE = {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
 class Pause:
     """An answer that stops half-way.
 
+    Args:
+        number: Which one it is.
+        pieces: What it says.
+        first: How many of them come before the stop.
+
     Attributes:
         prompt: What to say to get it.
         reached: Set when the first half is on its way.
@@ -53,18 +58,20 @@ class Pause:
         request: What the model was asked; once ``reached`` is set.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, pieces: Sequence[str] = PIECES, first: int = 4) -> None:
         self.prompt = f"pause {number}"
         self.reached = anyio.Event()
         self.go_on = anyio.Event()
         self.request: Received | None = None
+        self._pieces = pieces
+        self._first = first
 
     def answer(self, request: Received) -> Sequence[Step]:
         """The script."""
         self.request = request
-        role, *pieces, finish, usage, done = openai_stream(PIECES, usage=USAGE)
-        half = [role, *pieces[:4], Tell(self.reached), Wait(self.go_on)]
-        return [*half, *pieces[4:], finish, usage, done]
+        role, *pieces, finish, usage, done = openai_stream(self._pieces, usage=USAGE)
+        half = [role, *pieces[: self._first], Tell(self.reached), Wait(self.go_on)]
+        return [*half, *pieces[self._first :], finish, usage, done]
 
 
 class ScriptedModel:
@@ -77,9 +84,9 @@ class ScriptedModel:
     def __init__(self) -> None:
         self._pauses: dict[str, Pause] = {}
 
-    def pause(self) -> Pause:
+    def pause(self, pieces: Sequence[str] = PIECES, first: int = 4) -> Pause:
         """Another answer that stops half-way."""
-        pause = Pause(len(self._pauses) + 1)
+        pause = Pause(len(self._pauses) + 1, pieces, first)
         self._pauses[pause.prompt] = pause
         return pause
 

@@ -91,8 +91,7 @@ class Wire {
 		const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method, params });
 		const known = { "Content-Type": "application/json", "A2A-Version": "1.0", "A2A-Extensions": EXT };
 		const all = { ...known, ...this.credentials(), ...headers };
-		const response = await fetch(this.base, { method: "POST", body, signal, headers: all }).catch((error) => {
-			if (signal?.aborted) throw error;
+		const response = await fetch(this.base, { method: "POST", body, signal, headers: all }).catch(() => {
 			const elsewhere = new URL(this.base).origin !== location.origin;
 			const hint = elsewhere ? `, or TAILRACE_ALLOWED_ORIGINS there does not name ${location.origin}` : "";
 			throw new Problem(`${this.base} cannot be reached${hint}.`, true);
@@ -119,7 +118,9 @@ async function* readEvents(response) {
 	let unfinished = [];
 	let event = { id: "", data: [] };
 	for (;;) {
-		const { value, done } = await reader.read();
+		const { value, done } = await reader.read().catch(() => {
+			throw new Problem("The connection was lost.", true);
+		});
 		if (done) return;
 		const lines = value.split("\n");
 		const rest = lines.pop();
@@ -475,7 +476,7 @@ class TaskView {
 		this.about = el("span.dim");
 		this.form = el("div");
 		this.problem = el("div");
-		this.node = el("article", this.form, this.problem, el("footer", this.badge, this.about, copyButton(() => this.answer)));
+		this.node = el("article", this.form, this.problem, el("footer", this.badge, copyButton(() => this.answer), this.about));
 	}
 
 	get over() {
@@ -531,6 +532,7 @@ class TaskView {
 			const block = new Block("message");
 			block.add(parts);
 			block.end();
+			if (this.state === "failed") block.node.classList.add("bad");
 			turn.append(block.node);
 		}
 	}
@@ -589,7 +591,7 @@ class TaskView {
 		const said = [];
 		const seconds = (this.last - this.first) / 1000;
 		if (usage) said.push(`${usage.inputTokens ?? "?"} tokens in, ${usage.outputTokens ?? "?"} out`);
-		if (usage?.outputTokens && seconds > 0) said.push(`${(usage.outputTokens / seconds).toFixed(1)} tokens/s`);
+		if (usage?.outputTokens && seconds > 0.1) said.push(`${(usage.outputTokens / seconds).toFixed(1)} tokens/s`);
 		if (this.sent && this.first) said.push(`first after ${((this.first - this.sent) / 1000).toFixed(2)} s`);
 		for (const word of [finishReason, error?.type]) if (word && word !== "stop") said.push(word.replaceAll("_", " "));
 		if (this.number) said.push(`event ${this.number}`);
@@ -1015,13 +1017,13 @@ class TailraceChat extends HTMLElement {
 		this.leave(view);
 		const reader = (view.reader = {}); // another one takes its place when the task is followed anew
 		const key = uid();
-		view.problem.replaceChildren();
 		this.drawButtons();
 		for (let attempt = 1; view.reader === reader; attempt += 1) {
 			try {
 				view.connection = new AbortController();
 				const response = await this.connect(view, params, key);
 				view.trouble = "";
+				view.problem.replaceChildren();
 				for await (const events of response ? readEvents(response) : []) {
 					if (view.reader !== reader) return;
 					attempt = 0;
@@ -1030,8 +1032,8 @@ class TailraceChat extends HTMLElement {
 				}
 			} catch (error) {
 				if (view.reader !== reader) return;
-				if (error instanceof Problem && (!error.again || attempt >= ATTEMPTS)) return this.refused(view, error, params);
-				if (!(error instanceof Problem || error instanceof DOMException || error instanceof TypeError)) throw error;
+				if (!error.again || attempt >= ATTEMPTS) return this.refused(view, error, params);
+				if (!view.wasCut) view.problem.replaceChildren(alarm(error.message, " Trying again …"));
 			}
 			if (view.over || (view.waits && !view.number)) break;
 			// A stream of sending ends when the task waits; following it goes on, without a word of that.
@@ -1043,7 +1045,6 @@ class TailraceChat extends HTMLElement {
 	async pause(view, attempt) {
 		view.trouble = view.wasCut ? `cut after event ${view.number}` : "connection lost";
 		this.note(view, view.trouble);
-		this.say(view.trouble);
 		view.draw();
 		await new Promise((resume) => setTimeout(resume, view.wasCut ? 1200 : Math.min(500 * 2 ** attempt, 10000)));
 		view.wasCut = false;
@@ -1063,6 +1064,7 @@ class TailraceChat extends HTMLElement {
 
 	/** It goes no further: say why, and let it be tried again. */
 	refused(view, error, params) {
+		if (!(error instanceof Problem)) reportError(error); // our own fault
 		const again = () => this.follow(view, params);
 		this.leave(view);
 		view.form.inert = false;

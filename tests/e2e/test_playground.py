@@ -1,0 +1,636 @@
+"""The playground in a real browser, in the form in which a package holds it, before a real server.
+
+Pictures of what it looks like are left in ``build/playground/``.
+"""
+
+import base64
+import json
+import re
+import struct
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI, Response
+
+from e2e.browser import browsing, note_faults, take_picture
+from e2e.clients.agent import ScriptedModel
+from hatch_build import shipped
+from support.holding import in_own_task
+from support.proxy import CuttingProxy
+from support.rpc import Rpc
+from support.serving import serving
+from support.upstream import ScriptedUpstream
+from tailrace.server import Settings, Turn, create_app
+from tailrace.streaming import Update
+from tailrace.streaming.a2a.models import Artifact, Part
+from tailrace.streaming.updates import ArtifactUpdate
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, BrowserContext, Locator, Page, Route
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+
+ROOT = Path(__file__).parents[2]
+MODULE = (ROOT / "server/tailrace/server/playground/tailrace-chat.js").read_text(encoding="utf-8")
+AXE = Path(__file__).parent / "clients/javascript/node_modules/axe-core/axe.min.js"
+
+WORDS = [f"w{number} " for number in range(300)]
+
+MARKDOWN = """# Rivers
+
+A **river** is a *natural* stream of `water`; see [this](https://example.com/a_(b)) or https://example.com/c_d.
+<img src=x onerror=alert(1)> [bad](javascript:alert(1)) ![seen](https://example.com/pixel.png)
+
+1. First
+   - a spring
+   - a `glacier`
+2. Then
+
+> said by
+> another
+
+```python
+def flow(river):
+    return "**not bold** <b>"
+```
+
+| river | length |
+|---|---|
+| Nile | 6,650 km |
+
+- [x] done
+
+~~gone~~ 2 * 3 * 4 = 24 and snake_case_name
+"""
+
+
+class Agent(NamedTuple):
+    """The server that pages are of.
+
+    Attributes:
+        url: Where it is.
+        model: What it answers with.
+        upstream: Everything that the model was asked.
+    """
+
+    url: str
+    model: ScriptedModel
+    upstream: ScriptedUpstream
+
+
+@asynccontextmanager
+async def serving_agent(store: str) -> AsyncGenerator[Agent]:
+    model = ScriptedModel()
+    async with ScriptedUpstream(model.answer) as upstream:
+        # One event a delta, so that each word has a number.
+        settings = Settings(
+            model="openai:scripted",
+            base_url=upstream.base_url,
+            api_key="none",  # pyright: ignore[reportArgumentType]
+            store=store,
+            coalesce="none",
+        )
+        async with serving(create_app(settings)) as url:
+            yield Agent(url, model, upstream)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def agent(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Agent]:
+    store = f"sqlite:///{tmp_path_factory.mktemp('agent')}/tasks.db"
+    async with in_own_task(serving_agent(store)) as agent:
+        yield agent
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncGenerator["Browser"]:
+    async with in_own_task(browsing()) as browser:
+        yield browser
+
+
+@asynccontextmanager
+async def window(
+    browser: "Browser", *, as_shipped: bool = True, **options: Any
+) -> AsyncGenerator["BrowserContext"]:
+    """A browser without a past; nothing may go wrong in its pages."""
+    options.setdefault("viewport", {"width": 1280, "height": 800})
+    context = await browser.new_context(**options)
+    faults: list[str] = []
+    context.on("page", lambda page: note_faults(page, faults))
+    if as_shipped:
+
+        async def give(route: "Route") -> None:
+            await route.fulfill(body=shipped(MODULE), content_type="text/javascript")
+
+        await context.route("**/tailrace-chat.js", give)
+    try:
+        yield context
+    finally:
+        await context.close()
+    assert faults == []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def context(browser: "Browser") -> AsyncGenerator["BrowserContext"]:
+    async with in_own_task(window(browser)) as context:
+        yield context
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(context: "BrowserContext", agent: Agent) -> "Page":
+    return await opened(context, agent.url)
+
+
+async def opened(context: "BrowserContext", url: str) -> "Page":
+    page = await context.new_page()
+    await page.goto(url)
+    return page
+
+
+async def say(page: "Page", text: str) -> None:
+    await page.get_by_label("Message", exact=True).fill(text)
+    await page.keyboard.press("Enter")
+
+
+def answers(page: "Page") -> "Locator":
+    return page.locator("article").last.locator(".block.text")
+
+
+async def until_state(page: "Page", state: str) -> None:
+    await page.locator("article").last.locator(".badge", has_text=re.compile(f"^{state}$")).wait_for()
+
+
+async def until_text(page: "Page", holds: Callable[[str], bool]) -> str:
+    """The answer, once it is so."""
+    with anyio.fail_after(30):
+        while True:
+            found = " ".join(await answers(page).all_inner_texts()).strip()
+            if holds(found):
+                return found
+            await page.evaluate("new Promise(requestAnimationFrame)")
+
+
+async def numbers(page: "Page") -> list[int]:
+    """The numbers of the events that the inspector shows, in order."""
+    if await page.get_by_role("complementary", name="Inspector").count() == 0:
+        await page.get_by_role("button", name="Inspector").click()
+    return [int(number) for number in await page.locator("aside summary b").all_inner_texts()]
+
+
+async def tasks_in(agent: Agent, page: "Page") -> list[dict[str, Any]]:
+    async with Rpc(agent.url) as rpc:
+        found = await rpc.result("ListTasks", {"contextId": page.url.partition("#")[2]})
+    return found["tasks"]
+
+
+@pytest.mark.parametrize("as_shipped", [True, False], ids=["as shipped", "as in the repository"])
+async def test_a_turn_streams_as_markdown_and_ends_with_its_figures(
+    browser: "Browser", agent: Agent, as_shipped: bool
+) -> None:
+    pieces = re.findall(r"\S+\s*|\s+", MARKDOWN)
+    pause = agent.model.pause(pieces, len(pieces) // 2)
+    async with window(browser, as_shipped=as_shipped) as context:
+        page = await opened(context, agent.url)
+        await say(page, pause.prompt)
+        await until_state(page, "working")
+        await until_text(page, lambda text: "glacier" in text)
+        assert await page.get_by_role("log").get_attribute("aria-busy") == "true"
+        await take_picture(page, "turn-streaming")
+        pause.go_on.set()
+        await until_state(page, "completed")
+        answer = answers(page)
+        assert await answer.locator("h3").all_inner_texts() == ["Rivers"]
+        assert await answer.locator("ol > li").count() == 2
+        assert await answer.locator("ol > li > ul > li").all_inner_texts() == ["a spring", "a glacier"]
+        assert await answer.locator("strong").all_inner_texts() == ["river"]
+        assert await answer.locator("em").all_inner_texts() == ["natural"]
+        assert await answer.locator("del").all_inner_texts() == ["gone"]
+        assert await answer.locator("blockquote").all_inner_texts() == ["said by\nanother"]
+        assert await answer.locator("pre").inner_text() == 'def flow(river):\n    return "**not bold** <b>"\n'
+        assert await answer.locator("tr").all_inner_texts() == ["river\tlength", "Nile\t6,650 km"]
+        text = await answer.inner_text()
+        assert "<img src=x onerror=alert(1)> [bad](javascript:alert(1))" in text
+        assert "2 * 3 * 4 = 24 and snake_case_name" in text
+        links = [await link.get_attribute("href") for link in await answer.locator("a").all()]
+        assert links == [
+            "https://example.com/a_(b)",
+            "https://example.com/c_d",
+            "https://example.com/pixel.png",
+        ]
+        assert await answer.locator("img, script").count() == 0
+        foot = await page.locator("article footer").inner_text()
+        assert re.search(r"7 tokens in, 8 out · [\d.]+ tokens/s · first after [\d.]+ s · event \d+", foot)
+        assert await page.get_by_role("log").get_attribute("aria-busy") == "false"
+        assert await page.get_by_role("status").inner_text() == "The task is completed"
+        await take_picture(page, "turn")
+
+
+async def test_reasoning_folds_away_when_the_answer_begins(page: "Page") -> None:
+    await say(page, "think")
+    await until_state(page, "completed")
+    reasoning = page.locator("details.reasoning")
+    assert await reasoning.get_attribute("open") is None
+    await reasoning.locator("summary").click()
+    assert "Let me see: 1" in await reasoning.inner_text()
+
+
+async def test_stop_cancels_the_task_and_keeps_what_had_come(page: "Page", agent: Agent) -> None:
+    pause = agent.model.pause(WORDS, 100)
+    await say(page, pause.prompt)
+    await until_text(page, lambda text: text.endswith("w99"))
+    await page.get_by_role("button", name="Stop").click()
+    await until_state(page, "canceled")
+    assert pause.request is not None
+    with anyio.fail_after(10):
+        await pause.request.client_left.wait()
+    assert (await answers(page).inner_text()).split() == "".join(WORDS[:100]).split()
+    assert await page.get_by_role("button", name="Send").is_visible()
+    await take_picture(page, "stopped")
+
+
+async def test_escape_stops_too(page: "Page", agent: Agent) -> None:
+    pause = agent.model.pause()
+    await say(page, pause.prompt)
+    await until_text(page, lambda text: "one" in text)
+    await page.keyboard.press("Escape")
+    await until_state(page, "canceled")
+
+
+async def test_a_connection_that_is_cut_is_gone_on_with_and_no_word_is_lost_or_doubled(
+    page: "Page", agent: Agent
+) -> None:
+    cursors: list[str] = []
+
+    def note(request: Any) -> None:
+        if "SubscribeToTask" in (request.post_data or ""):
+            cursors.append(request.headers["last-event-id"])
+
+    page.on("request", note)
+    pause = agent.model.pause(WORDS, 100)
+    await say(page, pause.prompt)
+    await until_text(page, lambda text: text.endswith("w99"))
+    await page.get_by_role("button", name="Cut the connection").click()
+    cut = page.locator(".badge", has_text="cut after event")
+    await cut.wait_for()
+    number = (await cut.inner_text()).split()[-1]
+    await take_picture(page, "cut")
+    pause.go_on.set()  # the rest is said while nobody listens
+    await until_state(page, "completed")
+    assert (await answers(page).inner_text()).split() == "".join(WORDS).split()
+    assert cursors == [number]
+    shown = await numbers(page)
+    assert shown == list(range(1, len(WORDS) + 5))  # the task, working, each word, the last chunk, completed
+    await take_picture(page, "resumed")
+
+
+async def test_connections_that_are_lost_are_gone_on_with_by_themselves(
+    browser: "Browser", agent: Agent
+) -> None:
+    async with CuttingProxy(agent.url) as proxy:
+        context = await browser.new_context()
+        page = await opened(context, proxy.url)
+        pause = agent.model.pause(WORDS, 1)
+        await say(page, pause.prompt)
+        await until_text(page, lambda text: text == "w0")
+        proxy.cut_after(20_000, 1000, 20_000)
+        pause.go_on.set()
+        await until_state(page, "completed")
+        assert proxy.cuts == 3
+        assert (await answers(page).inner_text()).split() == "".join(WORDS).split()
+        assert await page.get_by_role("alert").count() == 0
+        await context.close()
+
+
+async def test_a_message_that_may_not_have_arrived_is_sent_again_and_taken_once(
+    browser: "Browser", agent: Agent
+) -> None:
+    context = await browser.new_context()
+    page = await opened(context, agent.url)
+    sent: list[str] = []
+
+    async def lose(route: "Route") -> None:
+        request = route.request
+        if "SendStreamingMessage" not in (request.post_data or ""):
+            await route.continue_()
+            return
+        sent.append(request.headers["idempotency-key"])
+        if len(sent) == 1:
+            await route.fetch()  # it arrives, and its answer is lost
+            await route.abort()
+        else:
+            await route.continue_()
+
+    await page.route(f"{agent.url}/", lose)
+    before = len(agent.upstream.requests)
+    await say(page, "once")
+    await until_state(page, "completed")
+    assert len(sent) == 2
+    assert len(set(sent)) == 1
+    assert len(agent.upstream.requests) == before + 1
+    assert len(await tasks_in(agent, page)) == 1
+    await context.close()
+
+
+async def test_a_call_of_a_tool_is_answered_by_the_user_and_the_same_task_goes_on(
+    page: "Page", agent: Agent
+) -> None:
+    await say(page, "weather")
+    await until_state(page, "input required")
+    call = page.locator("details.tool_call")
+    assert "get_weather" in await call.locator("summary").inner_text()
+    assert json.loads(await call.get_by_label("Arguments").inner_text()) == {"city": "Zürich"}
+    assert await page.get_by_role("status").inner_text() == "The agent waits for you"
+    await take_picture(page, "tool-call")
+    await page.get_by_label("Result of get_weather").fill("5 °C and fog")
+    await page.get_by_role("button", name="Send results").click()
+    await until_state(page, "completed")
+    assert await answers(page).last.inner_text() == "The tool says: 5 °C and fog."
+    assert await call.get_by_label("Result").inner_text() == "5 °C and fog"
+    assert await page.get_by_role("button", name="Send results").count() == 0
+    assert [message["role"] for message in agent.upstream.requests[-1].json["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
+    assert len(await tasks_in(agent, page)) == 1
+    await take_picture(page, "tool-answered")
+
+
+async def test_a_reload_shows_the_conversation_and_follows_what_is_at_work(
+    page: "Page", agent: Agent
+) -> None:
+    await say(page, "hello")
+    await until_state(page, "completed")
+    await say(page, "weather")
+    await page.get_by_label("Result of get_weather").fill("rain")
+    await page.get_by_role("button", name="Send results").click()
+    await until_state(page, "completed")
+    pause = agent.model.pause(WORDS, 50)
+    await say(page, pause.prompt)
+    await until_text(page, lambda text: text.endswith("w49"))
+    said = "article .said, article .block"
+    before = await page.locator(said).all_inner_texts()
+    await page.reload()
+    await until_text(page, lambda text: text.endswith("w49"))
+    assert await page.locator(said).all_inner_texts() == before
+    assert await page.locator("article .badge").all_inner_texts() == ["completed", "completed", "working"]
+    pause.go_on.set()
+    await until_state(page, "completed")
+    assert (await answers(page).inner_text()).split() == "".join(WORDS).split()
+    await page.get_by_label("Message", exact=True).fill("and then?")
+    await page.get_by_role("button", name="Send").click()
+    await until_state(page, "completed")
+    assert len(await tasks_in(agent, page)) == 4
+    await take_picture(page, "reloaded")
+
+
+async def test_two_tabs_show_one_task_and_either_may_answer_for_it(
+    page: "Page", context: "BrowserContext", agent: Agent
+) -> None:
+    pause = agent.model.pause(WORDS, 80)
+    await say(page, pause.prompt)
+    await until_text(page, lambda text: text.endswith("w79"))
+    other = await opened(context, page.url)
+    await until_text(other, lambda text: text.endswith("w79"))
+    pause.go_on.set()
+    for tab in (page, other):
+        await until_state(tab, "completed")
+        assert (await answers(tab).inner_text()).split() == "".join(WORDS).split()
+    # What one begins, the other follows; what one answers, the other need not.
+    await say(other, "weather")
+    for tab in (page, other):
+        await until_state(tab, "input required")
+    await page.get_by_label("Result of get_weather").fill("hail")
+    await page.get_by_role("button", name="Send results").click()
+    for tab in (other, page):
+        await until_state(tab, "completed")
+        assert await answers(tab).last.inner_text() == "The tool says: hail."
+        assert await tab.get_by_role("button", name="Send results").count() == 0
+    assert len(await tasks_in(agent, page)) == 2
+
+
+async def test_there_are_several_conversations(page: "Page") -> None:
+    conversations = page.get_by_role("navigation", name="Conversations")
+    await say(page, "hello")
+    await until_state(page, "completed")
+    first = page.url
+    await page.get_by_role("button", name="New conversation").click()
+    assert await page.locator("article").count() == 0
+    await say(page, "another")
+    await until_state(page, "completed")
+    assert page.url != first
+    assert await conversations.locator("li").all_inner_texts() == ["another", "hello"]
+    await conversations.get_by_role("button", name="hello", exact=True).click()
+    await page.locator(".said", has_text="hello").wait_for()
+    assert page.url == first
+    assert await page.locator("article").count() == 1
+
+
+async def test_what_a_request_asks_for_goes_with_it(page: "Page", agent: Agent) -> None:
+    await page.get_by_role("button", name="Inspector").click()
+    facts = page.get_by_label("Asked for with each request, as JSON")
+    await facts.fill("{not JSON")
+    await say(page, "hello")
+    assert await facts.get_attribute("aria-invalid") == "true"
+    assert await page.get_by_label("Message", exact=True).input_value() == "hello"
+    tool: dict[str, Any] = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+    await facts.fill(json.dumps({"temperature": 0.5, "tools": [tool]}))
+    await say(page, "hello")
+    await until_state(page, "completed")
+    asked = agent.upstream.requests[-1].json
+    assert asked["temperature"] == 0.5
+    assert [each["function"]["name"] for each in asked["tools"]] == ["look"]
+
+
+async def test_a_failure_says_why(page: "Page") -> None:
+    await say(page, "fail")
+    await until_state(page, "failed")
+    assert "the model is not there" in await page.locator("article").inner_text()
+    await take_picture(page, "failed")
+
+
+async def test_it_is_used_from_the_keyboard_alone(page: "Page", agent: Agent) -> None:
+    async def focused() -> str:
+        element = "document.activeElement.shadowRoot.activeElement"
+        return await page.evaluate(f"{element}.ariaLabel ?? {element}.textContent")
+
+    order: list[str] = []
+    for _ in range(6):
+        await page.keyboard.press("Tab")
+        order.append(await focused())
+    assert order == [
+        "Conversations",
+        "Inspector",
+        "New conversation",
+        "Conversation",
+        "Attach files",
+        "Message",
+    ]
+    await page.keyboard.type("line one")
+    await page.keyboard.press("Shift+Enter")
+    await page.keyboard.type("line two")
+    await page.keyboard.press("Enter")
+    await until_state(page, "completed")
+    assert agent.upstream.requests[-1].json["messages"][-1]["content"] == "line one\nline two"
+    assert await focused() == "Message"
+
+
+def png(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + bytes((40, 150, 190)) * width for _ in range(height))
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+async def draw(turn: Turn) -> AsyncIterator[Update]:
+    """Gives back the files that it is sent, and more."""
+    files = [part.filename for part in turn.message.parts if part.kind == "raw"]
+    parts = (
+        Part(raw=png(160, 90), media_type="image/png", filename="river.png"),
+        Part(raw=b"<script>alert(1)</script>", media_type="text/html", filename="page.html"),
+        Part(url="https://example.com/far.png", media_type="image/png", filename="far.png"),
+        Part(data={"files": list(files)}),
+    )
+    for number, part in enumerate(parts):
+        yield ArtifactUpdate(Artifact(artifact_id=f"file-{number}", parts=(part,)))
+
+
+async def test_files_go_both_ways_and_a_key_is_asked_for(browser: "Browser") -> None:
+    settings = Settings(store="sqlite://", caller_keys="alice:open-sesame")  # pyright: ignore[reportArgumentType]
+    async with serving(create_app(settings, handler=draw)) as url:
+        context = await browser.new_context(viewport={"width": 1280, "height": 800})
+        page = await opened(context, url)
+        await page.locator("input[type=file]").set_input_files(
+            [{"name": "mine.png", "mimeType": "image/png", "buffer": png(40, 40)}]
+        )
+        await say(page, "draw")
+        await page.get_by_label("Token or key").fill("open-sesame")
+        await page.keyboard.press("Enter")
+        await until_state(page, "completed")
+        sizes = await page.locator("article img").evaluate_all(
+            "all => all.map((image) => image.naturalWidth)"
+        )
+        assert sizes == [40, 160]  # the user's, and the agent's; the far one is a link
+        download = page.get_by_role("link", name="page.html")
+        assert await download.get_attribute("href") == (
+            "data:application/octet-stream;base64," + base64.b64encode(b"<script>alert(1)</script>").decode()
+        )
+        assert (
+            await page.get_by_role("link", name="far.png").get_attribute("href")
+            == "https://example.com/far.png"
+        )
+        assert json.loads(await page.locator("article pre").inner_text()) == {"files": ["mine.png"]}
+        await take_picture(page, "files")
+        await page.reload()
+        await until_state(page, "completed")
+        assert await page.locator("article img").count() == 2
+        await context.close()
+
+
+async def test_two_lines_put_it_into_a_page_of_another_site(browser: "Browser") -> None:
+    settings = Settings(store="sqlite://", allowed_origins=("*",))
+    site = FastAPI()
+    lines = ""
+
+    @site.get("/")
+    async def page_of_another() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response(f"<!doctype html><title>Mine</title><h1>Mine</h1>{lines}", media_type="text/html")
+
+    @site.get("/favicon.ico")
+    async def no_icon() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response(status_code=204)
+
+    async with (
+        serving(create_app(settings, handler=draw)) as url,
+        serving(site) as elsewhere,
+        window(browser, as_shipped=False) as context,
+    ):
+        lines = (
+            f'<script type="module" src="{url}/tailrace-chat.js"></script>\n<tailrace-chat></tailrace-chat>'
+        )
+        page = await opened(context, elsewhere)
+        await say(page, "draw")
+        await until_state(page, "completed")
+        await page.reload()
+        await until_state(page, "completed")  # its tab remembers the conversation
+        page = await opened(context, f"{url}/embed.html")
+        await say(page, "draw")
+        await until_state(page, "completed")
+        await take_picture(page, "embedded")
+        await context.close()
+
+
+async def test_a_site_that_is_not_named_is_told_of_the_setting(browser: "Browser") -> None:
+    site = FastAPI()
+    lines = ""
+
+    @site.get("/")
+    async def page_of_another() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response(f"<!doctype html><title>Mine</title>{lines}", media_type="text/html")
+
+    @site.get("/tailrace-chat.js")
+    async def own_copy() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response(shipped(MODULE), media_type="text/javascript")
+
+    async with (
+        serving(create_app(Settings(store="sqlite://"), handler=draw)) as url,
+        serving(site) as elsewhere,
+    ):
+        lines = f'<script type="module" src="tailrace-chat.js"></script><tailrace-chat agent="{url}"></tailrace-chat>'
+        context = await browser.new_context()
+        page = await opened(context, elsewhere)
+        await say(page, "draw")
+        note = page.get_by_role("alert").filter(has_text="TAILRACE_ALLOWED_ORIGINS")
+        await note.wait_for()
+        assert elsewhere in await note.inner_text()
+        await context.close()
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone", "phone-dark"])
+async def test_nothing_keeps_people_from_using_it(browser: "Browser", agent: Agent, look: str) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: `make e2e` installs it where there is Node 20")
+    size = {"width": 390, "height": 800} if look.startswith("phone") else {"width": 1280, "height": 800}
+    scheme = "dark" if look.endswith("dark") else "light"
+    # What looks at the page is put into it, which the page's policy would forbid.
+    async with window(browser, viewport=size, color_scheme=scheme, bypass_csp=True) as context:
+        page = await opened(context, agent.url)
+        pieces = re.findall(r"\S+\s*|\s+", MARKDOWN)
+        pause = agent.model.pause(pieces, len(pieces))
+        pause.go_on.set()
+        await say(page, "think")
+        await until_state(page, "completed")
+        await say(page, pause.prompt)
+        await until_state(page, "completed")
+        await say(page, "weather")
+        await until_state(page, "input required")
+        await page.evaluate(AXE.read_text(encoding="utf-8"))
+        await take_picture(page, look)
+        panels = ["Inspector", "Conversations"] if look.startswith("phone") else ["Inspector"]
+        for panel in ["", *panels]:
+            if panel:
+                await page.get_by_role("button", name=panel, exact=True).click()
+                await take_picture(page, f"{look}-{panel.lower()}")
+            found = await page.evaluate("axe.run({ resultTypes: ['violations'] })")
+            wrong = [
+                f"{each['impact']}: {each['id']}: {[node['html'] for node in each['nodes']]}"
+                for each in found["violations"]
+                if each["impact"] in ("serious", "critical")
+            ]
+            assert wrong == []
+            width = await page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+            assert width[0] <= width[1]
+            if panel:
+                await page.get_by_role("button", name=panel, exact=True).click()
