@@ -34,7 +34,8 @@ from tailrace.streaming.updates import ArtifactUpdate
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Locator, Page, Route
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+# A browser is many processes: where others keep the machine busy, a minute is soon over.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).parents[2]
 MODULE = (ROOT / "server/tailrace/server/playground/tailrace-chat.js").read_text(encoding="utf-8")
@@ -569,6 +570,27 @@ async def test_two_lines_put_it_into_a_page_of_another_site(browser: "Browser") 
         await say(page, "draw")
         await until_state(page, "completed")
         await take_picture(page, "embedded")
+        await context.close()
+
+
+async def test_in_a_frame_that_may_keep_nothing_it_works_all_the_same(browser: "Browser") -> None:
+    site = FastAPI()
+    lines = ""
+
+    @site.get("/")
+    async def page_of_another() -> Response:  # pyright: ignore[reportUnusedFunction]
+        frame = f'<iframe sandbox="allow-scripts" width="600" height="600" srcdoc=\'{lines}\'></iframe>'
+        return Response(f"<!doctype html><title>Mine</title>{frame}", media_type="text/html")
+
+    settings = Settings(store="sqlite://", allowed_origins=("*",))
+    async with serving(create_app(settings, handler=draw)) as url, serving(site) as elsewhere:
+        lines = f'<script type="module" src="{url}/tailrace-chat.js"></script><tailrace-chat></tailrace-chat>'
+        context = await browser.new_context()
+        page = await opened(context, elsewhere)
+        frame = page.frame_locator("iframe")
+        await frame.get_by_label("Message", exact=True).fill("draw")
+        await page.keyboard.press("Enter")
+        await frame.locator(".badge", has_text="completed").wait_for()
         await context.close()
 
 

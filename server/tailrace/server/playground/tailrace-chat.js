@@ -736,13 +736,13 @@ class TailraceChat extends HTMLElement {
 		const agent = this.getAttribute("agent");
 		const base = new URL(agent ?? ".", agent === null ? import.meta.url : document.baseURI).href;
 		this.wire = new Wire(base.replace(/\/?$/, "/"));
-		this.wire.token = this.getAttribute("token") ?? this.stored("token", sessionStorage);
+		this.wire.token = this.getAttribute("token") ?? this.stored("token", "sessionStorage");
 		this.wish.value = this.stored("request");
 		this.channel = new BroadcastChannel(this.name(""));
 		this.channel.onmessage = ({ data }) => this.heard(data);
 		this.fills = this.hasAttribute("page");
 		if (this.fills && this.clientWidth > 900) this.nav.button.click();
-		const named = this.fills ? decodeURIComponent(location.hash.slice(1)) : this.stored("context", sessionStorage);
+		const named = this.fills ? decodeURIComponent(location.hash.slice(1)) : this.stored("context", "sessionStorage");
 		const ready = () => {
 			this.heading.textContent = this.wire.card.name ?? "Chat";
 			if (this.isConnected) this.open(this.getAttribute("context") ?? named);
@@ -759,12 +759,20 @@ class TailraceChat extends HTMLElement {
 		return `tailrace:${this.wire.base}:${what}`;
 	}
 
-	stored(name, where = localStorage) {
-		return where.getItem(this.name(name)) ?? "";
+	stored(name, where = "localStorage") {
+		try {
+			return window[where].getItem(this.name(name)) ?? "";
+		} catch {
+			return ""; // a frame or a browser that may keep nothing
+		}
 	}
 
-	store(name, value, where = localStorage) {
-		where.setItem(this.name(name), value);
+	store(name, value, where = "localStorage") {
+		try {
+			window[where].setItem(this.name(name), value);
+		} catch {
+			// As above: it works all the same, until the page is left.
+		}
 	}
 
 	// --- conversations ---
@@ -791,7 +799,7 @@ class TailraceChat extends HTMLElement {
 	enter(contextId) {
 		this.contextId = contextId;
 		if (this.fills) history.replaceState(null, "", `#${encodeURIComponent(contextId)}`);
-		else this.store("context", contextId, sessionStorage);
+		else this.store("context", contextId, "sessionStorage");
 		this.drawContexts();
 	}
 
@@ -978,7 +986,7 @@ class TailraceChat extends HTMLElement {
 		const onsubmit = (event) => {
 			event.preventDefault();
 			this.wire.token = field.value.trim();
-			this.store("token", this.wire.token, sessionStorage);
+			this.store("token", this.wire.token, "sessionStorage");
 			form.remove();
 			again();
 		};
@@ -1002,12 +1010,14 @@ class TailraceChat extends HTMLElement {
 
 	cut() {
 		const view = this.working;
+		if (!view) return;
 		view.wasCut = true;
 		view.connection.abort();
 	}
 
 	async cancel() {
 		const { working } = this;
+		if (!working) return;
 		if (working.id) await this.wire.call("CancelTask", { id: working.id }).catch((error) => this.say(error.message));
 		else this.leave(working);
 	}
