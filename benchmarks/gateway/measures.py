@@ -1,0 +1,377 @@
+"""The measurements, as a reader makes them: each takes an order and gives figures.
+
+Every one of them checks each answer whole before it gives a figure: ``lost`` counts the streams that were not.
+"""
+
+import asyncio
+import math
+import random
+import sqlite3
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from benchmarks.gateway import dialects, processes
+from benchmarks.gateway.answers import Answer, events, read_answer
+from benchmarks.gateway.connection import Connection, Recording, connect
+from benchmarks.gateway.order import Figures, Order
+from benchmarks.gateway.plan import Plan
+
+_WARM_TOKENS = 20
+_WARM_STREAMS = 4
+_MS = 1e6
+_HELD = 10  # pieces that came before an answer is held back
+
+
+def percentile(numbers: Iterable[float], share: float) -> float:
+    """The least of the numbers that at least this share of them does not exceed; 0 of none."""
+    ordered = sorted(numbers)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
+
+@asynccontextmanager
+async def _connections(order: Order, number: int) -> AsyncGenerator[list[Connection]]:
+    found = [await connect(order.port) for _ in range(number)]
+    try:
+        yield found
+    finally:
+        for connection in found:
+            connection.close()
+
+
+async def _all(work: Sequence[Awaitable[Recording]]) -> list[Recording]:
+    """Responses that were asked for are on their way by themselves: nothing is gained by waiting at the same time."""
+    return [await each for each in work]
+
+
+async def _warm(order: Order, connections: Sequence[Connection]) -> None:
+    plan = Plan(_WARM_TOKENS)
+    await _all([each.ask(dialects.start(order.dialect, plan)) for each in connections[:_WARM_STREAMS]])
+
+
+async def _release(order: Order) -> None:
+    upstream = await connect(order.upstream)
+    await upstream.ask(dialects.release())
+    upstream.close()
+
+
+def _lost(answers: Iterable[Answer], plan: Plan) -> int:
+    return sum(not answer.is_whole(plan) for answer in answers)
+
+
+async def burst(order: Order) -> Figures:
+    """Answers that come as fast as the server takes them: ``streams`` at a time, ``rounds`` times."""
+    plans = [Plan(order.tokens, seed=number) for number in range(order.rounds)]
+    found: list[tuple[Plan, Recording]] = []
+    async with _connections(order, order.streams) as connections:
+        await _warm(order, connections)
+        cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
+        for plan in plans:
+            requests = [dialects.start(order.dialect, plan) for _ in connections]
+            asked = [each.ask(request) for each, request in zip(connections, requests, strict=True)]
+            found += [(plan, recording) for recording in await _all(asked)]
+        end, own = time.monotonic_ns(), time.process_time_ns() - own
+        spent = processes.settle(order.process) - cpu
+    chunks = order.tokens * order.streams * order.rounds
+    answers = [(plan, read_answer(recording, order.dialect)) for plan, recording in found]
+    return {
+        "cpu_us": spent / 1000 / chunks,
+        "wall_us": (end - begin) / 1000 / chunks,
+        "chunks_per_event": chunks / max(1, sum(answer.events for _, answer in answers)),
+        "reader_load": own / (end - begin),
+        "lost": sum(not answer.is_whole(plan) for plan, answer in answers),
+    }
+
+
+async def paced(order: Order) -> Figures:
+    """Answers at the pace of a model: they begin one after the other, and once all run, a window is measured.
+
+    CPU time is of that window; added latency is of every piece sent in it; time to first text is of every answer.
+    """
+    ramp = order.streams / order.starts
+    plan = Plan(math.ceil(order.rate * (ramp + order.seconds)) + order.rate // 2, rate=order.rate)
+    async with _connections(order, order.streams) as connections:
+        await _warm(order, connections)
+        asked: list[Awaitable[Recording]] = []
+        begin, own = time.monotonic_ns(), time.process_time_ns()
+        for number, connection in enumerate(connections):
+            due = begin + int(number / order.starts * 1e9)
+            await anyio.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))
+            asked.append(connection.ask(dialects.start(order.dialect, plan)))
+        opened, cpu = time.monotonic_ns(), processes.cpu_ns(order.process)
+        await anyio.sleep(order.seconds)
+        closed, spent = time.monotonic_ns(), processes.cpu_ns(order.process) - cpu
+        recordings = await _all(asked)
+        own, end = time.process_time_ns() - own, time.monotonic_ns()
+    answers = [read_answer(recording, order.dialect) for recording in recordings]
+    latencies = [each for answer in answers for each in answer.latencies(opened, closed)]
+    firsts = [
+        answer.began - recording.asked
+        for answer, recording in zip(answers, recordings, strict=True)
+        if answer.began
+    ]
+    return {
+        "cpu_us": spent / 1000 / len(latencies) if latencies else math.nan,
+        "cores": spent / (closed - opened),
+        "latency_p50_ms": percentile(latencies, 0.5) / _MS,
+        "latency_p99_ms": percentile(latencies, 0.99) / _MS,
+        "first_p50_ms": percentile(firsts, 0.5) / _MS,
+        "first_p99_ms": percentile(firsts, 0.99) / _MS,
+        "reader_load": own / (end - begin),
+        "lost": _lost(answers, plan),
+    }
+
+
+async def turns(order: Order) -> Figures:
+    """Short answers, one after the other on each of ``streams`` connections, for so many seconds."""
+    plan = Plan(order.tokens)
+    recordings: list[Recording] = []
+
+    async def go_on(connection: Connection, until: int) -> None:
+        while time.monotonic_ns() < until:
+            recordings.append(await connection.ask(dialects.start(order.dialect, plan)))
+            if recordings[-1].broken:
+                return
+
+    async with _connections(order, order.streams) as connections:
+        await _all([each.ask(dialects.start(order.dialect, plan)) for each in connections])
+        cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
+        async with anyio.create_task_group() as group:
+            for connection in connections:
+                group.start_soon(go_on, connection, begin + int(order.seconds * 1e9))
+        end, own = time.monotonic_ns(), time.process_time_ns() - own
+        spent = processes.settle(order.process) - cpu
+    answers = [read_answer(recording, order.dialect) for recording in recordings]
+    lasted = [recording.ended - recording.asked for recording in recordings]
+    return {
+        "turns_s": len(recordings) / ((end - begin) / 1e9),
+        "cpu_us": spent / 1000 / len(recordings),
+        "turn_p50_ms": percentile(lasted, 0.5) / _MS,
+        "turn_p99_ms": percentile(lasted, 0.99) / _MS,
+        "reader_load": own / (end - begin),
+        "lost": _lost(answers, plan),
+    }
+
+
+async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple["Awaitable[Recording]", str]:
+    """Begin an answer that is held back after its first pieces; gives it and its task's id."""
+    asked = connection.ask(dialects.start(order.dialect, plan))
+    await connection.seen(b"artifactUpdate")
+    task = read_answer(connection.recording, order.dialect).task
+    if not task:
+        raise RuntimeError(f"no task was begun: {connection.recording.reads!r}")
+    return asked, task
+
+
+async def fan_out(order: Order) -> Figures:
+    """One answer to ``streams`` readers, of whom the first one asked for it; all read before it goes on."""
+    plan = Plan(order.tokens, rate=order.rate, hold=1)
+    async with _connections(order, order.streams) as connections:
+        await _warm(order, connections[:1])
+        asked, task = await _begin_held(order, connections[0], plan)
+        all_asked = [asked, *(each.ask(dialects.subscribe(task)) for each in connections[1:])]
+        for connection in connections[1:]:
+            await connection.seen(b"data:")
+        cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
+        await _release(order)
+        recordings = await _all(all_asked)
+        end, own = time.monotonic_ns(), time.process_time_ns() - own
+        spent = processes.settle(order.process) - cpu
+    answers = [read_answer(recording, order.dialect) for recording in recordings]
+    deliveries = order.tokens * order.streams
+    sent = sum(answer.events for answer in answers)
+    latencies = [each for answer in answers for each in answer.latencies(begin)] if order.rate else []
+    return {
+        "cpu_us": spent / 1000 / deliveries,
+        "event_us": spent / 1000 / max(1, sent),
+        "chunks_per_event": deliveries / max(1, sent),
+        "latency_p50_ms": percentile(latencies, 0.5) / _MS,
+        "latency_p99_ms": percentile(latencies, 0.99) / _MS,
+        "reader_load": own / (end - begin),
+        "lost": _lost(answers, plan),
+    }
+
+
+async def resume(order: Order) -> Figures:
+    """``streams`` clients at once go on with answers that are over, each after an event by chance, of one of ``rounds`` tasks."""
+    plan = Plan(order.tokens, rate=order.rate)
+    chance = random.Random(order.seed)
+    async with _connections(order, order.streams) as connections:
+        begun = [each.ask(dialects.start(order.dialect, plan)) for each in connections[: order.rounds]]
+        logs = [_Log(recording, order.dialect) for recording in await _all(begun)]
+        whole = all(log.answer.is_whole(plan) for log in logs)
+        chosen = [(log, chance.choice(log.numbers)) for log in (chance.choice(logs) for _ in connections)]
+        cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
+        asked = [
+            each.ask(dialects.subscribe(log.answer.task, number))
+            for each, (log, number) in zip(connections, chosen, strict=True)
+        ]
+        recordings = await _all(asked)
+        end, own = time.monotonic_ns(), time.process_time_ns() - own
+        spent = processes.settle(order.process) - cpu
+    return _resumed(chosen, recordings, spent, end - begin, own, whole)
+
+
+async def resume_running(order: Order) -> Figures:
+    """``streams`` clients at once go on with one answer that is being written, each after an event by chance."""
+    plan = Plan(order.tokens, rate=order.rate)
+    chance = random.Random(order.seed)
+    async with _connections(order, order.streams + 1) as (first, *others):
+        await _warm(order, [first])
+        asked = first.ask(dialects.start(order.dialect, plan))
+        await anyio.sleep(order.seconds)
+        log = _Log(first.recording, order.dialect)
+        numbers = [chance.choice(log.numbers) for _ in others]
+        cpu, begin, own = processes.cpu_ns(order.process), time.monotonic_ns(), time.process_time_ns()
+        resumed = [
+            each.ask(dialects.subscribe(log.answer.task, number))
+            for each, number in zip(others, numbers, strict=True)
+        ]
+        whole_log = _Log(await asked, order.dialect)
+        recordings = await _all(resumed)
+        end, own = time.monotonic_ns(), time.process_time_ns() - own
+        spent = processes.settle(order.process) - cpu
+    chosen = [(whole_log, number) for number in numbers]
+    return _resumed(chosen, recordings, spent, end - begin, own, whole_log.answer.is_whole(plan))
+
+
+class _Log:
+    """The numbered events of a task, as its first reader got them."""
+
+    def __init__(self, recording: Recording, dialect: str) -> None:
+        self.answer = read_answer(recording, dialect)
+        found = [event for event in events(recording) if event.number]
+        self.numbers = [int(event.number) for event in found]
+        self._payloads = {int(event.number): _result(event.data) for event in found}
+
+    def after(self, number: int) -> list[bytes]:
+        """What comes after an event."""
+        return [payload for at, payload in self._payloads.items() if at > number]
+
+
+def _result(data: bytes) -> bytes:
+    """An event without the number of the request that it answers."""
+    return data[data.index(b'"result"') :] if b'"result"' in data else data
+
+
+def _resumed(
+    chosen: Sequence[tuple[_Log, int]],
+    recordings: Sequence[Recording],
+    spent: int,
+    wall: int,
+    own: int,
+    whole: bool,
+) -> Figures:
+    lost = 0 if whole else len(recordings)
+    sent = 0
+    expected: dict[tuple[int, int], list[bytes]] = {}
+    for (log, number), recording in zip(chosen, recordings, strict=True):
+        key = id(log), number
+        if key not in expected:
+            expected[key] = log.after(number)
+        got = [_result(event.data) for event in events(recording)]
+        sent += len(got)
+        lost += got != expected[key]
+    lasted = [recording.ended - recording.asked for recording in recordings]
+    return {
+        "client_us": spent / 1000 / len(recordings),
+        "event_us": spent / 1000 / max(1, sent),
+        "events": sent,
+        "wall_ms": wall / _MS,
+        "client_p50_ms": percentile(lasted, 0.5) / _MS,
+        "client_p99_ms": percentile(lasted, 0.99) / _MS,
+        "reader_load": own / wall,
+        "lost": lost,
+    }
+
+
+async def memory(order: Order) -> Figures:
+    """What a new server takes, then each of ``streams`` answers that run, then each of as many readers that wait."""
+    start = processes.memory(order.process)
+    plan = Plan(2 * _HELD, rate=order.rate, hold=_HELD)
+    last = f"{_HELD - 1}@".encode()
+    begin = partial(dialects.start, order.dialect, plan)
+    async with _connections(order, 1) as (watched,):
+        await _warm(order, [watched])
+        asked = [watched.ask(begin())]
+        await watched.seen(last)
+        idle = _resident(order)
+        async with _connections(order, order.streams) as connections:
+            asked += [await _begun(each, begin()) for each in connections]
+            for connection in connections:
+                await connection.seen(last)
+            live = _resident(order)
+            task = read_answer(watched.recording, order.dialect).task
+            readers = order.streams if task else 0  # where there are no tasks, nobody can follow one
+            async with _connections(order, readers) as others:
+                asked += [await _begun(each, dialects.subscribe(task)) for each in others]
+                followed = _resident(order)
+                await _release(order)
+                recordings = await _all(asked)
+    answers = [read_answer(recording, order.dialect) for recording in recordings]
+    return {
+        "start_rss_mb": start["rss"] / 1e6,
+        "start_pss_mb": start["pss"] / 1e6,
+        "live_rss_kb": (live - idle) / 1e3 / order.streams,
+        "reader_rss_kb": (followed - live) / 1e3 / order.streams,
+        "lost": _lost(answers, plan),
+    }
+
+
+async def _begun(connection: Connection, request: bytes) -> "asyncio.Future[Recording]":
+    """Ask, and wait until an event has come: one after the other, or what is measured would be a crowd at the door."""
+    asked = connection.ask(request)
+    await connection.seen(b"data:")
+    return asked
+
+
+def _resident(order: Order) -> int:
+    """Resident bytes of the server, once it does nothing more."""
+    processes.settle(order.process)
+    return processes.memory(order.process)["rss"]
+
+
+async def store(order: Order) -> Figures:
+    """By how many bytes the server's SQLite file grows for each token of ``rounds`` answers, paced or at once."""
+    async with _connections(order, order.streams) as connections:
+        await _warm(order, connections[:1])
+        before = _stored(order.database)
+        plan = Plan(order.tokens, rate=order.rate)
+        answers: list[Answer] = []
+        for _ in range(order.rounds):
+            asked = [each.ask(dialects.start(order.dialect, plan)) for each in connections]
+            answers += [read_answer(recording, order.dialect) for recording in await _all(asked)]
+        grown = _stored(order.database) - before
+    chunks = order.tokens * order.streams * order.rounds
+    text = sum(len(answer.text) for answer in answers)
+    return {
+        "stored_bytes": grown / chunks,
+        "text_bytes": text / chunks,
+        "chunks_per_event": chunks / max(1, sum(answer.events for answer in answers)),
+        "lost": _lost(answers, plan),
+    }
+
+
+def _stored(database: str) -> int:
+    """Size of an SQLite file with everything in it that was written beside it so far."""
+    with sqlite3.connect(database, timeout=30) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.close()
+    return Path(database).stat().st_size
+
+
+MEASURES: dict[str, Callable[[Order], Coroutine[Any, Any, Figures]]] = {
+    "burst": burst,
+    "paced": paced,
+    "turns": turns,
+    "fan-out": fan_out,
+    "resume": resume,
+    "resume-running": resume_running,
+    "memory": memory,
+    "store": store,
+}

