@@ -14,13 +14,15 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 # that it imports once more: twice the time for collecting the tests, in each of their workers.
 unexport PYTHONDONTWRITEBYTECODE
 
+RESULTS := benchmarks/results
+
 E2E := tests/e2e/clients
 # Those of user interfaces need a newer Node than many a machine has: they run in the type checker's.
 UI := tests/e2e/ui_streams
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
-.PHONY: help demo test e2e check format bench fuzz torture sync sync-local sync-browser browser clean
+.PHONY: help demo test e2e check format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -48,8 +50,20 @@ format: sync ## rewrite the code in the project's format
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 
-bench: sync ## the benchmarks beside the peers, as one table (ARGS=--check: hold them against the bounds)
-	$(RUN) python -m benchmarks $(ARGS)
+bench: sync ## a short run of the benchmarks beside the peers, as tables of ratios (ARGS=--check: hold them against the bounds)
+	$(RUN) python -m benchmarks --short $(ARGS)
+	$(RUN) python -m benchmarks.gateway --short $(ARGS)
+
+bench-full: sync ## every benchmark, an hour or so; figures and plots go to benchmarks/results/
+	$(UV) sync --frozen --quiet --inexact --group bench
+	$(RUN) python -m benchmarks --json $(RESULTS)/stages.json $(ARGS)
+	$(RUN) python -m benchmarks.gateway --json $(RESULTS)/gateway.json $(ARGS)
+	$(RUN) python -m benchmarks.gateway.plots $(RESULTS)/gateway.json
+	$(RUN) pytest benchmarks/micro -p benchmark -n 0 --benchmark-json $(RESULTS)/micro.json
+	$(RUN) python -m benchmarks.micro.instructions
+
+bench-instructions: sync ## what each part of the way of a chunk takes in instructions, beside the baseline (needs valgrind)
+	$(RUN) python -m benchmarks.micro.instructions $(ARGS)
 
 fuzz: sync ## mutated provider streams through every decoder for MINUTES=60; failing bodies go to build/fuzz/
 	PYTHONPATH=tests $(RUN) python -W error -m fuzz --minutes $(MINUTES) $(ARGS)

@@ -12,8 +12,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from benchmarks import bounds, recorded, rounds, runner
-from benchmarks.behaviours import BEHAVIOURS, Behaviour, named
-from benchmarks.runner import CONTESTANTS, OURS, Contestant, Figure, Results
+from benchmarks.behaviours import BEHAVIOURS, SHORT, Behaviour, named
+from benchmarks.runner import CONTESTANTS, OPENAI, OURS, Contestant, Figure, Results
 
 _ERRORS = Console(stderr=True)
 _WIDTH = 170  # of the table in a file
@@ -31,6 +31,10 @@ def main(
         int | None,
         typer.Option(min=1, help="How often each is measured, in place of each contestant's own number."),
     ] = None,
+    short: Annotated[
+        bool,
+        typer.Option("--short", help="A few behaviours, beside the openai package alone, three times each."),
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write every figure there, too.")
     ] = None,
@@ -42,6 +46,12 @@ def main(
     ] = False,
 ) -> None:
     """CPU time a chunk, of tailrace and of others on the same bytes."""
+    if short:
+        behaviour, contestant, repeats = (
+            behaviour or list(SHORT),
+            contestant or [OPENAI.package],
+            repeats or 3,
+        )
     try:
         behaviours = named(behaviour) if behaviour else list(BEHAVIOURS)
     except ValueError as error:
@@ -54,6 +64,7 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(_table(results, behaviours))
     if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(
             json.dumps(results.to_dict(), ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
         )

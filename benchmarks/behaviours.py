@@ -113,6 +113,9 @@ BEHAVIOURS = (
     Behaviour("encode", "encode alone", "parts", Stage.ENCODE),
 )
 
+SHORT = ("openai", "chunk-anthropic", "text-100", "text-16000")
+"""What a short run measures."""
+
 
 def named(names: Iterable[str]) -> list[Behaviour]:
     """The behaviours of those names, in the table's order.

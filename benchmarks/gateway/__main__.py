@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gateway``: run the servers and print one table a scenario."""
+"""``python -m benchmarks.gateway``: run the servers, and print a table a scenario and one of all."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ def main(
         list[str] | None, typer.Option("--server", "-c", help="Only this one; may be repeated.")
     ] = None,
     short: Annotated[
-        bool, typer.Option("--short", help="Fewer scenarios, fewer servers, fewer repeats.")
+        bool, typer.Option("--short", help="Fewer scenarios, servers and repeats; one table of ratios.")
     ] = False,
     repeats: Annotated[
         int | None, typer.Option(min=1, help="How often, in place of each scenario's own number.")
@@ -79,8 +79,10 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     for line in tables.heading(found):
         console.print(line, highlight=False, markup=False)
-    for each in wanted:
-        console.print(tables.table(each, found))
+    if not short:
+        for each in wanted:
+            console.print(tables.table(each, found))
+    console.print(tables.summary(wanted, found))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(

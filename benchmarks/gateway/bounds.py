@@ -27,6 +27,14 @@ class _Bound:
     least: bool = False
 
 
+def _memory(scenario: str) -> tuple[_Bound, ...]:
+    return (
+        _Bound(f"{scenario}: KB a live stream", scenario, "live_rss_kb", 60),
+        _Bound(f"{scenario}: KB an idle reader", scenario, "reader_rss_kb", 30),
+        _Bound(f"{scenario}: MB at start", scenario, "start_rss_mb", 90),
+    )
+
+
 BOUNDS = (
     _Bound("burst, 4,000 tokens: µs of CPU a chunk", "burst-4000", "cpu_us", 8),
     _Bound(
@@ -62,9 +70,8 @@ BOUNDS = (
     _Bound("… added time to first token p99, ms", "paced-200", "first_p99_ms", 8, "direct", minus=True),
     _Bound("paced, 1,000 streams: streams not whole", "paced-1000", "lost", 0),
     _Bound("fan-out to 100: µs of CPU a delivery", "fan-out-100", "cpu_us", 3),
-    _Bound("memory: KB a live stream", "memory", "live_rss_kb", 60),
-    _Bound("memory: KB an idle reader", "memory", "reader_rss_kb", 30),
-    _Bound("memory: MB at start", "memory", "start_rss_mb", 90),
+    *_memory("memory"),
+    *_memory("memory-200"),
     _Bound(
         "short turns a second, times a2a-sdk's in memory", "turns-16", "turns_s", 5, "a2a-sdk", least=True
     ),

@@ -133,10 +133,10 @@ async def turns(order: Order) -> Figures:
     recordings: list[Recording] = []
 
     async def go_on(connection: Connection, until: int) -> None:
-        while time.monotonic_ns() < until:
+        over = False
+        while not over:  # one turn at least, however little time there is
             recordings.append(await connection.ask(dialects.start(order.dialect, plan)))
-            if recordings[-1].broken:
-                return
+            over = recordings[-1].broken or time.monotonic_ns() >= until
 
     async with _connections(order, order.streams) as connections:
         await _all([each.ask(dialects.start(order.dialect, plan)) for each in connections])

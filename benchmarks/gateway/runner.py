@@ -18,7 +18,7 @@ from benchmarks.gateway.scenarios import Scenario
 from benchmarks.gateway.servers import OURS, Running, Server, named, running, running_upstream
 from benchmarks.runner import install, machine, version_of
 
-_READER_SECONDS = 240
+_READER_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)

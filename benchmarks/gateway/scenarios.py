@@ -165,6 +165,23 @@ def _fan_out(streams: int, short: tuple[str, ...] = ()) -> Scenario:
     )
 
 
+def _memory(name: str, streams: int, servers: tuple[str, ...], short: tuple[str, ...] = ()) -> Scenario:
+    return Scenario(
+        name,
+        f"{streams:,} live streams, {streams:,} idle readers",
+        "memory",
+        metric="live_rss_kb",
+        unit="KB a live stream",
+        also=("reader_rss_kb", "start_rss_mb", "start_pss_mb"),
+        servers=servers,
+        short=short,
+        repeats=3,
+        fresh=True,
+        streams=streams,
+        rate=50,
+    )
+
+
 SCENARIOS = (
     _burst(100),
     _burst(500, ("tailrace", "a2a-sdk")),
@@ -236,20 +253,8 @@ SCENARIOS = (
         rate=50,
         seconds=2,
     ),
-    Scenario(
-        "memory",
-        "1,000 live streams, 1,000 idle readers",
-        "memory",
-        metric="live_rss_kb",
-        unit="KB a live stream",
-        also=("reader_rss_kb", "start_rss_mb", "start_pss_mb"),
-        servers=("tailrace", "tailrace-memory", "relay", "a2a-sdk", "litellm"),
-        short=("tailrace",),
-        repeats=3,
-        fresh=True,
-        streams=1000,
-        rate=50,
-    ),
+    _memory("memory", 1000, ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "litellm")),
+    _memory("memory-200", 200, ("tailrace",), ("tailrace", "relay", "a2a-sdk")),
     Scenario(
         "store-burst",
         "store, tokens that come at once",

@@ -1,12 +1,12 @@
 """What was found, for people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
 from benchmarks.gateway.runner import Finding, Findings
 from benchmarks.gateway.scenarios import Scenario
-from benchmarks.gateway.servers import named
+from benchmarks.gateway.servers import OURS, SERVERS, named
 from benchmarks.runner import machine
 
 _TITLES = {
@@ -28,6 +28,15 @@ _TITLES = {
     "start_pss_mb": "of these its own share",
     "text_bytes": "bytes of text",
 }
+_SUMMED = {
+    "latency_p50_ms": "ms added, p50",
+    "latency_p99_ms": "ms added, p99",
+    "first_p50_ms": "ms to first text, p50",
+    "first_p99_ms": "ms to first text, p99",
+    "reader_rss_kb": "KB an idle reader",
+    "start_rss_mb": "MB at start",
+}
+"""Figures that the summary has beside the compared one, and how it says them."""
 _BUSY = 0.8
 """The share of a processor from which on a reader may be what limits."""
 
@@ -66,6 +75,36 @@ def table(scenario: Scenario, found: Findings) -> Table:
         also = (short(finding.median(figure)) for figure in scenario.also)
         result.add_row(title, spread, ratio, *also, _remarks(finding))
     return result
+
+
+def summary(scenarios: Sequence[Scenario], found: Findings) -> Table:
+    """All scenarios in one: ours as measured, of every other server how many times that it is."""
+    measured = {finding.server for finding in found.all if finding.server != OURS.name}
+    others = [server for server in SERVERS if server.name in measured]
+    result = Table(title="tailrace, and how many times that the others take (or do)", title_justify="left")
+    result.add_column("scenario", no_wrap=True)
+    result.add_column(OURS.title, justify="right", no_wrap=True)
+    for server in others:
+        result.add_column(server.title, justify="right")
+    for scenario in scenarios:
+        ours = found.of(scenario.name)
+        for figure in (scenario.metric, *(name for name in scenario.also if name in _SUMMED)):
+            value = "fails" if ours is None else short(ours.median(figure))
+            unit = scenario.unit if figure == scenario.metric else _SUMMED[figure]
+            title = f"{scenario.title}" if figure == scenario.metric else ""
+            cells = (_beside(found.of(scenario.name, server.name), ours, figure) for server in others)
+            result.add_row(title, f"{value} {unit}", *cells)
+    return result
+
+
+def _beside(theirs: Finding | None, ours: Finding | None, figure: str) -> str:
+    if theirs is None:
+        return ""
+    value = theirs.median(figure)
+    whole = " (not whole)" if theirs.lost else ""
+    if ours is None or not ours.median(figure) or not value:
+        return short(value) + whole
+    return f"{short(value / ours.median(figure))}x{whole}"
 
 
 def _remarks(finding: Finding) -> str:
