@@ -82,7 +82,7 @@ def main(
     if not short:
         for each in wanted:
             console.print(tables.table(each, found))
-    console.print(tables.summary(wanted, found))
+    console.print(tables.summary(found))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(

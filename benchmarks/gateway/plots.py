@@ -4,36 +4,19 @@ Needs matplotlib (dependency group ``bench``).
 """
 
 import json
-import statistics
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from benchmarks.gateway.runner import Findings
 from benchmarks.gateway.scenarios import SCENARIOS, Scenario
 from benchmarks.gateway.servers import SERVERS
 
-Medians = Mapping[tuple[str, str], Mapping[str, float]]
-"""By scenario and server, the median of each figure."""
 
-
-def medians(run: Mapping[str, Any]) -> Medians:
-    """What a file of a run says."""
-    return {
-        (finding["scenario"], finding["server"]): {
-            name: statistics.median(repeat[name] for repeat in finding["repeats"])
-            for name in finding["repeats"][0]
-        }
-        for finding in run["findings"]
-        if finding["repeats"]
-    }
-
-
-def draw(run: Mapping[str, Any], folder: Path) -> list[Path]:
+def draw(found: Findings, folder: Path) -> list[Path]:
     """Draw what the run has figures for; gives the files."""
-    found = medians(run)
     lines = (
         _line(
             found,
@@ -67,7 +50,7 @@ def draw(run: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def _line(
-    found: Medians, folder: Path, measure: str, over: str, figure: str, across: str, upwards: str
+    found: Findings, folder: Path, measure: str, over: str, figure: str, across: str, upwards: str
 ) -> Path | None:
     """A figure of every server over what a group of scenarios differs in; both axes logarithmic."""
     scenarios = [
@@ -81,9 +64,9 @@ def _line(
     picture, axes = pyplot.subplots(figsize=(7, 4.5))
     for server in SERVERS:
         points = [
-            (getattr(each, over), found[each.name, server.name][figure])
+            (getattr(each, over), finding.median(figure))
             for each in scenarios
-            if found.get((each.name, server.name), {}).get(figure)
+            if (finding := found.of(each.name, server.name)) is not None and finding.median(figure) > 0
         ]
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", label=server.title)
@@ -95,12 +78,12 @@ def _line(
     return _saved(picture, folder / f"{measure}-{figure.replace('_', '-')}.svg")
 
 
-def _bars(found: Medians, folder: Path, scenario: Scenario) -> Path | None:
+def _bars(found: Findings, folder: Path, scenario: Scenario) -> Path | None:
     """The compared figure of one scenario, a bar a server."""
     values = [
-        (server.title, found[scenario.name, server.name][scenario.metric])
+        (server.title, finding.median(scenario.metric))
         for server in SERVERS
-        if (scenario.name, server.name) in found
+        if (finding := found.of(scenario.name, server.name)) is not None
     ]
     if not values:
         return None
@@ -127,7 +110,8 @@ def _pyplot() -> Any:
 
 def main(figures: Annotated[Path, typer.Argument(help="What `--json` wrote.")]) -> None:
     """Draw a run."""
-    for file in draw(json.loads(figures.read_text(encoding="utf-8")), figures.parent):
+    found = Findings.from_dict(json.loads(figures.read_text(encoding="utf-8")))
+    for file in draw(found, figures.parent):
         print(file)
 
 

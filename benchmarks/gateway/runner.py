@@ -7,11 +7,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.gateway.order import Figures, Order
 from benchmarks.gateway.scenarios import Scenario
@@ -65,12 +65,14 @@ class Findings:
         settings: What each of our servers was told.
         versions: Of each distribution that was measured.
         pinned: The server had a processor to itself.
+        machine: What it was measured on.
     """
 
     all: list[Finding] = field(default_factory=list[Finding])
     settings: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     versions: dict[str, str] = field(default_factory=dict[str, str])
     pinned: bool = False
+    machine: dict[str, Any] = field(default_factory=machine)
 
     def of(self, scenario: str, server: str = OURS.name) -> Finding | None:
         """The finding, if it was measured and has figures."""
@@ -81,8 +83,7 @@ class Findings:
     def to_dict(self) -> dict[str, Any]:
         """Everything, with what it was measured on, for a file."""
         return {
-            "machine": machine(),
-            "load": os.getloadavg(),
+            "machine": self.machine,
             "pinned": self.pinned,
             "versions": self.versions,
             "settings": self.settings,
@@ -98,6 +99,15 @@ class Findings:
                 for item in self.all
             ],
         }
+
+    @classmethod
+    def from_dict(cls, run: Mapping[str, Any]) -> Self:
+        """What `to_dict` made."""
+        found = [
+            Finding(item["scenario"], item["server"], tuple(item["repeats"]), item.get("failure", ""))
+            for item in run["findings"]
+        ]
+        return cls(found, run["settings"], run["versions"], run["pinned"], run["machine"])
 
 
 @dataclass(frozen=True, slots=True)

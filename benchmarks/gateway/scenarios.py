@@ -7,7 +7,8 @@ from benchmarks.gateway.order import Order
 from benchmarks.gateway.servers import SERVERS, Running, Server
 
 _OURS = tuple(server.name for server in SERVERS if server.package == "tailrace")
-_STORES = tuple(name for name in _OURS if name != "tailrace-every-delta")
+_VARIED = ("tailrace-every-delta", "tailrace-asyncio")  # a setting changed, to see what it brings
+_STORES = tuple(name for name in _OURS if name not in _VARIED)
 _A2A_PEERS = ("a2a-sdk", "a2a-sdk-sqlite", "fasta2a")
 _SHORT = ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "a2a-sdk-sqlite")
 
@@ -138,7 +139,7 @@ def _turns(streams: int, short: tuple[str, ...] = ()) -> Scenario:
         metric="turns_s",
         unit="turns a second",
         also=("cpu_us", "turn_p50_ms", "turn_p99_ms"),
-        servers=(*_STORES, "relay", *_A2A_PEERS, "litellm"),
+        servers=(*_STORES, "tailrace-asyncio", "relay", *_A2A_PEERS, "litellm"),
         short=short,
         repeats=3,
         streams=streams,
@@ -192,7 +193,7 @@ SCENARIOS = (
     _many(100),
     _paced(20, ("tailrace", "relay", "direct", "a2a-sdk", "fasta2a", "litellm")),
     _paced(50, (*_STORES, "relay", "direct")),
-    _paced(200, (*_STORES, "relay", "direct"), ("tailrace", "relay", "direct")),
+    _paced(200, (*_OURS, "relay", "direct"), ("tailrace", "relay", "direct")),
     _paced(1000, ("tailrace", "relay", "direct"), starts=200),
     _turns(16, ("tailrace", "relay", "a2a-sdk")),
     _turns(64),

@@ -99,6 +99,15 @@ def _ours(store: Callable[[Place], str], **settings: str) -> Callable[[Place], C
     return command
 
 
+_WITHOUT = "import sys; sys.modules.update(uvloop=None, httptools=None); from tailrace.server.cli import main; main()"
+
+
+def _on_asyncio(place: Place) -> Command:
+    """As where uvloop and httptools are not installed: asyncio's loop, and h11."""
+    given = _ours(_file)(place)
+    return Command([sys.executable, "-c", _WITHOUT, *given.line[3:]], given.environment)
+
+
 def _file(place: Place) -> str:
     return f"sqlite:///{place.database}"
 
@@ -172,6 +181,14 @@ SERVERS = (
         dialects.A2A,
         "tailrace",
         _ours(_file, coalesce="none"),
+        database=True,
+    ),
+    Server(
+        "tailrace-asyncio",
+        "tailrace without uvloop, httptools",
+        dialects.A2A,
+        "tailrace",
+        _on_asyncio,
         database=True,
     ),
     RELAY,

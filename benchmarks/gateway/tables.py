@@ -1,13 +1,13 @@
 """What was found, for people."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.table import Table
 
 from benchmarks.gateway.runner import Finding, Findings
-from benchmarks.gateway.scenarios import Scenario
+from benchmarks.gateway.scenarios import SCENARIOS, Scenario
 from benchmarks.gateway.servers import OURS, SERVERS, named
-from benchmarks.runner import machine
 
 _TITLES = {
     "cpu_us": "CPU µs",
@@ -43,7 +43,7 @@ _BUSY = 0.8
 
 def heading(found: Findings) -> Iterator[str]:
     """What the figures depend on."""
-    facts = machine()
+    facts = found.machine
     yield f"{facts['processor']} · {facts['cpus']} processors{', pinned' if found.pinned else ''} · {facts['python']}"
     yield " · ".join(f"{package} {version}" for package, version in sorted(found.versions.items()))
     for name, settings in found.settings.items():
@@ -77,34 +77,67 @@ def table(scenario: Scenario, found: Findings) -> Table:
     return result
 
 
-def summary(scenarios: Sequence[Scenario], found: Findings) -> Table:
-    """All scenarios in one: ours as measured, of every other server how many times that it is."""
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All scenarios in one table.
+
+    Attributes:
+        heads: Of the columns.
+        rows: A cell for each of them.
+    """
+
+    heads: list[str]
+    rows: list[list[str]]
+
+
+def summarise(found: Findings) -> Summary:
+    """Of each scenario ours as measured, and of every other server how many times that it is."""
     measured = {finding.server for finding in found.all if finding.server != OURS.name}
     others = [server for server in SERVERS if server.name in measured]
-    result = Table(title="tailrace, and how many times that the others take (or do)", title_justify="left")
-    result.add_column("scenario", no_wrap=True)
-    result.add_column(OURS.title, justify="right", no_wrap=True)
-    for server in others:
-        result.add_column(server.title, justify="right")
-    for scenario in scenarios:
+    rows: list[list[str]] = []
+    for scenario in SCENARIOS:
+        if not any(finding.scenario == scenario.name for finding in found.all):
+            continue
         ours = found.of(scenario.name)
         for figure in (scenario.metric, *(name for name in scenario.also if name in _SUMMED)):
-            value = "fails" if ours is None else short(ours.median(figure))
+            value = "fails" if ours is None else short(ours.median(figure)) + _whole(ours)
             unit = scenario.unit if figure == scenario.metric else _SUMMED[figure]
-            title = f"{scenario.title}" if figure == scenario.metric else ""
+            title = scenario.title if figure == scenario.metric else ""
             cells = (_beside(found.of(scenario.name, server.name), ours, figure) for server in others)
-            result.add_row(title, f"{value} {unit}", *cells)
+            rows.append([title, f"{value} {unit}", *cells])
+    return Summary(["", OURS.title, *(server.title for server in others)], rows)
+
+
+def summary(found: Findings) -> Table:
+    """The same for a terminal."""
+    made = summarise(found)
+    result = Table(title="tailrace, and how many times that the others take (or do)", title_justify="left")
+    for number, head in enumerate(made.heads):
+        result.add_column(head, justify="right" if number else "left", no_wrap=number == 1)
+    for row in made.rows:
+        result.add_row(*row)
     return result
+
+
+def markdown(found: Findings) -> str:
+    """The same for a page, with what it was measured on."""
+    made = summarise(found)
+    lines = [made.heads, ["---", *("---:" for _ in made.heads[1:])], *made.rows]
+    facts = "  \n".join(line for line in heading(found) if not line.startswith("tailrace"))
+    return facts + "\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def _beside(theirs: Finding | None, ours: Finding | None, figure: str) -> str:
     if theirs is None:
         return ""
     value = theirs.median(figure)
-    whole = " (not whole)" if theirs.lost else ""
     if ours is None or not ours.median(figure) or not value:
-        return short(value) + whole
-    return f"{short(value / ours.median(figure))}x{whole}"
+        return short(value) + _whole(theirs)
+    return f"{short(value / ours.median(figure))}x{_whole(theirs)}"
+
+
+def _whole(finding: Finding) -> str:
+    return " (not whole)" if finding.lost else ""
 
 
 def _remarks(finding: Finding) -> str:

@@ -1,12 +1,12 @@
 """The arithmetic of the whole-server benchmarks; their measurements run in `tests/e2e/test_benchmark_servers.py`."""
 
-import os
+import json
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks.gateway import bounds, processes, tables
+from benchmarks.gateway import bounds, page, processes, tables
 from benchmarks.gateway.measures import MEASURES, percentile
 from benchmarks.gateway.order import Figures
 from benchmarks.gateway.runner import Finding, Findings
@@ -102,13 +102,40 @@ def test_the_table_says_ratios_and_failures() -> None:
 
 
 def test_cpu_time_is_of_children_and_ended_threads_too() -> None:
-    program = "import threading; t = threading.Thread(target=sum, args=(range(10**7),)); t.start(); t.join(); input()"
+    program = (
+        "import threading, time; t = threading.Thread(target=sum, args=(range(10**7),)); t.start(); t.join(); "
+        "print(time.process_time_ns(), flush=True); input()"
+    )
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {program!r}])"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
-        before = processes.cpu_ns(process.pid)
-        while processes.cpu_ns(process.pid) < before + 50_000_000:
-            assert process.poll() is None
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        told = int(process.stdout.readline())  # of the child alone, its thread included
         assert len(processes.tree(process.pid)) == 2
-        assert processes.memory(process.pid)["rss"] > processes.memory(process.pid)["pss"] > 0
+        assert processes.cpu_ns(process.pid) > told
+        memory = processes.memory(process.pid)
+        assert memory["rss"] > memory["pss"] > 0
         process.communicate(b"\n")
-    assert processes.cpu_ns(os.getpid()) > 0
+
+
+def test_a_run_is_the_same_after_it_was_written() -> None:
+    findings = replace_missing(_findings())
+    assert Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
+
+
+def test_the_summary_has_a_column_a_server_and_says_what_it_is_beside_ours() -> None:
+    summary = tables.summarise(replace_missing(_findings()))
+    assert summary.heads == ["", "tailrace, SQLite", "a2a-sdk, memory", "a2a-sdk, SQLite", "no server"]
+    rows = {(row[0], row[1]): row[2:] for row in summary.rows}
+    burst = named(["burst-4000"])[0]
+    assert rows[burst.title, "8.00 µs of CPU a chunk"] == ["70.0x", "", ""]
+    assert rows["", "3.50 ms to first text, p50"] == ["", "", "0.29x"]
+
+
+def test_figures_are_put_into_the_page() -> None:
+    table = tables.markdown(replace_missing(_findings()))
+    once = page.put(page.PAGE.read_text(encoding="utf-8"), table)
+    assert table in once
+    assert page.put(once, table) == once
+    with pytest.raises(ValueError, match="no place"):
+        page.put("nothing", table)
