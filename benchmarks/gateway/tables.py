@@ -100,7 +100,7 @@ def summarise(found: Findings) -> Summary:
             continue
         ours = found.of(scenario.name)
         for figure in (scenario.metric, *(name for name in scenario.also if name in _SUMMED)):
-            value = "fails" if ours is None else short(ours.median(figure)) + _whole(ours)
+            value = short(ours.median(figure)) + _whole(ours) if ours is not None else "without a figure,"
             unit = scenario.unit if figure == scenario.metric else _SUMMED[figure]
             title = scenario.title if figure == scenario.metric else ""
             cells = (_beside(found.of(scenario.name, server.name), ours, figure) for server in others)
