@@ -66,6 +66,7 @@ class Findings:
         versions: Of each distribution that was measured.
         pinned: The server had a processor to itself.
         machine: What it was measured on.
+        load: How many programs wanted a processor in the minute before.
     """
 
     all: list[Finding] = field(default_factory=list[Finding])
@@ -73,6 +74,7 @@ class Findings:
     versions: dict[str, str] = field(default_factory=dict[str, str])
     pinned: bool = False
     machine: dict[str, Any] = field(default_factory=machine)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
 
     def of(self, scenario: str, server: str = OURS.name) -> Finding | None:
         """The finding, if it was measured and has figures."""
@@ -84,6 +86,7 @@ class Findings:
         """Everything, with what it was measured on, for a file."""
         return {
             "machine": self.machine,
+            "load": round(self.load, 2),
             "pinned": self.pinned,
             "versions": self.versions,
             "settings": self.settings,
@@ -107,7 +110,7 @@ class Findings:
             Finding(item["scenario"], item["server"], tuple(item["repeats"]), item.get("failure", ""))
             for item in run["findings"]
         ]
-        return cls(found, run["settings"], run["versions"], run["pinned"], run["machine"])
+        return cls(found, run["settings"], run["versions"], run["pinned"], run["machine"], run["load"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ _SUMMED = {
     "start_rss_mb": "MB at start",
 }
 """Figures that the summary has beside the compared one, and how it says them."""
+_QUIET = 0.25
+"""The load a processor from which on a machine is not quiet."""
 _BUSY = 0.8
 """The share of a processor from which on a reader may be what limits."""
 
@@ -45,6 +47,8 @@ def heading(found: Findings) -> Iterator[str]:
     """What the figures depend on."""
     facts = found.machine
     yield f"{facts['processor']} · {facts['cpus']} processors{', pinned' if found.pinned else ''} · {facts['python']}"
+    if found.load > _QUIET * facts["cpus"]:
+        yield f"The machine was busy (load {found.load:.0f}): of latencies and turns a second that says more than of the servers."
     yield " · ".join(f"{package} {version}" for package, version in sorted(found.versions.items()))
     for name, settings in found.settings.items():
         shown = (f"{key}={value}" for key, value in settings.items() if not key.endswith("API_KEY"))
@@ -155,4 +159,5 @@ def short(number: float) -> str:
     """A number as precise as it is worth."""
     if number >= 1000:
         return f"{number:,.0f}"
-    return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+    digits = 0 if number >= 100 else 1 if number >= 10 else 2 if number >= 0.1 else 3
+    return f"{number:.{digits}f}"

@@ -120,6 +120,7 @@ def test_cpu_time_is_of_children_and_ended_threads_too() -> None:
 
 def test_a_run_is_the_same_after_it_was_written() -> None:
     findings = replace_missing(_findings())
+    findings.load = 0.25
     assert Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
 
 
