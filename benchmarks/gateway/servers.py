@@ -21,6 +21,9 @@ from tailrace.server.settings import Settings
 _START_SECONDS = 600  # on a busy machine; one that ends is not waited for
 _STOP_SECONDS = 20
 _PORTS = 15_000, 30_000
+# Images of containers keep Python from writing what it compiled; every start would compile everything once more.
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+_ENVIRONMENT["PYTHONWARNINGS"] = "ignore"
 _KEY = "none"  # the upstream asks for none, clients send one all the same
 
 
@@ -301,7 +304,7 @@ def started(command: Command, port: int, log: Path, cpus: set[int] | None) -> Ge
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONWARNINGS": "ignore", **command.environment},
+            env={**_ENVIRONMENT, **command.environment},
         )
     try:
         _await_port(process, port, log)
