@@ -62,6 +62,7 @@ SAME = {
     "reasoning": (user("1?"), model(ContentPartReasoning(text="hm"), "One.", call("c1", a=1)), *SAID[2:]),
     "parted": (user("1?"), model("One."), model(call("c1", a=1)), *SAID[2:]),
     "an empty answer": (*SAID[:3], model(), *SAID[3:]),
+    "numbers as JavaScript has them": (user("1?"), model("One.", call("c1", a=1.0)), *SAID[2:]),
 }
 
 OTHER = {
@@ -101,6 +102,16 @@ def test_rounds_with_tools_of_the_server_are_one_answer() -> None:
     told = (user("1?"), model("Looking.", call("c1")), result("c1", "x"), model("Still.\nDone."))
     assert is_same_conversation(told, rounds)
     assert not is_same_conversation((*told[:3], model("Done.")), rounds)
+
+
+def test_a_client_that_is_shown_the_servers_tools_may_tell_of_them() -> None:
+    here = stored(
+        user("1?"), model("One.", call("c1", a=1)), results_message(result("c1", "x")), model("Two.")
+    )
+    shown = (user("1?"), model("One.", call("c1", a=1)), result("c1", "x"), model("Two."))
+    assert is_same_conversation(shown, here)
+    assert is_same_conversation((user("1?"), model("One."), model("Two.")), here)
+    assert not is_same_conversation((*shown[:2], result("c1", "x"), model("Zwei.")), here)
 
 
 def test_of_an_answer_that_is_json_the_last_round_was_shown_alone() -> None:

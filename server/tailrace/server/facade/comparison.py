@@ -8,6 +8,7 @@ the ends of what the caller says: clients trim both.
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from tailrace.server.facade.asked import joined_content
 from tailrace.server.facade.markdown import markdown_of
@@ -49,7 +50,8 @@ class _Side:
     @property
     def calls(self) -> list[str]:
         calls = [part for part in self.content if isinstance(part, ContentPartToolCall)]
-        return sorted(_json([call.id, call.name, call.arguments, call.arguments_text]) for call in calls)
+        said = ([call.id, call.name, _plain(call.arguments), call.arguments_text] for call in calls)
+        return sorted(map(_json, said))
 
     def texts(self) -> set[str]:
         """The texts that a client may have of an answer."""
@@ -178,6 +180,17 @@ def _joined(sides: Iterable[_Side]) -> list[_Side]:
         else:
             joined.append(side)
     return joined
+
+
+def _plain(value: Any) -> Any:
+    """A value with whole numbers as such: a client in JavaScript knows no other."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def _json(value: object) -> str:
