@@ -15,13 +15,14 @@ from support.postgres import PostgresServer
 from support.processes import tailrace
 from support.serving import serving
 from support.upstream import Hang, Head, ScriptedUpstream, json_answer, openai_stream
+from support.valkey import ValkeyServer
 from tailrace.server import Settings, create_app
 from tailrace.server.cli import doctor
 from tailrace.server.cli.doctor import Finding, findings
 
 
 async def found(*, ask: bool = True, **settings: Any) -> dict[str, Finding]:
-    given = {"port": 0, "store": "sqlite://", **settings}
+    given: dict[str, Any] = {"port": 0, "store": "sqlite://", **settings}
     return {finding.name: finding async for finding in findings(Settings(**given), ask=ask)}
 
 
@@ -107,6 +108,12 @@ async def test_a_postgresql_is_asked(postgres: PostgresServer) -> None:
     gone = (await found(store="postgresql://u:topsecret@127.0.0.1:1/d"))["store"]
     assert gone.verdict == "problem"
     assert "topsecret" not in str(gone)
+
+
+async def test_a_broker_is_asked(valkey: ValkeyServer) -> None:
+    assert (await found(events=valkey.url()))["broker"].verdict == "ok"
+    assert (await found(events="redis://:topsecret@127.0.0.1:1/0"))["broker"].verdict == "problem"
+    assert "topsecret" not in str(await found(events="redis://:topsecret@127.0.0.1:1/0"))
 
 
 async def test_an_agent_that_is_fronted_is_asked_for_its_card() -> None:

@@ -13,10 +13,11 @@ import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import anyio
@@ -251,8 +252,9 @@ async def _database(settings: Settings) -> list[Finding]:
         return [
             Finding("store", "problem", "PostgreSQL's driver is missing", "pip install 'tailrace[postgres]'")
         ]
-    import asyncpg  # an extra
+    asyncpg: Any = import_module("asyncpg")  # an extra, whose types say little
 
+    failures: tuple[type[Exception], ...] = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
     where = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
     try:
         connection = await asyncpg.connect(
@@ -262,7 +264,7 @@ async def _database(settings: Settings) -> list[Finding]:
             found = str(await connection.fetchval("SHOW server_version"))
         finally:
             await connection.close()
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except failures as error:
         advice = "check that it runs, and host, port, name and password in TAILRACE_STORE"
         return [
             Finding(
@@ -277,20 +279,20 @@ async def _database(settings: Settings) -> list[Finding]:
 
 async def _broker(settings: Settings) -> list[Finding]:
     """Whether a Redis or Valkey answers, where several workers are to share events through one."""
-    address = getattr(settings, "events", None)
-    if not address:
+    if not settings.events:
         return []
-    parts = urlsplit(str(address))
+    parts = urlsplit(settings.events)
     where = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
     if not _is_installed("redis"):
         return [Finding("broker", "problem", "its client is missing", "pip install 'tailrace[redis]'")]
-    import redis.asyncio  # an extra
+    client_of: Any = import_module("redis.asyncio")  # an extra
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, client_of.RedisError)
 
     try:
         with anyio.fail_after(_CONNECT_SECONDS):
-            async with redis.asyncio.from_url(str(address)) as client:  # pyright: ignore[reportUnknownMemberType]
-                await client.ping()  # pyright: ignore[reportUnknownMemberType, reportGeneralTypeIssues]
-    except (OSError, TimeoutError, redis.RedisError) as error:
+            async with client_of.from_url(settings.events) as client:
+                await client.ping()
+    except failures as error:
         advice = "check that it runs, and host, port and password in TAILRACE_EVENTS"
         return [
             Finding("broker", "problem", f"{where} cannot be used: {error or type(error).__name__}", advice)
