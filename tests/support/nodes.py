@@ -6,6 +6,7 @@ from typing import Any, Protocol, cast
 
 from support.postgres import PostgresServer
 from support.valkey import ValkeyServer
+from tailrace.server.app import create_notifier
 from tailrace.server.cluster.assembly import Cluster
 from tailrace.server.cluster.engine import ClusterEngine
 from tailrace.server.engine import Engine
@@ -43,10 +44,16 @@ class Nodes:
         self, handler: HandlerFunction | Handler, *, events: str = "", store: str = "", **options: Any
     ) -> ClusterEngine:
         """A node that is not running yet, with addresses of its own where they are given."""
-        settings = Settings(events=events or self.events, store=store or self.store, node_ttl=self.ttl)
+        settings = Settings(
+            events=events or self.events,
+            store=store or self.store,
+            node_ttl=self.ttl,
+            push_allow_private=True,
+        )
         if not isinstance(handler, Handler):
             handler = FunctionHandler(handler)
-        return Cluster(settings, Retention()).engine(handler, **options)
+        cluster = Cluster(settings, Retention())
+        return cluster.engine(handler, push=create_notifier(settings, cluster.store), **options)
 
     @asynccontextmanager
     async def running(

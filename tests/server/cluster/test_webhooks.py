@@ -1,0 +1,84 @@
+"""Webhooks of tasks that another node runs, or that a dead node ran: told by one node, once."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from aiohttp import web
+
+from support.nodes import Nodes
+from support.postgres import PostgresServer
+from support.receiver import Told, receiving
+from support.valkey import ValkeyServer
+from tailrace.server.cluster.engine import ClusterEngine
+from tailrace.server.handlers import Turn
+from tailrace.server.live import Subscription
+from tailrace.streaming import StatusUpdate, TaskState, Update
+from tailrace.streaming.a2a.models import Message, Part, Role
+from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
+
+
+class Held:
+    """A handler that works until it is let go."""
+
+    def __init__(self) -> None:
+        self.go_on = anyio.Event()
+
+    async def handle(self, turn: Turn) -> AsyncIterator[Update | Message]:
+        yield StatusUpdate(TaskState.WORKING)
+        await self.go_on.wait()
+
+
+async def start(engine: ClusterEngine) -> str:
+    message = Message(message_id="m", role=Role.USER, parts=(Part(text="hello"),))
+    started = await engine.start(SendMessageRequest(message=message))
+    assert isinstance(started, Subscription)
+    async for batch in started.batches():
+        if batch[-1].number >= 2:
+            break
+    return started.task_id
+
+
+@pytest.fixture
+async def nodes(postgres: PostgresServer, valkey: ValkeyServer) -> Nodes:
+    return await Nodes.empty(postgres, valkey)
+
+
+async def test_a_webhook_is_set_and_deleted_at_any_node_and_told_by_the_one_that_runs_the_task(
+    nodes: Nodes,
+) -> None:
+    held = Held()
+    async with receiving() as kept, receiving() as deleted, nodes.running(held.handle) as (first, second):
+        task_id = await start(first)
+        await second.set_webhook(TaskPushNotificationConfig(task_id=task_id, url=kept.url), "", "1.0")
+        gone = TaskPushNotificationConfig(task_id=task_id, id="gone", url=deleted.url)
+        await second.set_webhook(gone, "", "1.0")
+        await second.delete_webhook(task_id, "gone", "")
+        held.go_on.set()
+        told = await kept.until_told_the_end()
+    assert [each.state for each in told] == ["TASK_STATE_COMPLETED"] * 2
+    assert len({each.event for each in told}) == 2
+    assert not deleted.told
+
+
+async def test_what_a_dead_node_did_not_get_to_tell_another_one_tells(
+    nodes: Nodes, postgres: PostgresServer
+) -> None:
+    held = Held()
+    refused = anyio.Event()
+
+    async def refuse(told: Told) -> web.StreamResponse:
+        refused.set()
+        return web.Response(status=503)
+
+    async with receiving() as receiver, nodes.running(held.handle) as (first, second):
+        task_id = await start(first)
+        receiver.answer, accept = refuse, receiver.answer
+        await second.set_webhook(TaskPushNotificationConfig(task_id=task_id, url=receiver.url), "", "1.0")
+        name = first._node.id  # pyright: ignore[reportPrivateUsage]
+        await postgres.execute(f"DELETE FROM nodes WHERE id = '{name}'", "nodes")
+        await refused.wait()  # its task has ended as failed
+        receiver.answer = accept
+        told = await receiver.until_told_the_end()
+    assert {each.state for each in told} == {"TASK_STATE_FAILED"}
+    assert len({each.event for each in told}) == 2
