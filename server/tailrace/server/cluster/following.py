@@ -204,7 +204,9 @@ class Following:
         try:
             if live is not None:
                 await self._catch_up(live)
-        except StoreError as error:  # the next look tries again
+        except BrokerError:
+            pass  # said once, by who reads the streams; the next look tries again
+        except StoreError as error:  # as well
             logger.warning("a followed task is behind: %s", error)
         finally:
             followed.mending = False
