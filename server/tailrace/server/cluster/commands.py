@@ -59,6 +59,7 @@ class Send(msgspec.Struct, tag=True, frozen=True):
     spoken: str
     extensions: tuple[str, ...]
     send_key: str
+    fingerprint: str
 
 
 class Sent(msgspec.Struct, frozen=True):

@@ -93,6 +93,7 @@ class ClusterEngine(Engine):
         spoken: str = "1.0",
         extensions: tuple[str, ...] = (),
         send_key: str = "",
+        fingerprint: str = "",
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
         """As `Engine.start`; a message to a task of another node is taken there.
@@ -105,7 +106,9 @@ class ClusterEngine(Engine):
             home = await self._home(task_id, owner) if task_id else None
             if home is None:
                 break
-            command = Send(home.task_id, owner, request.to_json(), named_in, spoken, extensions, send_key)
+            command = Send(
+                home.task_id, owner, request.to_json(), named_in, spoken, extensions, send_key, fingerprint
+            )
             try:
                 answer = await self._ask(home, command)
             except NotHere:
@@ -129,6 +132,7 @@ class ClusterEngine(Engine):
                 spoken=spoken,
                 extensions=extensions,
                 send_key=send_key,
+                fingerprint=fingerprint,
                 preceding=preceding,
             )
             if names and isinstance(started, Subscription):
@@ -260,6 +264,7 @@ class ClusterEngine(Engine):
                     spoken=command.spoken,
                     extensions=command.extensions,
                     send_key=command.send_key,
+                    fingerprint=command.fingerprint,
                 )
                 if isinstance(started, Message):  # a message to a task is none
                     raise NotHere
