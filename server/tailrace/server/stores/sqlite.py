@@ -167,7 +167,9 @@ class SqliteDatabase(Database):
             else:
                 self._count(1)
                 return done
-        return await self._in_line(lambda: self._patiently(work))
+        done = await self._in_line(lambda: self._patiently(work))
+        self._count(1)
+        return done
 
     async def append(self, rows: Sequence[Row]) -> None:
         """As `Database.append`."""
@@ -181,6 +183,7 @@ class SqliteDatabase(Database):
                 self._count(len(rows))
                 return
         await self._in_line(lambda: self._patiently(lambda connection: insert_events(connection, rows)))
+        self._count(len(rows))
 
     def _append(self, rows: Sequence[Row]) -> None:
         """What `_transaction` does with events, without what SQLAlchemy does beside that: it is done for every token."""
@@ -225,9 +228,7 @@ class SqliteDatabase(Database):
             raise StoreError("the store is closed")
         future = self._writing.submit(work)
         self._pending.append(future)
-        done = await asyncio.wrap_future(future)
-        self._count(1)
-        return done
+        return await asyncio.wrap_future(future)
 
     def _count(self, rows: int) -> None:
         """Rows were written: now and then the log is copied into the file, which waits for the disk, so in a thread.
@@ -256,6 +257,8 @@ class SqliteDatabase(Database):
 
     async def read(self, work: Work[T]) -> T:
         """As `Database.read`: in one of a few threads."""
+        if self._reading is self._writing:  # one connection for all: nothing may be written meanwhile
+            return await self._in_line(lambda: self._look(work))
         return await self._run(self._reading, lambda: self._look(work))
 
     def _look(self, work: Work[T]) -> T:
