@@ -44,15 +44,17 @@ def text_of(task: Task) -> str:
 
 
 class Writer:
-    """A handler that writes a long text in two halves."""
+    """A handler that writes a long text in two halves, once it may begin."""
 
     def __init__(self) -> None:
+        self.begin = anyio.Event()
         self.half = anyio.Event()
         self.go_on = anyio.Event()
 
     async def handle(self, turn: Turn) -> Updates:
         yield StatusUpdate(TaskState.WORKING)
         yield ArtifactUpdate(Artifact(artifact_id="text", name="Answer", parts=(Part(text=""),)), last=False)
+        await self.begin.wait()
         for number in range(COUNT):
             if number == COUNT // 2:
                 self.half.set()
@@ -98,6 +100,7 @@ async def read(subscription: Subscription) -> list[Event]:
 
 async def test_what_was_left_out_may_be_had_by_its_numbers(run_engine: RunEngine) -> None:
     writer = Writer()
+    writer.begin.set()
     writer.go_on.set()
     async with run_engine(writer.handle, max_lag=1_000) as engine:
         started = await start(engine)
@@ -111,6 +114,7 @@ async def test_what_was_left_out_may_be_had_by_its_numbers(run_engine: RunEngine
 async def test_a_reader_whose_events_are_no_longer_kept_is_given_the_task(tmp_path: Path, after: int) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     writer = Writer()
+    writer.begin.set()
     writer.go_on.set()
     store = Store(url, Retention(events=1e-6))
     async with Engine(store, FunctionHandler(writer.handle)).running() as engine:

@@ -71,7 +71,7 @@ def test_a_batch_with_a_gap_is_refused_as_a_whole() -> None:
 
 
 def test_old_events_are_dropped_beyond_twice_the_bound() -> None:
-    log = TaskLog(max_bytes=100)
+    log = TaskLog(max_bytes=100, unread_bytes=0)
     log.publish(events(1, 20))
     assert numbers(log.read_nowait(0))[0] == 1
     log.publish(events(21, 21))
@@ -82,14 +82,49 @@ def test_old_events_are_dropped_beyond_twice_the_bound() -> None:
 
 
 def test_the_newest_event_is_held_however_large_it_is() -> None:
-    log = TaskLog(max_bytes=10)
+    log = TaskLog(max_bytes=10, unread_bytes=0)
     log.publish(events(1, 1, 1000))
     log.publish(events(2, 2, 1000))
     assert numbers(log.read_nowait(1)) == [2]
 
 
+async def test_what_a_reader_was_woken_for_is_held_until_it_has_read_on() -> None:
+    log = TaskLog(max_bytes=10, unread_bytes=1000)
+    seen: list[int] = []
+    async with anyio.create_task_group() as group:
+
+        async def reader() -> None:
+            async for batch in log.follow(0):
+                seen.extend(numbers(batch))
+
+        group.start_soon(reader)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(1, 41):
+            log.publish(events(number, number))
+        await anyio.wait_all_tasks_blocked()
+        assert seen == list(range(1, 41))
+        log.publish(events(41, 42))
+        with pytest.raises(Behind):
+            log.read_nowait(0)
+        await anyio.wait_all_tasks_blocked()
+        log.publish(events(43, 43))
+        with pytest.raises(Behind):
+            log.read_nowait(39)
+        log.end()
+    assert seen == list(range(1, 44))
+
+
+def test_what_nobody_has_read_is_held_within_a_bound_of_its_own() -> None:
+    log = TaskLog(max_bytes=10, unread_bytes=200)
+    log.publish(events(1, 19))
+    assert numbers(log.read_nowait(0))[0] == 1
+    log.publish(events(20, 21))
+    with pytest.raises(Behind):
+        log.read_nowait(0)
+
+
 def test_a_reader_that_has_everything_is_never_behind() -> None:
-    log = TaskLog(max_bytes=10)
+    log = TaskLog(max_bytes=10, unread_bytes=0)
     log.publish(events(1, 50))
     assert log.read_nowait(50) == []
 
@@ -97,7 +132,7 @@ def test_a_reader_that_has_everything_is_never_behind() -> None:
 @given(batches=st.lists(st.lists(st.integers(0, 40), max_size=5), max_size=20), bound=st.integers(1, 60))
 @settings(deadline=None)
 def test_what_is_held_has_no_gap_and_stays_within_its_bound(batches: list[list[int]], bound: int) -> None:
-    log = TaskLog(max_bytes=bound)
+    log = TaskLog(max_bytes=bound, unread_bytes=0)
     for sizes in batches:
         log.publish([Event(log.number + at, b"x" * size) for at, size in enumerate(sizes, 1)])
         for after in range(log.number + 1):
@@ -180,7 +215,7 @@ async def test_following_ends_with_the_log_and_misses_nothing() -> None:
 
 
 async def test_a_follower_that_falls_behind_is_told() -> None:
-    log = TaskLog(max_bytes=50)
+    log = TaskLog(max_bytes=50, unread_bytes=0)
     log.publish(events(1, 2))
     follower = log.follow(0)
     assert numbers(await anext(follower)) == [1, 2]

@@ -11,10 +11,6 @@ from collections.abc import AsyncIterator, Sequence
 from tailrace.streaming.task import Event
 
 
-MAX_BURST = 512 * 1024
-"""Bytes of bodies that are held for readers who have yet to begin, or were woken and have not read on yet."""
-
-
 class Behind(LookupError):
     """Events that a reader asks for are no longer held in memory; they are in the store.
 
@@ -32,17 +28,28 @@ class TaskLog:
 
     Args:
         number: The number of the last event that was published before this log began.
-        max_bytes: How many bytes of bodies are held at least; older events are dropped beyond twice that, but for those
-            that readers who waited had no time yet to take.
+        max_bytes: How many bytes of bodies are held at least; older events are dropped beyond twice that.
+        unread_bytes: How many are held all the same for readers who have yet to begin, or who were woken and have not
+            read on yet.
 
     Attributes:
         number: The number of the last published event.
         ended: No event will follow.
     """
 
-    __slots__ = ("_bytes", "_events", "_first", "_fresh", "_max_bytes", "_waiting", "ended", "number")
+    __slots__ = (
+        "_bytes",
+        "_events",
+        "_first",
+        "_fresh",
+        "_max_bytes",
+        "_unread_bytes",
+        "_waiting",
+        "ended",
+        "number",
+    )
 
-    def __init__(self, number: int = 0, *, max_bytes: int = 8 * 1024) -> None:
+    def __init__(self, number: int = 0, *, max_bytes: int = 8 * 1024, unread_bytes: int = 512 * 1024) -> None:
         self.number = number
         self.ended = False
         self._first = number + 1
@@ -50,6 +57,7 @@ class TaskLog:
         self._fresh = number  # who waited last has what is up to this number
         self._bytes = 0
         self._max_bytes = max_bytes
+        self._unread_bytes = unread_bytes
         self._waiting: list[asyncio.Future[None]] = []  # one a reader that has nothing to read
 
     def publish(self, events: Sequence[Event]) -> None:
@@ -130,7 +138,7 @@ class TaskLog:
     def _drop_oldest(self) -> None:
         """Drop the oldest events beyond the bound; in steps of many, so that an event costs O(1)."""
         most = len(self._events) - 1
-        if self._bytes < MAX_BURST:
+        if self._bytes < self._unread_bytes:
             most = min(most, self._fresh + 1 - self._first)
         count = 0
         while self._bytes > self._max_bytes and count < most:
