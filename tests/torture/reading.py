@@ -5,6 +5,7 @@ Nothing here trusts the server: an event counts as seen when all its bytes are t
 
 import asyncio
 import json
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any, cast
@@ -79,6 +80,7 @@ class Seen:
         marks: A checksum of each event, by its number.
         texts: The pieces of each artifact.
         state: The last state.
+        ends: How many events said that the task is over.
         error: The JSON-RPC error that ended the stream, if one did.
     """
 
@@ -91,6 +93,7 @@ class Seen:
         self.marks: dict[int, int] = {}
         self.texts: dict[str, list[str]] = {}
         self.state = ""
+        self.ends = 0
         self.error: dict[str, Any] | None = None
         self.each = each
         self._rest = b""
@@ -155,6 +158,7 @@ class Seen:
             }
         elif result.statusUpdate is not None:
             self.state = result.statusUpdate.status.state
+            self.ends += self.over
         elif result.artifactUpdate is not None:
             artifact = result.artifactUpdate.artifact
             pieces = [part.text for part in artifact.parts]
@@ -167,9 +171,34 @@ class Seen:
                     self.each(piece)
 
 
+class Timed(Seen):
+    """A reader that takes the time from a piece's stamp to its arrival.
+
+    Attributes:
+        delays: In nanoseconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._arrived)
+        self.delays: list[int] = []
+        self.now = 0
+
+    def feed(self, data: bytes, upto: int | None = None) -> bool:
+        self.now = time.monotonic_ns()
+        return super().feed(data, upto)
+
+    def _arrived(self, piece: str) -> None:
+        # The newest stamp of a piece: an event may hold several, and a copy of the task all of them.
+        at = piece.rfind("@")
+        if at >= 0:
+            self.delays.append(self.now - int(piece[at + 1 :]))
+
+
 def client() -> aiohttp.ClientSession:
     """A client with as many connections as are asked for."""
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=PATIENCE)
+    # None is used again at the moment when the server, after 5 s, gives it up.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
+    return aiohttp.ClientSession(connector=connector, timeout=PATIENCE)
 
 
 def message(text: object, **fields: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from torture import chaos, disks, kills, leaks, peer, resumes, stalls, verdict
+from torture import chaos, disks, kills, leaks, nodes, peer, resumes, stalls, verdict
 from torture.outcome import Outcome, table
 
 Scenario = Callable[[Path, random.Random], Awaitable[Outcome]]
@@ -25,6 +25,7 @@ SCENARIOS: dict[str, Scenario] = {
     "verdict": verdict.run,
     "disk": disks.run,
     "leak": leaks.run,
+    "nodes": nodes.run,
 }
 
 
@@ -59,7 +60,7 @@ async def run_all(names: list[str], folder: Path, seed: int) -> list[Outcome]:
 def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="torture", description="Try to make `tailrace serve` lose something. In full: about 25 minutes."
+        prog="torture", description="Try to make `tailrace serve` lose something. In full: about 45 minutes."
     )
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().randrange(10**6), help="repeat a run"

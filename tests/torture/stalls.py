@@ -9,7 +9,6 @@ does.
 import math
 import random
 import statistics
-import time
 from functools import partial
 from pathlib import Path
 
@@ -18,36 +17,13 @@ import anyio
 
 from support.processes import Served
 from torture.outcome import Outcome
-from torture.reading import FINAL, PATIENCE, Seen, client, message, resume, stored
+from torture.reading import FINAL, PATIENCE, Seen, Timed, client, message, resume, stored
 from torture.serving import server
 from torture.upstream import Order, upstream
 
 MAX_GROWTH = 1.10
 CHANCE = 0.1  # of finding so few ratios above the bound, were it the true one: more says nothing
 LONGEST = 600.0  # seconds of a burst
-
-
-class _Timed(Seen):
-    """A reader that takes the time from a piece's stamp to its arrival.
-
-    Attributes:
-        delays: In nanoseconds.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(self._arrived)
-        self.delays: list[int] = []
-        self.now = 0
-
-    def feed(self, data: bytes, upto: int | None = None) -> bool:
-        self.now = time.monotonic_ns()
-        return super().feed(data, upto)
-
-    def _arrived(self, piece: str) -> None:
-        # The newest stamp of a piece: an event may hold several, and a copy of the task all of them.
-        at = piece.rfind("@")
-        if at >= 0:
-            self.delays.append(self.now - int(piece[at + 1 :]))
 
 
 async def run(
@@ -107,7 +83,7 @@ async def _burst(
     process: Served, order: Order, readers: int, stalled: bool, outcome: Outcome
 ) -> tuple[float, int]:
     """One burst; the p99 of the readers in seconds, and how often one was given the task as it stands."""
-    seen = [_Timed() for _ in range(readers)]
+    seen = [Timed() for _ in range(readers)]
     never: aiohttp.ClientResponse | None = None
     async with client() as http, aiohttp.ClientSession(timeout=PATIENCE, read_bufsize=2**10) as lazy:
         async with anyio.create_task_group() as group:

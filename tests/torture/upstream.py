@@ -44,6 +44,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
         fault: What goes wrong (`FAULTS`); empty for nothing.
         after: How many pieces come before it does.
         refusals: How many requests are refused before one is answered, for faults that are a status.
+        begins_at: When the first piece is sent at the earliest, on the monotonic clock.
         stamped: Each piece ends with the time at which it was sent, in nanoseconds of the monotonic clock.
     """
 
@@ -53,6 +54,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     fault: str = ""
     after: int = 0
     refusals: int = 1_000
+    begins_at: float = 0.0
     stamped: bool = False
 
     def __str__(self) -> str:
@@ -188,6 +190,8 @@ class _Answering:
 
     async def _send_pieces(self, order: Order, told: Told, count: int) -> None:
         step = BATCH if not order.pace and order.fault != "byte-by-byte" else 1
+        begun = max(order.begins_at, time.monotonic())
+        await anyio.sleep(max(0.0, begun - time.monotonic()))
         for start in range(0, count, step):
             stamp = f"@{time.monotonic_ns()}" if order.stamped else ""
             pieces = [
@@ -201,8 +205,8 @@ class _Answering:
             else:
                 await self._send_body(data)
             told.sent = min(start + step, count)
-            if order.pace:
-                await anyio.sleep(order.pace)
+            if order.pace:  # one that is late catches up: the rate is what was ordered
+                await anyio.sleep(max(0.0, begun + (start + step) * order.pace - time.monotonic()))
 
     async def _break(self, order: Order, told: Told) -> bool:
         match order.fault:

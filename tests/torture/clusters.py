@@ -1,0 +1,303 @@
+"""Several nodes under torture: real ``tailrace serve`` processes that share a real Valkey and a real PostgreSQL."""
+
+import itertools
+import random
+import signal
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import anyio
+
+from support.postgres import PostgresServer, running_postgres
+from support.processes import Served, served
+from support.proxy import CuttingProxy
+from support.valkey import ValkeyServer, running_valkey
+from torture.outcome import Outcome
+from torture.reading import FINAL, Refused, Seen, call, client, message, resume, stored, stream
+from torture.serving import until
+from torture.upstream import Order, Upstream, upstream
+
+TTL = 2.0
+"""Seconds that a node has to live without a beat."""
+
+PATIENCE = 60.0
+"""Seconds within which whatever was begun comes to its end."""
+
+_COUNT = itertools.count(1)
+_BUSY = -32011  # "try again": another server takes the task over, or this one stops
+_UNKNOWN = -32001
+
+
+class Cluster:
+    """Nodes, and what they share.
+
+    Attributes:
+        folder: For logs.
+        http: A client.
+        provider: Answers.
+        valkey: Carries events; ``kill`` and ``start`` it at will.
+        to_valkey: What is between each node and Valkey; None where nothing is.
+        to_postgres: The same for PostgreSQL.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        http: aiohttp.ClientSession,
+        provider: Upstream,
+        valkey: ValkeyServer,
+        store: str,
+        settings: Mapping[str, object],
+    ) -> None:
+        self.folder = folder
+        self.http = http
+        self.provider = provider
+        self.valkey = valkey
+        self.to_valkey: list[CuttingProxy] = []
+        self.to_postgres: list[CuttingProxy] = []
+        self._store = store
+        self._settings = {"node_ttl": TTL, "coalesce": "none", **settings}
+        self._nodes: list[Served | None] = []
+        self._closing = AsyncExitStack()
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the nodes answer that run."""
+        return [node.url for node in self._nodes if node is not None]
+
+    def url(self, index: int) -> str:
+        """Where a node answers."""
+        return self.node(index).url
+
+    def node(self, index: int) -> Served:
+        """A node that runs."""
+        node = self._nodes[index]
+        assert node is not None
+        return node
+
+    async def start(self, index: int, **settings: object) -> None:
+        """Start a node; with settings of its own."""
+        events, store = self.valkey.url(), self._store
+        if self.to_valkey:
+            events = f"redis://{_address(self.to_valkey[index])}/0"
+            store = _through(store, self.to_postgres[index])
+        environment = {
+            f"TAILRACE_{name.upper()}": str(value) for name, value in {**self._settings, **settings}.items()
+        }
+        process = self._closing.enter_context(
+            served(
+                self.folder / f"log.{next(_COUNT)}.node{index}",
+                *("--model", "openai:t", "--base-url", self.provider.base_url),
+                *("--store", store, "--events", events),
+                **environment,
+            )
+        )
+        await process.ready()
+        self._nodes[index] = process
+
+    def kill(self, index: int) -> None:
+        """End a node as a crash would."""
+        node, self._nodes[index] = self.node(index), None
+        node.kill()
+
+    async def stop(self, index: int) -> int:
+        """End a node in good order; gives its exit status."""
+        node, self._nodes[index] = self.node(index), None
+        node.process.terminate()
+        return await anyio.to_thread.run_sync(node.process.wait)
+
+    def pause(self, index: int) -> None:
+        """Have a node hang."""
+        self.node(index).process.send_signal(signal.SIGSTOP)
+
+    def go_on(self, index: int) -> None:
+        """Have a node that hangs go on."""
+        self.node(index).process.send_signal(signal.SIGCONT)
+
+    @asynccontextmanager
+    async def running(self, count: int) -> AsyncGenerator[None]:
+        """Run nodes while the block does."""
+        self._nodes = [None] * count
+        async with self._closing:
+            async with anyio.create_task_group() as group:
+                for index in range(count):
+                    group.start_soon(self.start, index)
+            yield
+
+
+@asynccontextmanager
+async def cluster(
+    folder: Path, *, nodes: int = 3, proxies: bool = False, **settings: object
+) -> AsyncGenerator[Cluster]:
+    """Nodes on an empty Valkey and an empty PostgreSQL of their own, while the block runs.
+
+    Args:
+        folder: For logs.
+        nodes: How many.
+        proxies: Put something between them and what they share that can be cut.
+        settings: Of the nodes, by their names.
+    """
+    await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
+    with running_valkey() as valkey, running_postgres() as postgres, upstream() as provider:
+        store = await postgres.empty_database("nodes")
+        async with client() as http, AsyncExitStack() as stack:
+            made = Cluster(folder, http, provider, valkey, store, settings)
+            for _ in range(nodes if proxies else 0):
+                made.to_valkey.append(await stack.enter_async_context(CuttingProxy(valkey.url())))
+                made.to_postgres.append(await stack.enter_async_context(CuttingProxy(_host(postgres))))
+            async with made.running(nodes):
+                yield made
+
+
+def _host(postgres: PostgresServer) -> str:
+    return f"postgresql://127.0.0.1:{postgres.port}"
+
+
+def _address(proxy: CuttingProxy) -> str:
+    return proxy.url.removeprefix("http://")
+
+
+def _through(store: str, proxy: CuttingProxy) -> str:
+    before, _, rest = store.partition("@")
+    return f"{before}@{_address(proxy)}/{rest.partition('/')[2]}"
+
+
+class Followed:
+    """A task, and everybody who reads it.
+
+    Attributes:
+        order: What it answers.
+        caller: Who began it.
+        readers: All of them.
+        refusals: How often one of them was told to try again.
+    """
+
+    def __init__(self, order: Order, readers: int) -> None:
+        self.order = order
+        self.readers = [Seen() for _ in range(1 + readers)]
+        self.caller = self.readers[0]
+        self.refusals = 0
+
+    @property
+    def task_id(self) -> str:
+        """Empty when the caller was shown nothing."""
+        return self.caller.task_id
+
+
+async def begin(nodes: Cluster, followed: Followed, url: str) -> None:
+    """Send the message, and read until the first event has come; or until it breaks off."""
+    try:
+        await stream(
+            nodes.http, url, "SendStreamingMessage", message(followed.order), followed.caller, upto=1
+        )
+    except Refused as refused:
+        if refused.args[0]["code"] != _BUSY:
+            raise
+        followed.refusals += 1
+
+
+async def read_on(
+    nodes: Cluster,
+    followed: Followed,
+    seen: Seen,
+    rng: random.Random,
+    outcome: Outcome,
+    *,
+    stays_at: str = "",
+) -> None:
+    """Read a task to its end: as clients do that go to any other server when their stream breaks off.
+
+    Args:
+        nodes: All of which are asked.
+        followed: The task.
+        seen: The reader.
+        rng: Decides which is asked.
+        outcome: Is told when there is no end.
+        stays_at: Ask this one alone.
+    """
+    with anyio.move_on_after(PATIENCE) as scope:
+        while not seen.over:
+            seen.error = None
+            try:
+                url = stays_at or rng.choice(nodes.urls)
+                await resume(nodes.http, url, seen, task_id=followed.task_id)
+            except Refused as refused:
+                code = refused.args[0]["code"]
+                if not outcome.check(
+                    code != _UNKNOWN, f"{followed.order.key}: {followed.task_id} is known no more"
+                ):
+                    return
+                followed.refusals += 1
+            except IndexError:
+                pass  # no node runs
+            if not seen.over:
+                await anyio.sleep(0.02)
+    if scope.cancelled_caught:
+        outcome.unfinished += 1
+        outcome.check(
+            False, f"{followed.order.key}: no end of {followed.task_id} after {seen.last} {seen.state}"
+        )
+
+
+async def check(nodes: Cluster, everyone: Sequence[Followed], outcome: Outcome) -> None:
+    """Hold what was seen of tasks that are over against what every node has of them."""
+    limiter = anyio.CapacityLimiter(20)
+
+    async def check_one(followed: Followed) -> None:
+        key, order = followed.order.key, followed.order
+        async with limiter:
+            for url in nodes.urls:
+                again = Seen()
+                await resume(nodes.http, url, again, task_id=followed.task_id)
+                outcome.check(again.ends == 1, f"{key}: {again.ends} ends at {url}")
+                state, text, _ = await stored(nodes.http, url, followed.task_id)
+                outcome.check(text == again.text, f"{key}: GetTask at {url} has another text than the events")
+                outcome.check(state == again.state, f"{key}: GetTask at {url}: {state}, not {again.state}")
+                for each in followed.readers:
+                    same = again.marks == each.marks and again.state == each.state
+                    outcome.check(
+                        same, f"{key}: events that differ from those at {url}, {_where(each, again)}"
+                    )
+            for each in followed.readers:
+                outcome.lost += each.lost
+                outcome.repeated += each.repeated
+                outcome.check(not each.overviews, f"{key}: was given the task as it stands, not its events")
+                outcome.check(each.ends == 1, f"{key}: a reader was shown {each.ends} ends")
+        seen = followed.caller
+        outcome.unfinished += seen.state not in FINAL
+        if seen.state == "TASK_STATE_COMPLETED":
+            outcome.check(seen.text == order.text(), f"{key}: completed, and not whole")
+        outcome.check(order.text().startswith(seen.text), f"{key}: another text than the provider sent")
+
+    async with anyio.create_task_group() as group:
+        for each in everyone:
+            if each.task_id:
+                group.start_soon(check_one, each)
+
+
+def _where(one: Seen, other: Seen) -> str:
+    numbers = [at for at in {*one.marks, *other.marks} if one.marks.get(at) != other.marks.get(at)]
+    return f"first {min(numbers, default=0)} of {len(numbers)}, last {one.last} and {other.last}, {one.state} {other.state}"
+
+
+async def check_none_is_open(nodes: Cluster, outcome: Outcome) -> None:
+    """Also of the tasks that no client has heard of."""
+    left: list[str] = []
+
+    async def none_is_open() -> bool:
+        left.clear()
+        for state in ("SUBMITTED", "WORKING", "INPUT_REQUIRED"):
+            try:
+                page = await call(
+                    nodes.http, nodes.urls[0], "ListTasks", {"status": f"TASK_STATE_{state}", "pageSize": 100}
+                )
+            except (Refused, aiohttp.ClientError):
+                return False
+            left.extend(each["id"] for each in page["tasks"])
+        return not left
+
+    if not await until(none_is_open, PATIENCE):
+        outcome.unfinished += len(left)
+        outcome.check(False, f"open for ever: {left[:5]}")

@@ -1,0 +1,146 @@
+"""Errands: cancellations and follow-up messages at a node that does not run the task, or at two of them at once."""
+
+import random
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from tailrace.streaming.extension import EXTENSION_URI
+from torture.clusters import Cluster, Followed, begin, check, cluster, read_on
+from torture.outcome import Outcome
+from torture.reading import Refused, call, message
+from torture.serving import until
+from torture.upstream import Order
+
+MAX_P99 = 0.050
+"""Seconds from a request to its answer."""
+
+DOUBLED = 4
+"""One in so many is asked for at two nodes at once; how long that takes is not measured."""
+
+_NOT_CANCELABLE = -32002
+
+
+async def run(
+    folder: Path, rng: random.Random, outcome: Outcome, *, each: int = 200, timed: bool = True
+) -> None:
+    """Cancel tasks and go on with them, from afar.
+
+    Args:
+        folder: For the logs.
+        rng: Decides who is asked.
+        outcome: Takes what comes of it.
+        each: How often.
+        timed: How long things take counts, too.
+    """
+    canceled: list[float] = []
+    left: list[float] = []
+    told: list[float] = []
+    everyone: list[Followed] = []
+
+    async with cluster(folder) as nodes:
+
+        async def cancel(key: str, doubled: bool) -> None:
+            order = Order(key, pieces=1_000, pace=0.005)
+            followed = Followed(order, 1)
+            home, *others = rng.sample(nodes.urls, 3)
+            await begin(nodes, followed, home)
+            asked = 0.0
+            async with anyio.create_task_group() as group:
+                for seen, url in zip(followed.readers, others, strict=True):
+                    group.start_soon(partial(read_on, nodes, followed, seen, rng, outcome, stays_at=url))
+                await anyio.sleep(rng.random() * 0.05)
+                asked = time.monotonic()
+                for url in others[: 1 + doubled]:
+                    group.start_soon(_cancel, nodes, url, followed, outcome, [] if doubled else canceled)
+
+            async def has_left() -> bool:
+                return (await nodes.provider.told(nodes.http, key)).left_at is not None
+
+            if outcome.check(await until(has_left, 5), f"{key}: canceled, and the provider goes on"):
+                if not doubled:
+                    left.append(((await nodes.provider.told(nodes.http, key)).left_at or 0.0) - asked)
+            outcome.check(followed.caller.state == "TASK_STATE_CANCELED", f"{key}: not canceled")
+            everyone.append(followed)
+
+        async def go_on(key: str, doubled: bool) -> None:
+            first = Order(f"{key}.1", pieces=60, pace=0.005)
+            second = Order(f"{key}.2", pieces=20)
+            followed = Followed(first, 0)
+            home, *others = rng.sample(nodes.urls, 3)
+            await begin(nodes, followed, home)
+            params = message(second, taskId=followed.task_id)
+            params["configuration"] = {"returnImmediately": True}
+            # As of a client that was not answered in time: the key says that it is the same message.
+            params["metadata"] = {EXTENSION_URI: {"idempotencyKey": key}}
+            async with anyio.create_task_group() as group:
+                for url in others[: 1 + doubled]:
+                    group.start_soon(_say, nodes, url, params, key, outcome, [] if doubled else told)
+            seen = followed.caller
+            await read_on(nodes, followed, seen, rng, outcome)
+            for order in (first, second):
+                requests = (await nodes.provider.told(nodes.http, order.key)).requests
+                outcome.check(requests == 1, f"{order.key}: asked for {requests} times")
+                texts = ["".join(pieces) for pieces in seen.texts.values()]
+                outcome.check(
+                    texts.count(order.text()) == 1, f"{order.key}: not answered once: {len(texts)} texts"
+                )
+            outcome.lost += seen.lost
+            outcome.repeated += seen.repeated
+
+        for errand in (cancel, go_on):
+            for number in range(each):
+                await errand(f"{errand.__name__}{number}", False)
+                if number % DOUBLED == 0:
+                    await errand(f"{errand.__name__}{number}.doubled", True)
+                outcome.rounds += 1
+        await check(nodes, everyone, outcome)
+    figures = {
+        "cancel": canceled,
+        "the provider left": left,
+        "follow-up": told,
+    }
+    outcome.figures.append(
+        "from another node: "
+        + "; ".join(
+            f"{name} p50 {_quantile(of, 0.5):.1f} ms, p99 {_quantile(of, 0.99):.1f} ms"
+            for name, of in figures.items()
+        )
+        + f", of {each}; {-(-each // DOUBLED)} more of each kind at two nodes at once happened once"
+    )
+    for name, of in figures.items():
+        late = _quantile(of, 0.99)
+        outcome.check(late <= MAX_P99 * 1e3 or not timed, f"{name}: p99 {late:.1f} ms")
+
+
+async def _cancel(nodes: Cluster, url: str, followed: Followed, outcome: Outcome, took: list[float]) -> None:
+    asked = time.monotonic()
+    try:
+        task = await call(nodes.http, url, "CancelTask", {"id": followed.task_id})
+    except Refused as refused:
+        outcome.check(refused.args[0]["code"] == _NOT_CANCELABLE, f"{followed.order.key}: {refused}")
+    else:
+        took.append(time.monotonic() - asked)
+        state = task["status"]["state"]
+        outcome.check(state == "TASK_STATE_CANCELED", f"{followed.order.key}: canceled, and {state}")
+
+
+async def _say(
+    nodes: Cluster, url: str, params: dict[str, Any], key: str, outcome: Outcome, took: list[float]
+) -> None:
+    asked = time.monotonic()
+    try:
+        await call(nodes.http, url, "SendMessage", params)
+    except Refused as refused:
+        outcome.check(False, f"{key}: {refused}")
+    else:
+        took.append(time.monotonic() - asked)
+
+
+def _quantile(times: list[float], share: float) -> float:
+    """In milliseconds."""
+    ordered = sorted(times)
+    return 1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
