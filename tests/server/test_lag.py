@@ -76,7 +76,9 @@ async def test_a_reader_that_falls_behind_is_given_the_task_as_it_stands_and_mis
         started = await start(engine)
         seen: list[Event] = []
         async with aclosing(started.batches()) as batches:
-            seen += await anext(batches)  # up to date, and then it takes nothing for a long time
+            while len(seen) < 3:
+                seen += await anext(batches)
+            writer.begin.set()  # it is up to date, and now takes nothing for a long time
             await writer.half.wait()
             writer.go_on.set()
             await read(await engine.subscribe(started.task_id))
