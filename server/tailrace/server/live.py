@@ -187,7 +187,9 @@ class Subscription:
                 yield events[: ends + 1]
                 return
             self._after = events[-1].number
-            if self._after == self._live.log.number:
+            if (
+                self._after >= self._live.log.number
+            ):  # a log that another process fills may be behind the store
                 max_lag = self._max_lag
             yield events
 
