@@ -38,7 +38,7 @@ e2e: sync-local sync-browser browser ## a real browser; the official clients of 
 	$(UV) sync --frozen --quiet --project $(E2E)/sdk_0_3
 	$(if $(NODE),npm ci --prefix $(E2E)/javascript --ignore-scripts --no-audit --no-fund,@echo 'No Node 20 or newer: the JavaScript clients are left out.')
 	$(RUN) python $(UI)/node.py npm ci --prefix $(UI)/javascript --ignore-scripts --no-audit --no-fund
-	$(RUN) pytest tests/e2e -m "$(if $(NODE),,not node)" $(ARGS)
+	$(RUN) pytest tests/e2e -m "not nightly$(if $(NODE),, and not node)" $(ARGS)
 
 check: sync-browser ## format, lint, imports, types
 	$(RUN) ruff format --check .

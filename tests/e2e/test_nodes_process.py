@@ -8,7 +8,7 @@ import pytest
 from torture import deliveries, errands, losses
 from torture.outcome import Outcome
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

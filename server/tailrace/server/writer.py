@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import anyio
+import anyio.lowlevel
 
 from tailrace.server.observability import NO_OBSERVER, Observer
 from tailrace.server.store import Store, TasksRefused, TaskWrite
@@ -110,6 +111,9 @@ class GroupWriter:
             while True:
                 if self._waiting:
                     await self._write_waiting()
+                    if self._waiting:
+                        # A store that writes at once lets nobody else run: whoever always has more is not to keep all.
+                        await anyio.lowlevel.checkpoint()
                 elif self._closing:
                     break
                 elif not self._drop_due:
