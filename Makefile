@@ -22,7 +22,7 @@ UI := tests/e2e/ui_streams
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
-.PHONY: help demo test e2e check format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser browser clean
+.PHONY: help demo test coverage e2e check format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -31,7 +31,10 @@ help: ## list the commands
 demo: sync-local ## a real model behind an A2A server, in one command (ONCE=1: stop after one answer)
 	$(RUN) tailrace demo $(if $(ONCE),--once)
 
-test: sync-local ## every test, with coverage
+test: sync-local ## every test
+	$(RUN) pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+coverage: sync-local ## every test, and which lines and branches they reach: half as long again
 	$(RUN) pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term $(ARGS)
 
 e2e: sync-local sync-browser browser ## a real browser; the official clients of every version, language and protocol against one running server; the local model as an agent

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from opentelemetry.trace import TracerProvider
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, request_response
 
 from tailrace.server.agent_handler import AgentHandler
 from tailrace.server.auth import Anonymous, Authenticator, Reporting, create_authenticator
@@ -136,11 +136,9 @@ def _plain(route: BaseRoute) -> BaseRoute:
 
     It would cost every request time, and every open stream memory.
     """
-    if not isinstance(route, APIRoute):
-        return route
-    plain = Route(route.path, route.endpoint, name=route.name)
-    plain.methods = set(route.methods or ())  # exactly these: of itself it would take HEAD where there is GET
-    return plain
+    if isinstance(route, APIRoute):
+        route.app = request_response(route.endpoint)
+    return route
 
 
 def create_router(

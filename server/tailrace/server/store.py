@@ -382,8 +382,7 @@ def _put_task(connection: Connection, write: TaskWrite, task: Task, node: str | 
         return
     values |= {"number": write.events[-1].number, "events_kept": True}
     where = {"task_id": write.task_id, "task_owner": write.owner}
-    is_new = write.events[0].number == 1
-    if is_new or not connection.execute(_UPDATE_TASK, {**where, **values}).rowcount:
+    if not connection.execute(_UPDATE_TASK, {**where, **values}).rowcount:
         key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
         connection.execute(_INSERT_TASK, {**key, **values})
 

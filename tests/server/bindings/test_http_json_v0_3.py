@@ -148,7 +148,8 @@ def said(text: str) -> a2a_pb2.SendMessageRequest:
 
 async def test_the_official_client_sends_gets_and_cancels(client: CompatRestTransport) -> None:
     task = (await client.send_message(said("ask"))).task
-    assert task.status.state == a2a_pb2.TaskState.TASK_STATE_INPUT_REQUIRED
+    while task.status.state != a2a_pb2.TaskState.TASK_STATE_INPUT_REQUIRED:  # this client waits for nothing
+        task = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
     same = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id, history_length=1))
     assert (same.context_id, same.history[0].parts[0].text) == (task.context_id, "ask")
     canceled = await client.cancel_task(a2a_pb2.CancelTaskRequest(id=task.id))

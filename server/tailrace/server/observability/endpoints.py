@@ -54,11 +54,11 @@ class OperatorEndpoints:
                 path, endpoint, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
             )
 
-    async def _live(self) -> Response:
+    async def _live(self, _request: Request) -> Response:
         """The process answers; nothing else is looked at, so that it is not ended for what a restart cannot mend."""
         return _json({"status": "ok"}, 200)
 
-    async def _ready(self) -> Response:
+    async def _ready(self, _request: Request) -> Response:
         health = await self._health()
         return _json(health.to_dict(), 200 if health.ready else 503)
 
