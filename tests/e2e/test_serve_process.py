@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import anyio
+import pytest
 
 from support.processes import served, tailrace
 from support.rpc import Rpc, message, streamed_text, text_of
@@ -99,26 +100,45 @@ async def _read_until(url: str, text: str) -> list[tuple[int, dict[str, Any]]]:
     return events
 
 
-def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path: Path) -> None:
-    startable = ["serve", "--model", "openai:x", "--port", "0"]
-    for arguments, words in (
+STARTABLE = ["serve", "--model", "openai:x", "--port", "0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
         (["serve"], "TAILRACE_MODEL"),
         (["serve", "--model", "nobody:x"], "unknown provider 'nobody'"),
         (["serve", "--model", "openai:x", "--store", "mysql://x"], "TAILRACE_STORE"),
         (["serve", "--model", "openai:x", "--port", "70000"], "TAILRACE_PORT"),
         (["serve", "--model", "ollama:x", "--host", "0.0.0.0"], "--allow-anonymous"),
         (["serve", "--model", "openai:x"], "no key for openai:x: set OPENAI_API_KEY"),
-        ([*startable, "--store", "sqlite:////dev/null/t.db"], "cannot open the store"),
-        ([*startable, "--tools", "mcp:/nonexistent"], "/nonexistent cannot be started: No such file"),
-        ([*startable, "--tools", f"mcp:{sys.executable} -c pass"], "it ended at once"),
-        ([*startable, "--tools", "mcp:http://127.0.0.1:1/mcp"], "127.0.0.1:1/mcp: no connection"),
-    ):
-        environment = {"PATH": ""} | (
-            {"TAILRACE_API_KEY": "none"} if arguments[: len(startable)] == startable else {}
-        )
-        done = subprocess.run(
-            tailrace(*arguments), capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
-        )
-        assert done.returncode == 2, done
-        assert words in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
+        ([*STARTABLE, "--store", "sqlite:////dev/null/t.db"], "cannot open the store"),
+        ([*STARTABLE, "--tools", "mcp:/nonexistent"], "/nonexistent cannot be started: No such file"),
+        ([*STARTABLE, "--tools", f"mcp:{sys.executable} -c pass"], "it ended at once"),
+        ([*STARTABLE, "--tools", "mcp:http://127.0.0.1:1/mcp"], "127.0.0.1:1/mcp: no connection"),
+    ],
+    ids=[
+        "no model",
+        "provider",
+        "database",
+        "port",
+        "open door",
+        "key",
+        "store",
+        "program",
+        "ended",
+        "server",
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    environment = {"PATH": ""} | (
+        {"TAILRACE_API_KEY": "none"} if arguments[: len(STARTABLE)] == STARTABLE else {}
+    )
+    done = subprocess.run(
+        tailrace(*arguments), capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.returncode == 2, done
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
