@@ -187,9 +187,8 @@ class Subscription:
                 yield events[: ends + 1]
                 return
             self._after = events[-1].number
-            if (
-                self._after >= self._live.log.number
-            ):  # a log that another process fills may be behind the store
+            # A log that another process fills may be behind the store.
+            if self._after >= self._live.log.number:
                 max_lag = self._max_lag
             yield events
 
