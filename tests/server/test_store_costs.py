@@ -42,9 +42,12 @@ inserted: list[Callable[[str], None]] = []
 """Told of events that are inserted into SQLite: they go past SQLAlchemy."""
 
 
+_OF_EVENTS = ("INSERT INTO events", "INSERT OR IGNORE INTO events", "INSERT INTO journal")
+
+
 def trace(driver: Any, _record: object) -> None:
     def tell(statement: str) -> None:
-        if inserted and statement.startswith("INSERT INTO events"):
+        if inserted and statement.startswith(_OF_EVENTS):
             inserted[-1](statement)
 
     if isinstance(driver, sqlite3.Connection):
@@ -97,10 +100,15 @@ async def test_a_token_costs_the_same_in_a_long_answer_as_in_a_short_one(store_u
             [artifact] = stored.task.artifacts
             assert [part.text for part in artifact.parts] == ["-" + "token " * tokens]
             assert stored.number == tokens + 5
-        # One statement a transaction, one row an event; and nothing but what the event itself says.
-        assert costs[80] == costs[16_000]
-        assert costs[80][:2] == (1 / GROUP, 1.0)
-        assert costs[80][2] < 300
+        # Nothing but what the event itself says.
+        assert costs[80][2] == costs[16_000][2] < 300
+        if store_url.startswith("sqlite"):
+            # A row of the journal a transaction; and now and then some of many events, each of which is one more row.
+            assert max(costs[80][0], costs[16_000][0]) < 2 / GROUP
+            assert max(costs[80][1], costs[16_000][1]) < 1.2
+        else:
+            # One statement a transaction, one row an event.
+            assert costs[80][:2] == costs[16_000][:2] == (1 / GROUP, 1.0)
         while await store.drop_expired():
             pass
         assert await store.first_kept(task_id) == 16_006

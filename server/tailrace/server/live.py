@@ -181,11 +181,20 @@ class Subscription:
             if until_interrupted and ends_turn(state):
                 return
         max_lag: int | None = None
-        while events := await self._next(max_lag):
-            ends = next((at for at, event in enumerate(events) if ends_turn(event.state)), None)
-            if until_interrupted and ends is not None:
-                yield events[: ends + 1]
-                return
+        while True:
+            events = self._live.log.newest(self._after)
+            if events is None:
+                await self._live.log.change()
+                continue
+            if not events:
+                events = await self._next(max_lag)
+                if not events:
+                    return
+            if until_interrupted:
+                ends = next((at for at, event in enumerate(events) if ends_turn(event.state)), None)
+                if ends is not None:
+                    yield events[: ends + 1]
+                    return
             self._after = events[-1].number
             # A log that another process fills may be behind the store.
             if self._after >= self._live.log.number:

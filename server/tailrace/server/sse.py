@@ -66,7 +66,7 @@ def farewell() -> bytes:
 class _EventStream(StreamingResponse):
     """Sends frames as they come, and takes a client that does not read for what it is: no error of the server.
 
-    A stream is the request's own task and one more, which sleeps: it waits for the client to leave, and looks at the
+    A stream is a task that sends, and the request's own, which sleeps: it waits for the client to leave, and looks at the
     clock when a comment may be due or a write may have taken too long. Nothing is made for a write.
     """
 
@@ -80,34 +80,40 @@ class _EventStream(StreamingResponse):
         self._patience = settings.send_timeout
         self._sent_at = 0.0
         self._sends_since = math.inf
+        self._failed: Exception | None = None
+        self._is_whole = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         clock = asyncio.get_running_loop().time
         self._sent_at = clock()
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        failed: Exception | None = None
-        is_whole = False
         async with anyio.create_task_group() as group:
-            group.start_soon(self._look_after, receive, send, group.cancel_scope)
             with self._streams.holding(group.cancel_scope):
-                try:
-                    async for data in self._frames:
-                        if data:
-                            self._sends_since = clock()
-                            await send({"type": "http.response.body", "body": data, "more_body": True})
-                            self._sends_since, self._sent_at = math.inf, clock()
-                    is_whole = True
-                except Exception as error:
-                    failed = error
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await self._frames.aclose()
-            group.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
-        if is_whole:
+                # In a task of its own: on the way to here are a dozen callers, all of whom a task goes through to go on.
+                group.start_soon(self._hand_on, send, group.cancel_scope)
+                await self._look_after(receive, send, group.cancel_scope)
+        if self._failed is not None:
+            raise self._failed
+        if self._is_whole:
             with anyio.move_on_after(self._patience):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _hand_on(self, send: Send, stream: anyio.CancelScope) -> None:
+        """Send all frames, and end the stream."""
+        clock = asyncio.get_running_loop().time
+        try:
+            async for data in self._frames:
+                if data:
+                    self._sends_since = clock()
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                    self._sends_since, self._sent_at = math.inf, clock()
+            self._is_whole = True
+        except Exception as error:
+            self._failed = error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._frames.aclose()
+            stream.cancel()
 
     async def _look_after(self, receive: Receive, send: Send, stream: anyio.CancelScope) -> None:
         """Until the client leaves, or takes nothing for too long: then the stream is cancelled."""

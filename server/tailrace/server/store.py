@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from tailrace.server.stores.database import Database, parse_url
-from tailrace.server.stores.event_rows import Row, insert_events
+from tailrace.server.stores.event_rows import Row
 from tailrace.server.stores.records import (
     EventsDropped,
     NotOurs,
@@ -113,8 +113,12 @@ class Store:
             self._in_doubt = False
 
     async def _write(self, writes: Sequence[TaskWrite]) -> None:
-        if any(map(has_more, writes)):
-            await self._database.write(lambda connection: keep(connection, writes), brief=True)
+        further = list(filter(has_more, writes))
+        if further:
+            tasks = {write.task_id for write in further}
+            await self._database.append(
+                rows_of(writes), lambda connection: keep_tasks(connection, further), tasks=tasks
+            )
         else:
             await self._database.append(rows_of(writes))
 
@@ -153,8 +157,9 @@ class Store:
         Raises:
             EventsDropped: The next of them was dropped, as the task is over for long: its snapshot holds it.
         """
+        tail = read_events([row[1:] for row in self._database.tail(task_id) if row[1] > after])
         return await self._database.read(
-            lambda connection: _load_events(connection, task_id, after, limit, max_bytes)
+            lambda connection: _load_events(connection, task_id, after, limit, max_bytes, tail)
         )
 
     async def first_kept(self, task_id: str) -> int:
@@ -240,7 +245,9 @@ class Store:
 
         The caller sees to it that nothing of it is still to be written.
         """
-        return await self._database.write(lambda connection: _delete_task(connection, task_id, owner))
+        return await self._database.write(
+            lambda connection: _delete_task(connection, task_id, owner), tasks=(task_id,)
+        )
 
     # --- webhooks -----------------------------------------------------------------------------------------------
 
@@ -326,8 +333,8 @@ def rows_of(writes: Sequence[TaskWrite]) -> list[Row]:
     ]
 
 
-def keep(connection: Connection, writes: Sequence[TaskWrite], node: str | None = None) -> None:
-    """Write a batch.
+def keep_tasks(connection: Connection, writes: Sequence[TaskWrite], node: str | None = None) -> None:
+    """Write all of a batch but its events, which are there already.
 
     Args:
         connection: In a transaction.
@@ -344,7 +351,6 @@ def keep(connection: Connection, writes: Sequence[TaskWrite], node: str | None =
         for write in writes
         for message in write.said
     ]
-    insert_events(connection, rows_of(writes))
     if said:
         connection.execute(_INSERT_MESSAGE, said)
     for write in writes:
@@ -428,23 +434,31 @@ def _last_number(task_id: str, otherwise: Any) -> Any:
 
 
 def _load_events(
-    connection: Connection, task_id: str, after: int, limit: int, max_bytes: int | None
+    connection: Connection,
+    task_id: str,
+    after: int,
+    limit: int,
+    max_bytes: int | None,
+    tail: Sequence[Event],
 ) -> list[Event]:
     wanted = (events.c.task_id == task_id, events.c.number > after)
+    most = limit
     if max_bytes is not None:
         sizes = select(func.length(events.c.body)).where(*wanted).order_by(events.c.number).limit(limit)
         totals = itertools.accumulate(connection.scalars(sizes))
-        limit = max(1, sum(total <= max_bytes for total in totals))
+        most = max(1, sum(total <= max_bytes for total in totals))
     query = (
         select(events.c.number, events.c.body, events.c.state)
         .where(*wanted)
         .order_by(events.c.number)
-        .limit(limit)
+        .limit(most)
     )
     while True:
         rows = connection.execute(query).all()
         if rows and rows[0].number == after + 1:
-            return read_events(rows)
+            return _with_tail(read_events(rows), tail, limit, max_bytes)
+        if tail and tail[0].number == after + 1:
+            return _with_tail([], tail, limit, max_bytes)
         # Dropped, not there yet, or come in the meantime: one statement tells, as it sees one state of things.
         first = connection.execute(first_kept(task_id, after)).scalar_one()
         if first > after + 1:
@@ -453,9 +467,23 @@ def _load_events(
             return []
 
 
+def _with_tail(found: list[Event], tail: Sequence[Event], limit: int, max_bytes: int | None) -> list[Event]:
+    """Events that were found in the table, with those of the tail that follow on them, as far as there is room."""
+    size = sum(len(event.body) for event in found)
+    for event in tail:
+        if found and event.number <= found[-1].number:
+            continue  # moved into the table by now
+        size += len(event.body)
+        follows = not found or event.number == found[-1].number + 1
+        if not follows or len(found) >= limit or (found and max_bytes is not None and size > max_bytes):
+            break
+        found.append(event)
+    return found
+
+
 def read_events(rows: Sequence[Any]) -> list[Event]:
     """Events of rows of their table."""
-    return [Event(row.number, row.body, TaskState(row.state) if row.state else None) for row in rows]
+    return [Event(number, body, TaskState(state) if state else None) for number, body, state in rows]
 
 
 def first_kept(task_id: str, after: int) -> Any:

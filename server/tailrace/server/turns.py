@@ -215,7 +215,8 @@ class TurnRunner:
             ending = self._take(live, item)
             if ending is not None:
                 return ending
-            await self._writer.room()
+            if self._writer.is_full:
+                await self._writer.room()
         return None
 
     def _take(self, live: LiveTask, item: Item) -> StatusUpdate | None:
@@ -323,9 +324,12 @@ class TurnRunner:
             self.give_up(live, error)
             return
         live.log.publish(events)
-        if self._status_kept is not None and events[-1].state is not None:
-            self._status_kept(live.record.id, webhooks)
-        self.end_log(live)
+        if events[-1].state is not None:
+            if self._status_kept is not None:
+                self._status_kept(live.record.id, webhooks)
+            self.end_log(live)
+        elif self.stopping:
+            self.end_log(live)
 
     def give_up(self, live: LiveTask, error: StoreError) -> None:
         """End the work on a task of which nothing more can be kept; nothing happens when that is so already."""

@@ -86,9 +86,14 @@ class GroupWriter:
         """How many events wait to be written."""
         return self._count
 
+    @property
+    def is_full(self) -> bool:
+        """Whether too much is waiting to be written: whoever makes more is to wait for `room`."""
+        return self._count > self._max_waiting
+
     async def room(self) -> None:
         """Wait while too much is waiting to be written; returns at once otherwise."""
-        while self._count > self._max_waiting:
+        while self.is_full:
             if self._less is None:
                 self._less = anyio.Event()
             await self._less.wait()

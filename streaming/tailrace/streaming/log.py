@@ -97,6 +97,17 @@ class TaskLog:
             raise Behind(self._first)
         return self._events[after + 1 - self._first :]
 
+    def newest(self, after: int) -> list[Event] | None:
+        """The events after number ``after`` if that is all that there is to say of them.
+
+        Returns:
+            None where there is none yet (`change` waits for one); nothing where `read` has to say more: that the log has
+            ended, or that they are no longer in memory.
+        """
+        if after < self.number:
+            return self._events[after + 1 - self._first :] if after + 1 >= self._first else []
+        return [] if self.ended else None
+
     async def read(self, after: int) -> list[Event]:
         """Like `read_nowait`, but waits for an event; empty only when the log has ended.
 
@@ -106,12 +117,12 @@ class TaskLog:
             events = self.read_nowait(after)
             if events or self.ended:
                 return events
-            await self._change()
+            await self.change()
 
     async def reach(self, number: int) -> bool:
         """Wait until the event of that number is published; False when the log has ended before it."""
         while self.number < number and not self.ended:
-            await self._change()
+            await self.change()
         return self.number >= number
 
     async def follow(self, after: int) -> AsyncIterator[list[Event]]:
@@ -124,7 +135,8 @@ class TaskLog:
             after = events[-1].number
             yield events
 
-    async def _change(self) -> None:
+    async def change(self) -> None:
+        """Wait until something is published, or the log ends."""
         # A bare future: an event that several can wait for costs more than all else that a reader does with one event.
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(change)

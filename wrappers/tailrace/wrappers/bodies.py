@@ -8,7 +8,7 @@ looks now and then for how long it has.
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self, cast
 
 import aiohttp
 
@@ -26,6 +26,139 @@ class Body(Protocol):
         ...
 
 
+GATHERING = 0.001
+"""Seconds for which what arrives is gathered while there is much of it: of 10,000 tokens a second, ten are handed on at once."""
+
+CLOSE = 8
+"""Pieces that may follow each other within `GATHERING` before that is much."""
+
+
+class _Arrivals:
+    """Wakes those who wait for a piece: each at once, or many together while many pieces come.
+
+    What follows on a piece (a turn of the event loop, a transaction, a wake-up of the readers) costs as much for ten as for one.
+    A single stream, or a few, are never held up: only where pieces come closer than `GATHERING`, and do so for some time.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiters: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the next piece would come if they came `GATHERING` apart
+
+    def wake(self, waiter: asyncio.Future[None]) -> None:
+        """Something has come for somebody."""
+        if self._timer is None:
+            now = self.loop.time()
+            self._due = max(self._due, now) + GATHERING
+            if self._due <= now + CLOSE * GATHERING:
+                if not waiter.done():
+                    waiter.set_result(None)
+                return
+            self._timer = self.loop.call_later(GATHERING, self._wake_all)
+        self._waiters.append(waiter)
+
+    def _wake_all(self) -> None:
+        self._timer = None
+        waiters, self._waiters = self._waiters, []
+        latest = self.loop.time() + CLOSE * GATHERING
+        self._due = min(self._due + len(waiters) * GATHERING, latest)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class _PieceReader(aiohttp.StreamReader):
+    """aiohttp's own reader of a body, for somebody who takes whatever there is and does not ask where HTTP's chunks end.
+
+    aiohttp notes the end of each, and with every reading it takes up reading and parsing again, whether they were held up
+    or not: several times what decoding a token costs, and providers send a token a chunk.
+    """
+
+    __slots__ = ()
+
+    _arrivals: ClassVar[_Arrivals | None] = None  # of the event loop that was the last to ask
+
+    def feed_data(self, data: bytes, size: int = 0) -> bool:
+        """As in the base class."""
+        if not data:
+            return False
+        self._buffer.append(data)
+        self._size += len(data)
+        self.total_bytes += len(data)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            arrivals = _PieceReader._arrivals
+            if arrivals is None or arrivals.loop is not self._loop:
+                arrivals = _PieceReader._arrivals = _Arrivals(self._loop)
+            arrivals.wake(waiter)
+        if self._size > self._high_water:
+            self._protocol.pause_reading()
+        return False
+
+    def begin_http_chunk_receiving(self) -> None:
+        """Nobody asks."""
+
+    def end_http_chunk_receiving(self) -> None:
+        """Nobody asks."""
+
+    def arrival(self) -> asyncio.Future[None] | None:
+        """What to wait for before `taken`; None when there is something to take, or nothing follows.
+
+        Raises:
+            Exception: The connection broke, and all that came before was taken.
+        """
+        if self._buffer:
+            return None
+        if self._exception is not None:
+            raise self._exception
+        if self._eof:
+            return None
+        self._waiter = self._loop.create_future()
+        return self._waiter
+
+    def taken(self) -> bytes:
+        """All that is there; empty at the end of the body."""
+        buffer = self._buffer
+        if not buffer:
+            return b""
+        data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
+        if self._buffer_offset:
+            data = data[self._buffer_offset :]
+            self._buffer_offset = 0
+        is_full = self._size > self._high_water
+        buffer.clear()
+        self._size = 0
+        if is_full:
+            self._protocol.resume_reading()
+        return data
+
+
+# What `_PieceReader` leans on is aiohttp's own business: an aiohttp that is otherwise is read as it likes to be.
+_KNOWN = {
+    "_buffer",
+    "_buffer_offset",
+    "_eof",
+    "_exception",
+    "_high_water",
+    "_loop",
+    "_protocol",
+    "_size",
+    "_waiter",
+}
+_IS_KNOWN = set(getattr(aiohttp.StreamReader, "__slots__", ())) >= _KNOWN
+
+
+def _piece_reader(response: aiohttp.ClientResponse) -> _PieceReader | None:
+    """The reader of a response as ours, with what has come already; None where it cannot be that."""
+    reader = response.content
+    if not _IS_KNOWN or type(reader) is not aiohttp.StreamReader:
+        return None
+    reader.__class__ = _PieceReader
+    return cast("_PieceReader", reader)
+
+
 class PostedBody:
     """The body of an answer to a request of our own. To be closed.
 
@@ -39,7 +172,7 @@ class PostedBody:
 
     def __init__(self, response: aiohttp.ClientResponse, timeout: float) -> None:
         self._response = response
-        self._read = response.content.readany
+        self._reader = _piece_reader(response)
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._waits_since = math.inf
@@ -52,9 +185,17 @@ class PostedBody:
         return self
 
     async def __anext__(self) -> bytes:
-        self._waits_since = self._loop.time()
+        reader = self._reader
         try:
-            data = await self._read()
+            if reader is None:
+                self._waits_since = self._loop.time()
+                data = await self._response.content.readany()
+            else:
+                arrival = reader.arrival()
+                if arrival is not None:
+                    self._waits_since = self._loop.time()
+                    await arrival
+                data = reader.taken()
         except (aiohttp.ClientError, OSError) as error:
             if self._is_silent:
                 raise TimeoutError from error

@@ -26,13 +26,15 @@ from tailrace.server.store import (
     TasksRefused,
     TaskWrite,
     has_more,
-    keep,
+    keep_tasks,
     open_push_configs,
     put_push_config,
     read_events,
     read_push_config,
+    rows_of,
 )
 from tailrace.server.stores.database import parse_url
+from tailrace.server.stores.event_rows import insert_events
 from tailrace.server.stores.retention import drop_expired
 from tailrace.server.stores.schema import claims, events, nodes, push_configs, tasks
 from tailrace.streaming.lifecycle import TaskState
@@ -171,7 +173,8 @@ class ClusterStore(Store):
         known = {write.task_id for write in writes} - begun
         self._foreign = known - _ours_of(connection, known, node)
         writes = [write for write in writes if write.task_id not in self._foreign]
-        keep(connection, writes, node)
+        insert_events(connection, rows_of(writes))
+        keep_tasks(connection, writes, node)
         for write in writes:
             if write.task_id in begun and write.events:
                 conversation = {"owner": write.owner, "name": conversation_claim(write.context_id)}

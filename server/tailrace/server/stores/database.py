@@ -5,7 +5,7 @@ database. How they are run, and what else is particular to one, stands in a modu
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -38,26 +38,39 @@ class Database(ABC):
         """Close all connections, when what is under way is done; more than once does no harm."""
 
     @abstractmethod
-    async def write(self, work: Work[T], *, brief: bool = False) -> T:
+    async def write(self, work: Work[T], *, tasks: Collection[str] = ()) -> T:
         """Run a transaction that writes, after those that were begun before it.
 
         Cancelling gives up waiting for it: it is done wholly or not at all.
 
         Args:
             work: What is done; more than once, if the database is not free the first time.
-            brief: It takes so short a time that it may be done where it is asked for.
+            tasks: Whose events it looks at or changes.
 
         Raises:
             StoreError: Nothing of it was kept.
         """
 
-    async def append(self, rows: Sequence[Row]) -> None:
-        """Write events, in a transaction of their own; as `write`.
+    async def append(
+        self, rows: Sequence[Row], work: Work[object] | None = None, *, tasks: Collection[str] = ()
+    ) -> None:
+        """Write events, and what else is brief to write, in one transaction; as `write`.
+
+        Args:
+            rows: The events.
+            work: What is done when they are written.
+            tasks: Whose events it looks at or changes.
 
         Raises:
-            StoreError: None of them was kept.
+            StoreError: Nothing of it was kept.
         """
-        await self.write(lambda connection: insert_events(connection, rows), brief=True)
+
+        def both(connection: Connection) -> None:
+            insert_events(connection, rows)
+            if work is not None:
+                work(connection)
+
+        await self.write(both, tasks=tasks)
 
     @abstractmethod
     async def read(self, work: Work[T]) -> T:
@@ -66,6 +79,10 @@ class Database(ABC):
         Raises:
             StoreError: It could not be read.
         """
+
+    def tail(self, task_id: str) -> Sequence[Row]:
+        """The last events of a task, in order, with all of those that are not in their table yet."""
+        return ()
 
     @abstractmethod
     def is_temporary(self, error: Exception) -> bool:

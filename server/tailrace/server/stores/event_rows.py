@@ -1,6 +1,7 @@
 """Writing events, of which there are thousands where of everything else there is one."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, insert
@@ -19,22 +20,21 @@ def insert_events(connection: Connection, rows: Sequence[Row]) -> None:
     Raises:
         sqlalchemy.exc.IntegrityError: One of them is there already.
     """
-    if not rows:
-        return
-    if connection.dialect.name == "sqlite":
-        for statement, parameters in statements(rows):
-            connection.exec_driver_sql(statement, parameters)
-    else:
+    if rows:
         names = ("task_id", "number", "body", "state")
         connection.execute(insert(events), [dict(zip(names, row, strict=True)) for row in rows])
 
 
-def statements(rows: Sequence[Row]) -> list[tuple[str, tuple[Any, ...]]]:
-    """SQL with question marks, and what is put into their place.
+def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple[Any, ...]]]:
+    """SQL for SQLite with question marks, and what is put into their place.
 
     One statement for many rows: SQLite's driver lets other threads of Python run around every statement, and then waits
     until it may go on. In powers of two, so that there are no more different statements than have their place in the
     driver's cache.
+
+    Args:
+        rows: What is inserted.
+        conflict: ``OR IGNORE `` leaves out what is there already.
     """
     made: list[tuple[str, tuple[Any, ...]]] = []
     begin = 0
@@ -43,10 +43,12 @@ def statements(rows: Sequence[Row]) -> list[tuple[str, tuple[Any, ...]]]:
         parameters: list[Any] = []
         for row in rows[begin : begin + (1 << size)]:
             parameters += row
-        made.append((_STATEMENTS[size], tuple(parameters)))
+        made.append((_statement(size, conflict), tuple(parameters)))
         begin += 1 << size
     return made
 
 
-_INSERT = "INSERT INTO events (task_id, number, body, state) VALUES "
-_STATEMENTS = [_INSERT + ",".join(["(?,?,?,?)"] * (1 << size)) for size in range(_MOST_ROWS.bit_length())]
+@cache
+def _statement(size: int, conflict: str) -> str:
+    values = ",".join(["(?,?,?,?)"] * (1 << size))
+    return f"INSERT {conflict}INTO events (task_id, number, body, state) VALUES {values}"  # noqa: S608 — nobody's words

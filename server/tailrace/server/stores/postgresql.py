@@ -5,7 +5,7 @@ with the next one, before anything is written; so of two servers, never both wri
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any, TypeVar
 
 import anyio
@@ -123,7 +123,7 @@ class PostgresqlDatabase(Database):
         if engine is not None:
             await engine.dispose()
 
-    async def write(self, work: Work[T], *, brief: bool = False) -> T:
+    async def write(self, work: Work[T], *, tasks: Collection[str] = ()) -> T:
         """As `Database.write`; how long it takes makes no difference."""
         return await _to_its_end(self._write(work))
 

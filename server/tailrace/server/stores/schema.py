@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0004"
+HEAD = "0005"
 """The newest migration: the version of a database that this code reads and writes."""
 
 metadata = MetaData()
@@ -125,6 +125,14 @@ events = Table(
     Column("body", LargeBinary, nullable=False),
     Column("state", Text),
     sqlite_with_rowid=False,
+)
+
+# SQLite's newest events, before they are rows of their own (`tailrace.server.stores.journal`); empty elsewhere.
+journal = Table(
+    "journal",
+    metadata,
+    Column("position", Position, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
 )
 
 # Webhooks look for the changes of status alone, among any number of other events.

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -25,7 +25,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from tailrace.server.stores.database import Database, Work, engine_options
-from tailrace.server.stores.event_rows import Row, insert_events, statements
+from tailrace.server.stores.event_rows import Row
+from tailrace.server.stores.journal import Journal
 from tailrace.server.stores.versions import bring_up_to_date, is_up_to_date
 from tailrace.wrappers import StoreError
 
@@ -43,7 +44,7 @@ CHECK_SECONDS = 5.0
 GLANCE_SECONDS = 1.0
 """How long a file that was not closed in good order is checked for damage before it is used."""
 
-COPIED_ROWS = 4_000
+COPIED_ROWS = 10_000
 """Rows after which the log is copied into the file."""
 
 MAX_LOG_PAGES = 65_536
@@ -84,6 +85,7 @@ class SqliteDatabase(Database):
         self._reading: ThreadPoolExecutor | None = None
         self._lock: IO[bytes] | None = None
         self._is_whole = False
+        self._journal = Journal()
 
     async def open(self) -> None:
         """As `Database.open`; the file is checked for `GLANCE_SECONDS`, or `CHECK_SECONDS` when it was not closed in good order."""
@@ -125,6 +127,8 @@ class SqliteDatabase(Database):
                     self._connection.exec_driver_sql("BEGIN IMMEDIATE")
                     bring_up_to_date(self._connection)
             driver: Any = self._connection.connection.driver_connection
+            self._journal.empty(driver)
+            driver.commit()
             driver.execute("PRAGMA busy_timeout=0")
             driver.execute("PRAGMA wal_autocheckpoint=0")
 
@@ -150,72 +154,94 @@ class SqliteDatabase(Database):
                         closing.callback(engine.dispose)
                     if connection is not None:
                         closing.callback(connection.close)
+                        if is_whole:
+                            self._empty_journal(connection)
                 if lock is not None and is_whole:
                     _mark(lock, b"")
             finally:
                 if lock is not None:
                     lock.close()
 
-    async def write(self, work: Work[T], *, brief: bool = False) -> T:
-        """As `Database.write`: at once what is brief, else in the thread that writes, where they stand in line."""
-        if brief and self._is_free():
-            try:
-                done = self._transaction(work)
-            except StoreError as error:
-                if not _is_locked(error):
-                    raise
-            else:
-                self._count(1)
-                return done
-        done = await self._in_line(lambda: self._patiently(work))
+    def _empty_journal(self, connection: Connection) -> None:
+        """So that other programs find all events in one place, and the next start has nothing to do."""
+        driver: Any = connection.connection.driver_connection
+        try:
+            self._journal.empty(driver)
+            driver.commit()
+        except sqlite3.Error as error:
+            driver.rollback()
+            logger.warning("the store's journal stays as it is until the next start: %s", error)
+
+    async def write(self, work: Work[T], *, tasks: Collection[str] = ()) -> T:
+        """As `Database.write`: in the thread that writes, where they stand in line."""
+        done = await self._in_line(lambda: self._patiently(lambda: self._with_work((), work, tasks)))
         self._count(1)
         return done
 
-    async def append(self, rows: Sequence[Row]) -> None:
-        """As `Database.append`."""
+    async def append(
+        self, rows: Sequence[Row], work: Work[object] | None = None, *, tasks: Collection[str] = ()
+    ) -> None:
+        """As `Database.append`: at once, unless others stand in line."""
+
+        def write() -> None:
+            if work is not None:
+                self._with_work(rows, work, tasks)
+            else:
+                self._alone(rows, tasks)
+
         if self._is_free():
             try:
-                self._append(rows)
+                write()
             except StoreError as error:
                 if not _is_locked(error):
                     raise
             else:
                 self._count(len(rows))
                 return
-        await self._in_line(lambda: self._patiently(lambda connection: insert_events(connection, rows)))
+        await self._in_line(lambda: self._patiently(write))
         self._count(len(rows))
 
-    def _append(self, rows: Sequence[Row]) -> None:
-        """What `_transaction` does with events, without what SQLAlchemy does beside that: it is done for every token."""
-        assert self._connection is not None  # noqa: S101 — it is free
-        driver: Any = self._connection.connection.driver_connection
+    def tail(self, task_id: str) -> Sequence[Row]:
+        """As `Database.tail`."""
+        return self._journal.tail(task_id)
+
+    def _alone(self, rows: Sequence[Row], tasks: Collection[str]) -> None:
+        """What `_with_work` does with events, without what SQLAlchemy does beside that: it is done for every token."""
+        driver: Any = self._connected().connection.driver_connection
         with self.translating("write to the store", sqlite3.Error):
             try:
-                for statement, parameters in statements(rows):
-                    driver.execute(statement, parameters)
+                self._journal.write(driver, rows, tasks)
                 driver.commit()
             except BaseException:
                 driver.rollback()
+                self._journal.load(driver)
                 raise
 
-    def _transaction(self, work: Work[T]) -> T:
-        connection = self._connection
-        if connection is None:
-            raise StoreError("the store is closed")
-        with self.translating("write to the store"), connection.begin():
-            return work(connection)
+    def _with_work(self, rows: Sequence[Row], work: Work[T], tasks: Collection[str]) -> T:
+        """A transaction of events, and of something else."""
+        connection = self._connected()
+        with self.translating("write to the store", sqlite3.Error):
+            try:
+                with connection.begin():
+                    self._journal.write(connection.connection.driver_connection, rows, tasks)
+                    return work(connection)
+            except BaseException:
+                self._journal.load(connection.connection.driver_connection)
+                raise
 
-    def _patiently(self, work: Work[T]) -> T:
-        """A transaction that waits while another program has the database locked; in the thread that writes."""
-        connection = self._connection
-        if connection is None:
-            raise StoreError("the store is closed")
-        driver: Any = connection.connection.driver_connection
+    def _patiently(self, write: Callable[[], T]) -> T:
+        """Write, and wait while another program has the database locked; in the thread that writes."""
+        driver: Any = self._connected().connection.driver_connection
         driver.execute(f"PRAGMA busy_timeout={self._patience}")
         try:
-            return self._transaction(work)
+            return write()
         finally:
             driver.execute("PRAGMA busy_timeout=0")
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            raise StoreError("the store is closed")
+        return self._connection
 
     def _is_free(self) -> bool:
         """Whether the connection that writes is used by nobody now, and nobody stands in line for it."""
@@ -243,7 +269,7 @@ class SqliteDatabase(Database):
             if not self._copying.done():
                 return
             if self._copying.result() > MAX_LOG_PAGES:
-                self._pending.append(self._writing.submit(lambda: self._patiently(_copy_log)))
+                self._pending.append(self._writing.submit(lambda: self._patiently(self._copy_waited_for)))
         self._uncopied = 0
         self._copying = self._reading.submit(self._copy)
 
@@ -254,6 +280,11 @@ class SqliteDatabase(Database):
         except StoreError as error:  # it stays in the log, and is copied the next time
             logger.warning("the log of the store cannot be copied into its file now: %s", error)
             return 0
+
+    def _copy_waited_for(self) -> int:
+        connection = self._connected()
+        with self.translating("write to the store"), connection.begin():
+            return _copy_log(connection)
 
     async def read(self, work: Work[T]) -> T:
         """As `Database.read`: in one of a few threads."""
@@ -297,6 +328,8 @@ def _set_pragmas(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
+    # What a statement of many rows would take back if one of them failed: else in a file, which is made anew each time.
+    cursor.execute("PRAGMA temp_store=MEMORY")
     cursor.close()
 
 

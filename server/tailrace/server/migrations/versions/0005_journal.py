@@ -1,0 +1,18 @@
+"""The newest events of tasks that are worked on, a row for all tasks of a transaction."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from tailrace.server.stores.schema import Position
+
+revision = "0005"
+down_revision = "0004"
+
+
+def upgrade() -> None:
+    """Add the journal."""
+    op.create_table(
+        "journal",
+        sa.Column("position", Position, primary_key=True, autoincrement=False),
+        sa.Column("body", sa.LargeBinary, nullable=False),
+    )

@@ -1,0 +1,146 @@
+"""The newest events of tasks that are worked on, as SQLite keeps them: one row a transaction, whatever number of tasks.
+
+SQLite writes whole pages. The events of a task lie side by side in their table, so that one more event of each of two hundred
+tasks is two hundred pages, of four kilobytes each. Here they are one row, in a page or two; and once a task has a page full of
+them, they move into the table together. Whoever reads a task's events reads its `tail` besides; before anything else is
+written of a task, its events are moved.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from tailrace.server.stores.event_rows import Row, statements
+
+TAIL_BYTES = 8192
+"""How much of a task stands in the journal alone: about two pages."""
+
+KEPT_ROWS = 512
+"""Rows of the journal after which what is still in older ones is moved, and these are dropped; it has twice as many at most."""
+
+_decode = msgspec.msgpack.Decoder(list[Row]).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Tail:
+    """The last events of a task.
+
+    Attributes:
+        rows: Those that are in the journal alone, or may be.
+        size: Bytes of their bodies.
+        first: The row of the journal in which the first of them is.
+        last: The number of the task's last event; negative where that is not known.
+    """
+
+    __slots__ = ("first", "last", "rows", "size")
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.size = 0
+        self.first = 0
+        self.last = -2
+
+
+class Journal:
+    """Writes events, to the journal or to their table. Every method but `tail` is for whoever has the connection that writes."""
+
+    def __init__(self) -> None:
+        self._tails: dict[str, _Tail] = {}
+        self._position = 0
+
+    def tail(self, task_id: str) -> list[Row]:
+        """The last events of a task, in order, with all of those that are in the journal alone."""
+        tail = self._tails.get(task_id)
+        return [] if tail is None else list(tail.rows)
+
+    def write(self, driver: Any, rows: Sequence[Row], tasks: Collection[str] = ()) -> None:
+        """Write events, in the transaction that is under way; `load` is to be called when that comes to nothing.
+
+        Args:
+            driver: The connection.
+            rows: The events; where several are of one task, in order.
+            tasks: What was written of these before is in the table afterwards, and so is what is written now.
+
+        Raises:
+            sqlite3.Error: They cannot be written; of an event that is there already only if it does not follow the
+                last one that was written of its task.
+        """
+        direct: list[Row] = []
+        moved: list[Row] = []
+        added: list[Row] = []
+        tails, position = self._tails, self._position + 1
+        for task_id in tasks:
+            tail = tails.pop(task_id, None)
+            if tail is not None:
+                moved += tail.rows
+        for row in rows:
+            task_id, number, body, state = row
+            tail = tails.get(task_id)
+            if tail is not None and tail.last + 1 == number and state is None:
+                tail.last = number
+                tail.size += len(body)
+                if tail.size <= TAIL_BYTES:
+                    if not tail.rows:
+                        tail.first = position
+                    tail.rows.append(row)
+                    added.append(row)
+                    continue
+            direct.append(row)
+            if task_id not in tasks:
+                if tail is not None:  # journal and table would otherwise have a task's events in turns
+                    moved += tail.rows
+                tails[task_id] = tail = _Tail()
+                tail.last = number
+        if added:
+            self._position = position
+            if position % KEPT_ROWS == 0:
+                moved += self._drop_old(driver, position - KEPT_ROWS)
+        for statement, parameters in statements(direct):
+            driver.execute(statement, parameters)
+        for statement, parameters in statements(moved, "OR IGNORE "):
+            driver.execute(statement, parameters)
+        if added:
+            driver.execute("INSERT INTO journal VALUES (?, ?)", (position, _encode(added)))
+
+    def _drop_old(self, driver: Any, last: int) -> list[Row]:
+        """Drop the journal's rows up to this one; gives what may be in them alone."""
+        driver.execute("DELETE FROM journal WHERE position <= ?", (last,))
+        moved: list[Row] = []
+        for task_id, tail in list(self._tails.items()):
+            if tail.rows and tail.first <= last:
+                moved += tail.rows
+                del self._tails[task_id]
+        return moved
+
+    def load(self, driver: Any) -> None:
+        """Find out what is in the journal, after a transaction that was not kept.
+
+        Raises:
+            sqlite3.Error: It cannot be read.
+        """
+        tails: dict[str, _Tail] = {}
+        self._tails = tails
+        for position, body in driver.execute(
+            "SELECT position, body FROM journal ORDER BY position"
+        ).fetchall():
+            self._position = position
+            for row in _decode(body):
+                if row[0] not in tails:
+                    tails[row[0]] = tail = _Tail()
+                    tail.first = position
+                # What it ends with in the table is not known: the next event goes there, and these before it.
+                tails[row[0]].rows.append(row)
+
+    def empty(self, driver: Any) -> None:
+        """Move all that is in the journal into the table, in the transaction that is under way.
+
+        Raises:
+            sqlite3.Error: It cannot be moved.
+        """
+        self.load(driver)
+        for tail in self._tails.values():
+            for statement, parameters in statements(tail.rows, "OR IGNORE "):
+                driver.execute(statement, parameters)
+        driver.execute("DELETE FROM journal")
+        self._tails, self._position = {}, 0

@@ -1,0 +1,166 @@
+"""SQLite's journal: an event is in it or in its table, is read as if it were in the table, and is never lost."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.stored import opened
+from tailrace.server.store import TaskWrite
+from tailrace.server.stores.event_rows import Row
+from tailrace.server.stores.journal import KEPT_ROWS, TAIL_BYTES, Journal
+from tailrace.streaming import Event, TaskState
+
+
+def a_database() -> sqlite3.Connection:
+    driver = sqlite3.connect(":memory:")
+    driver.execute("CREATE TABLE events (task_id, number, body, state, PRIMARY KEY (task_id, number))")
+    driver.execute("CREATE TABLE journal (position INTEGER PRIMARY KEY, body BLOB)")
+    driver.commit()
+    return driver
+
+
+def row(task: str, number: int, size: int = 10, state: str | None = None) -> Row:
+    return task, number, b"%d " % number * size, state
+
+
+def in_table(driver: sqlite3.Connection, task: str) -> list[Row]:
+    query = "SELECT task_id, number, body, state FROM events WHERE task_id = ? ORDER BY number"
+    return driver.execute(query, (task,)).fetchall()
+
+
+def known(journal: Journal, driver: sqlite3.Connection, task: str) -> list[Row]:
+    """What a reader finds of a task: its table, then what of the tail follows."""
+    found = in_table(driver, task)
+    last = found[-1][1] if found else 0
+    return found + [each for each in journal.tail(task) if each[1] > last]
+
+
+def test_the_first_event_of_a_task_is_in_the_table_and_those_that_follow_are_in_the_journal():
+    journal, driver = Journal(), a_database()
+    for number in range(1, 4):
+        journal.write(driver, [row("a", number), row("b", number)])
+    assert [len(in_table(driver, task)) for task in "ab"] == [1, 1]
+    assert [each[1] for each in journal.tail("a")] == [2, 3]
+    assert driver.execute("SELECT count(*) FROM journal").fetchone() == (2,)
+
+
+def test_a_page_full_of_events_moves_into_the_table_together():
+    journal, driver = Journal(), a_database()
+    size = TAIL_BYTES // 30
+    number = 0
+    while len(in_table(driver, "a")) <= 1:
+        number += 1
+        journal.write(driver, [row("a", number, size // 4)])
+    assert number > 10
+    assert in_table(driver, "a") == [row("a", each, size // 4) for each in range(1, number + 1)]
+    assert journal.tail("a") == []
+
+
+def test_what_else_is_written_of_a_task_finds_its_events_in_the_table():
+    journal, driver = Journal(), a_database()
+    for number in range(1, 6):
+        journal.write(driver, [row("a", number), row("b", number)])
+    journal.write(driver, [row("a", 6, state="TASK_STATE_COMPLETED")], {"a"})
+    assert [each[1] for each in in_table(driver, "a")] == [1, 2, 3, 4, 5, 6]
+    assert [each[1] for each in in_table(driver, "b")] == [1]
+
+
+def test_an_event_that_is_there_already_is_refused():
+    journal, driver = Journal(), a_database()
+    journal.write(driver, [row("a", 1), row("a", 2)])
+    driver.commit()
+    with pytest.raises(sqlite3.IntegrityError):
+        journal.write(driver, [row("a", 1)])
+
+
+def test_old_rows_are_dropped_when_what_is_in_them_has_moved():
+    journal, driver = Journal(), a_database()
+    journal.write(driver, [row("quiet", 1), row("quiet", 2)])
+    number = 0
+    for _ in range(3 * KEPT_ROWS):
+        number += 1
+        journal.write(driver, [row("busy", number, 1)])
+    [count] = driver.execute("SELECT count(*) FROM journal").fetchone()
+    assert count <= 2 * KEPT_ROWS
+    assert [each[1] for each in in_table(driver, "quiet")] == [1, 2]
+    assert [each[1] for each in known(journal, driver, "busy")] == list(range(1, number + 1))
+
+
+def test_a_transaction_that_came_to_nothing_leaves_nothing():
+    journal, driver = Journal(), a_database()
+    journal.write(driver, [row("a", 1), row("a", 2)])
+    driver.commit()
+    journal.write(driver, [row("a", 3), row("b", 1)])
+    driver.rollback()
+    journal.load(driver)
+    assert known(journal, driver, "a") == [row("a", 1), row("a", 2)]
+    assert known(journal, driver, "b") == []
+    journal.write(driver, [row("a", 3), row("a", 4), row("b", 1)])
+    assert known(journal, driver, "a") == [row("a", number) for number in range(1, 5)]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, 300, 1500])), max_size=5),
+        st.sets(st.sampled_from("abc"), max_size=1),
+        st.sampled_from(["kept", "kept", "kept", "lost", "killed"]),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.no_cover
+@given(STEPS)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_happens_what_was_kept_is_read_whole_and_in_order(
+    steps: list[tuple[list[tuple[str, int]], set[str], str]],
+):
+    journal, driver = Journal(), a_database()
+    kept: dict[str, list[Row]] = {task: [] for task in "abc"}
+    for made, tasks, outcome in steps:
+        rows: list[Row] = []
+        for task, size in made:
+            number = len(kept[task]) + sum(each[0] == task for each in rows) + 1
+            rows.append(row(task, number, size))
+        journal.write(driver, rows, tasks)
+        if outcome == "lost":
+            driver.rollback()
+            journal.load(driver)
+        else:
+            driver.commit()
+            for each in rows:
+                kept[each[0]].append(each)
+        if outcome == "killed":  # and started again
+            journal = Journal()
+            journal.empty(driver)
+            driver.commit()
+        for task in "abc":
+            assert known(journal, driver, task) == kept[task]
+            if task in tasks and outcome == "kept":
+                assert in_table(driver, task) == kept[task]
+
+
+async def test_a_store_that_was_not_closed_has_everything_that_was_kept(tmp_path: Path):
+    file = tmp_path / "tasks.db"
+    async with opened(f"sqlite:///{file}") as store:
+        for number in range(1, 30):
+            event = Event(number, b'{"n":%d}' % number, TaskState.WORKING if number == 1 else None)
+            await store.commit([TaskWrite("t", "me", "c", (event,))])
+        assert [event.number for event in await store.load_events("t", 0)] == list(range(1, 30))
+        assert [event.number for event in await store.load_events("t", 20, limit=4)] == [21, 22, 23, 24]
+        # What a process that is killed leaves: the file and its log.
+        for end in ("", "-wal"):
+            (tmp_path / f"left.db{end}").write_bytes((tmp_path / f"tasks.db{end}").read_bytes())
+    with sqlite3.connect(tmp_path / "left.db") as left:
+        assert left.execute("SELECT count(*) FROM journal").fetchone() > (20,)
+    left.close()
+    async with opened(f"sqlite:///{tmp_path / 'left.db'}") as store:
+        assert [event.body for event in await store.load_events("t", 27)] == [b'{"n":28}', b'{"n":29}']
+    for name in ("left.db", "tasks.db"):  # closed in good order
+        with sqlite3.connect(tmp_path / name) as closed:
+            assert closed.execute("SELECT count(*), max(number) FROM events").fetchone() == (29, 29)
+            assert closed.execute("SELECT count(*) FROM journal").fetchone() == (0,)
+        closed.close()
