@@ -245,6 +245,7 @@ ContentPart = Annotated[
     | ContentPartToolResult,
     Field(discriminator="type"),
 ]
+"""One part of a message."""
 
 
 class Message(_Model):

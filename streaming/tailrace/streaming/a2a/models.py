@@ -96,6 +96,8 @@ def _check_one(found: list[str], names: tuple[str, ...]) -> None:
 # --- messages, artifacts, tasks ---------------------------------------------------------------------------------
 
 ContentKind = Literal["text", "raw", "url", "data"]
+"""The member that holds the content of a `Part`."""
+
 _CONTENT: tuple[ContentKind, ...] = ("text", "raw", "url", "data")
 
 
