@@ -22,7 +22,7 @@ UI := tests/e2e/ui_streams
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
-.PHONY: help demo test coverage e2e check format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser browser clean
+.PHONY: help demo test coverage e2e check docs format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser sync-docs browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -43,11 +43,16 @@ e2e: sync-local sync-browser browser ## a real browser; the official clients of 
 	$(RUN) python $(UI)/node.py npm ci --prefix $(UI)/javascript --ignore-scripts --no-audit --no-fund
 	$(RUN) pytest tests/e2e -m "not nightly$(if $(NODE),, and not node)" $(ARGS)
 
-check: sync-browser ## format, lint, imports, types
+check: sync-browser docs ## format, lint, imports, types, the site of the documents
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) lint-imports
 	$(RUN) pyright
+
+# The variable: the theme's authors advertise their next program at every build.
+docs: sync-docs ## the site of the documents, into build/site
+	NO_MKDOCS_2_WARNING=1 $(RUN) python -m mkdocs build --strict --quiet
+	@echo 'The documents are at build/site/index.html.'
 
 format: sync ## rewrite the code in the project's format
 	$(RUN) ruff format .
@@ -80,6 +85,9 @@ sync: $(UV) ## install what the commands need
 # What drives a browser is checked with all else, and used by the e2e tests alone.
 sync-browser: $(UV)
 	@$(UV) sync --frozen --quiet --inexact --group browser
+
+sync-docs: $(UV)
+	@$(UV) sync --frozen --quiet --inexact --group docs
 
 # The local model has wheels for the usual platforms; elsewhere everything else still works.
 sync-local: $(UV)

@@ -9,7 +9,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio.from_thread
 import pytest
@@ -18,6 +18,7 @@ import typer.main
 from fastapi import FastAPI
 from pydantic_core import PydanticUndefined
 
+from support.pages import BLOCK, Block, blocks
 from support.rounds import answer
 from support.rpc import Rpc, message, streamed_text
 from support.serving import serving
@@ -38,29 +39,8 @@ PROVIDERS_PAGE = ROOT / "docs/providers.md"
 AGENTS_PAGE = ROOT / "docs/agents.md"
 EXTENSION_PAGE = ROOT / "docs/extension.md"
 
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-
-
-class Block(NamedTuple):
-    """A fenced block of a page; ``output`` is the text block that directly follows it, if one does."""
-
-    language: str
-    text: str
-    line: int
-    output: str | None
-
-
-def blocks(page: Path, language: str) -> list[Block]:
-    """The fenced blocks of a page in one language."""
-    text = page.read_text(encoding="utf-8")
-    found: list[Block] = []
-    for match in _BLOCK.finditer(text):
-        following = _BLOCK.match(text, match.end() + 1)
-        output = following[2] if following is not None and following[1] == "text" else None
-        found.append(Block(match[1], match[2], text.count("\n", 0, match.start()) + 2, output))
-    return [block for block in found if block.language == language]
 
 
 def run(block: Block) -> dict[str, Any]:
@@ -165,7 +145,7 @@ def test_commands_that_a_page_prints_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in _LINK.findall(_BLOCK.sub("", page.read_text(encoding="utf-8"))):
+    for target in _LINK.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
         if target.startswith("https://"):
             continue
         path, _, anchor = target.partition("#")
@@ -177,7 +157,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

@@ -1,0 +1,196 @@
+"""The tutorial does what it says: its commands are run in their order, against the program itself.
+
+What differs from the page: the port is a free one, the demo replays the recorded answer (the local model is tried by
+`tests/e2e/test_demo_process.py`), and the provider of the step with a tool is a scripted one.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import anyio.from_thread
+import pytest
+
+from support.pages import Block, blocks
+from support.rounds import answer
+from support.upstream import Received, ScriptedUpstream
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/tutorial.md"
+
+SERVER = re.compile(r"^(make demo|tailrace serve .*|uvicorn .*)$", re.MULTILINE)
+"""What goes on until it is stopped: a block for the first terminal."""
+
+
+def _say(request: Received) -> list[bytes]:
+    """What the provider answers, the tool's result included."""
+    last = request.json["messages"][-1]
+    if last["role"] == "tool":
+        return answer(f"It is {last['content']}.")
+    return answer(calls=[("a", "get_weather", {"city": "Paris"})])
+
+
+class Shell:
+    """A terminal: a shell that keeps its variables from one block of commands to the next."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def run(self, commands: str) -> str:
+        """What commands print, on both outputs; the last of them has to end well."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f'{commands}\nprintf "\\n<<ended: %s>>\\n" $?\n')
+        self._process.stdin.flush()
+        printed = ""
+        for line in self._process.stdout:
+            if line.startswith("<<ended: "):
+                assert line == "<<ended: 0>>\n", printed
+                return printed.removesuffix("\n")
+            printed += line
+        pytest.fail(f"the shell ended; it said: {printed}")
+
+
+@contextmanager
+def shell(environment: Mapping[str, str], folder: Path) -> Generator[Shell]:
+    with subprocess.Popen(
+        ["bash"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=environment,
+    ) as process:
+        yield Shell(process)
+
+
+@contextmanager
+def server(commands: str, environment: Mapping[str, str], folder: Path) -> Generator[str]:
+    """A server in a terminal of its own, stopped by Ctrl-C; gives what it printed until it was ready."""
+    with subprocess.Popen(
+        ["bash", "-c", commands],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield _printed_until_ready(process)
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+
+
+def _printed_until_ready(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    printed = ""
+    for line in process.stdout:
+        printed += line
+        if re.search(r"(serving at|running on) http", line):
+            return printed
+    pytest.fail(f"the server ended; it said: {printed}")
+
+
+def _commands(block: Block, port: int) -> str:
+    """The commands of a block as they are run here."""
+    text = block.text.replace("127.0.0.1:8000", f"127.0.0.1:{port}").replace("--port 8000", f"--port {port}")
+    text = re.sub(r"^tailrace serve", f"\\g<0> --port {port}", text, flags=re.MULTILINE)
+    return re.sub(r"^make demo$", f"{_program_of('demo')} --recorded --port {port}", text, flags=re.MULTILINE)
+
+
+def _program_of(target: str) -> str:
+    """The command by which a target of make ends, without what finds the program."""
+    told = subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True, text=True)
+    return "tailrace" + told.stdout.strip().splitlines()[-1].partition(" tailrace")[2]
+
+
+def _assert_says(printed: str, block: Block, port: int) -> None:
+    """Hold what was printed against the page, on which ``…`` stands for anything."""
+    if block.output is None:
+        return
+    shown = block.output.replace("127.0.0.1:8000", f"127.0.0.1:{port}").strip()
+    pattern = ".*".join(re.escape(piece) for piece in re.split(r"\s*…\s*", shown))
+    assert re.fullmatch(rf"\s*{pattern}\s*", printed, re.DOTALL), printed
+
+
+def _curl(folder: Path) -> Path:
+    """A folder in which curl is, where the machine has none."""
+    stand_in = folder / "curl"
+    stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "tests/support/curl.py"} "$@"\n')
+    stand_in.chmod(0o755)
+    return folder
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Generator[dict[str, str]]:
+    """What the terminals know: the program, curl, and the scripted provider's address."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/.venv").symlink_to(sys.prefix)
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(ScriptedUpstream(_say)) as upstream,
+    ):
+        path = [str(Path(sys.executable).parent), os.environ["PATH"]]
+        if shutil.which("curl") is None:
+            path.append(str(_curl(tmp_path / "bin")))
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+        yield {**ours, "PATH": os.pathsep.join(path), "OPENAI_BASE_URL": upstream.base_url}
+
+
+def test_the_tutorial_does_what_it_says(environment: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    port = _free_port()
+    ran = 0
+    with ExitStack() as servers, shell(environment, folder) as terminal:
+        for block in blocks(PAGE, "sh", "python", "html"):
+            if block.title is not None:
+                (folder / block.title).write_text(block.text, encoding="utf-8")
+            elif block.language == "html":
+                [source] = re.findall(r'src="([^"]*)"', block.text)
+                with urllib.request.urlopen(source.replace("8000", str(port))) as response:
+                    assert b'customElements.define("tailrace-chat"' in response.read()
+            elif SERVER.search(block.text):
+                servers.close()
+                printed = servers.enter_context(server(_commands(block, port), environment, folder))
+                _assert_says(printed, block, port)
+                ran += 1
+            else:
+                _assert_says(terminal.run(_commands(block, port)), block, port)
+                ran += 1
+    assert ran == len(blocks(PAGE, "sh"))
+    numbers = re.findall(
+        r"^id: (\d+)$", (folder / "cut.txt").read_text() + (folder / "rest.txt").read_text(), re.MULTILINE
+    )
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)]
+    assert "TASK_STATE_COMPLETED" in (folder / "rest.txt").read_text()
+
+
+def test_the_stand_in_for_curl_does_what_the_documents_use_of_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    def say(request: Received) -> list[bytes]:
+        return [request.headers["x-word"].encode(), b" ", request.body]
+
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(ScriptedUpstream(say)) as upstream,
+    ):
+        command = [str(_curl(tmp_path) / "curl"), "-sN", upstream.base_url, "-H", "X-Word: one", "-d", "two"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "one two"
