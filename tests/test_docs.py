@@ -37,6 +37,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benc
 SETTINGS_PAGE = ROOT / "docs/settings.md"
 PROVIDERS_PAGE = ROOT / "docs/providers.md"
 AGENTS_PAGE = ROOT / "docs/agents.md"
+EMBEDDING_PAGE = ROOT / "docs/embedding.md"
 EXTENSION_PAGE = ROOT / "docs/extension.md"
 
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
@@ -120,6 +121,37 @@ async def test_the_applications_of_the_readme_answer() -> None:
         assert streamed_text(events) == "Lengths: 3 5"
         assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
         assert card["supportedInterfaces"][0]["url"] == f"{url}{path}/"
+
+
+async def test_the_applications_of_the_page_on_embedding_do_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with ScriptedUpstream(_say_as_the_page_says) as upstream:
+        monkeypatch.setenv("OPENAI_BASE_URL", upstream.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        beside, tools, sessions = [run(block)["app"] for block in blocks(EMBEDDING_PAGE, "python")]
+        async with serving(beside) as url, Rpc(f"{url}/agent") as rpc:
+            events = await rpc.stream("SendStreamingMessage", message("Finish."))
+            async with rpc.http.get(f"{url}/health") as response:
+                assert await response.json() == {"status": "ok"}
+            async with rpc.http.get(f"{url}/agent/.well-known/agent-card.json") as response:
+                assert (await response.json())["name"] == "Finisher"
+        assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert (tmp_path / "agent.db").exists()
+        async with serving(tools) as url, Rpc(url) as rpc:
+            events = await rpc.stream("SendStreamingMessage", message("What is the weather in Paris?"))
+        assert "It is 72°F in Paris." in streamed_text(events)
+    async with serving(sessions) as url, Rpc(url) as rpc:
+        for token, status in (("wrong", 401), ("s3cret", 200)):
+            call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message("Finish.")}
+            headers = {"authorization": f"Bearer {token}"}
+            async with rpc.http.post(url, json=call, headers=headers) as response:
+                assert response.status == status
+        async with rpc.http.get(f"{url}/.well-known/agent-card.json") as response:
+            assert (await response.json())["securitySchemes"]["session"] == {
+                "httpAuthSecurityScheme": {"scheme": "Bearer"}
+            }
 
 
 def _names_of(block: Block) -> list[tuple[str, Any]]:

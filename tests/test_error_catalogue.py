@@ -1,0 +1,87 @@
+"""The catalogue of errors is complete and says what the code says."""
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+from tailrace.server.cli import create_cli
+from tailrace.server.limits import LimitError
+from tailrace.server.observability.faults import CALLER, SERVER
+from tailrace.streaming.a2a import A2AError
+from tailrace.wrappers import TailraceError, UpstreamFault
+
+PAGE = Path(__file__).parents[1] / "docs/errors.md"
+BASES = {TailraceError, A2AError, LimitError}
+"""What the others are derived from; nobody raises them."""
+
+
+def tables(title: str) -> list[list[list[str]]]:
+    """The rows of every table whose first column has this title, one a name; without what marks code."""
+    page = PAGE.read_text(encoding="utf-8")
+    found = re.findall(rf"^\| {title} \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    return [
+        [
+            [name, *(cell.strip().strip("`") for cell in cells)]
+            for line in table.splitlines()
+            for first, *cells in [line.split("|")[1:-1]]
+            for name in re.findall(r"`([^`]+)`", first)
+        ]
+        for table in found
+    ]
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, type[TailraceError]]:
+    """Every error of the tree, by name; all modules are imported for that."""
+    for layer in ("wrappers", "streaming", "server"):
+        package = importlib.import_module(f"tailrace.{layer}")
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if ".migrations." not in info.name and not info.name.endswith("__main__"):
+                importlib.import_module(info.name)
+    found: set[type[TailraceError]] = set()
+    waiting: list[type[TailraceError]] = [TailraceError]
+    while waiting:
+        waiting += (error := waiting.pop()).__subclasses__()
+        if error.__module__.startswith("tailrace."):
+            found.add(error)
+    return {error.__name__: error for error in found - BASES}
+
+
+def test_every_error_is_in_one_of_the_tables(errors: dict[str, type[TailraceError]]) -> None:
+    told, raised = tables("error")
+    of_protocol = {name for name, error in errors.items() if issubclass(error, A2AError)}
+    assert sorted(row[0] for row in told) == sorted(of_protocol)
+    assert sorted(row[0] for row in raised) == sorted(errors.keys() - of_protocol)
+
+
+def test_what_clients_are_told_is_what_the_page_says(errors: dict[str, type[TailraceError]]) -> None:
+    for name, code, http, grpc, reason, fault, advice in tables("error")[0]:
+        error = errors[name]
+        assert issubclass(error, A2AError)
+        assert (str(error.code), str(error.http_status), error.status, error.reason) == (
+            code,
+            http,
+            grpc,
+            reason,
+        )
+        assert fault == (CALLER if error.http_status < 500 else SERVER)
+        assert advice
+
+
+def test_errors_are_imported_from_where_the_page_says(errors: dict[str, type[TailraceError]]) -> None:
+    for name, module, *_ in tables("error")[1]:
+        assert getattr(importlib.import_module(module), name) is errors[name]
+
+
+def test_every_fault_of_a_provider_is_explained() -> None:
+    [faults] = tables("fault")
+    assert [row[0] for row in faults] == [fault.value for fault in UpstreamFault]
+
+
+def test_every_command_has_its_exit_statuses() -> None:
+    commands = {f"tailrace {each.name}" for each in create_cli().registered_commands}
+    [statuses] = tables("command")
+    assert {row[0] for row in statuses} == commands - {"tailrace providers"}
