@@ -193,6 +193,21 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_comparison_gives_the_ratios_of_the_page_on_performance() -> None:
+    figures = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    compared = (ROOT / "docs/comparison.md").read_text(encoding="utf-8")
+    [heads] = re.findall(r"^\|  \|(.+)\|\n\| ---", figures, re.MULTILINE)
+    names = [name.strip() for name in heads.split("|")]
+    for tokens, contestant, words in (
+        ("500", "a2a-sdk, memory", "it was {:.0f} times (in memory)"),
+        ("4,000", "a2a-sdk, memory", "took {:,.0f} times ours with its store in memory"),
+        ("4,000", "a2a-sdk, SQLite", "{:,.0f} times ours with SQLite"),
+    ):
+        [row] = re.findall(rf"^\| one stream at once, {tokens} tokens \|(.+)\|$", figures, re.MULTILINE)
+        ratio = row.split("|")[names.index(contestant)].strip().removesuffix("x").replace(",", "")
+        assert words.format(float(ratio)) in " ".join(compared.split())
+
+
 def test_the_changelog_begins_with_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
