@@ -2,7 +2,7 @@
 
 Pages link to files of the repository outside of ``docs/``, as one who reads them there needs it: those files become pages,
 under ``repository/``. State diagrams are drawn here, so that nothing has to be fetched to show them. Every page lies in
-the site as Markdown, too, beside its HTML, for programs that read. And a site that would fetch anything from elsewhere is
+the site as Markdown, too, beside its HTML, for programs that read (``llms.txt``). And a site that would fetch anything from elsewhere is
 an error.
 """
 
@@ -23,7 +23,7 @@ DOCS = "docs"
 REPOSITORY = "repository"
 """Where in the site the files of the repository are."""
 
-ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md")
+ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "SKILL.md")
 """Files that the navigation names."""
 
 LANGUAGES = {".py": "python", ".js": "javascript", ".json": "json", ".toml": "toml", ".yaml": "yaml"}
@@ -65,9 +65,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_post_build(config: MkDocsConfig) -> None:
     """Lay the Markdown of pages beside them, and look whether anything would be fetched from elsewhere."""
     site = Path(config.site_dir)
-    for page in (ROOT / DOCS).rglob("*.md"):
-        copy = site / page.relative_to(ROOT / DOCS)
-        copy.parent.mkdir(parents=True, exist_ok=True)
+    copies = {page: site / page.relative_to(ROOT / DOCS) for page in (ROOT / DOCS).rglob("*.md")}
+    copies |= {ROOT / path: site / _place(path) for path in ALWAYS}
+    for page, copy in copies.items():
         shutil.copyfile(page, copy)
     for page in site.rglob("*.html"):
         if found := _FOREIGN.search(page.read_text(encoding="utf-8")):

@@ -8,16 +8,20 @@ import json
 import re
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import anyio.from_thread
+import anyio.to_thread
 import pytest
 import typer.core
 import typer.main
+import yaml
 from fastapi import FastAPI
 from pydantic_core import PydanticUndefined
 
+import tailrace.server
 from support.pages import BLOCK, Block, blocks
 from support.rounds import answer
 from support.rpc import Rpc, message, streamed_text
@@ -37,6 +41,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benc
 SETTINGS_PAGE = ROOT / "docs/settings.md"
 PROVIDERS_PAGE = ROOT / "docs/providers.md"
 AGENTS_PAGE = ROOT / "docs/agents.md"
+SKILL_PAGE = ROOT / "SKILL.md"
+LIST_OF_PAGES = ROOT / "docs/llms.txt"
 EMBEDDING_PAGE = ROOT / "docs/embedding.md"
 EXTENSION_PAGE = ROOT / "docs/extension.md"
 
@@ -152,6 +158,45 @@ async def test_the_applications_of_the_page_on_embedding_do_what_it_says(
             assert (await response.json())["securitySchemes"]["session"] == {
                 "httpAuthSecurityScheme": {"scheme": "Bearer"}
             }
+
+
+async def test_what_coding_assistants_are_shown_works(capsys: pytest.CaptureFixture[str]) -> None:
+    agent, client = blocks(SKILL_PAGE, "python")
+    async with serving(run(agent)["app"]) as url:
+        asking = client._replace(text=client.text.replace("http://127.0.0.1:8000", url))
+        await anyio.to_thread.run_sync(run, asking)
+    assert capsys.readouterr().out == client.output
+
+
+@pytest.mark.parametrize("page", [SKILL_PAGE, LIST_OF_PAGES], ids=lambda page: page.name)
+def test_names_that_coding_assistants_are_told_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    program = typer.main.get_command(create_cli())
+    assert isinstance(program, typer.core.TyperGroup)
+    assert set(re.findall(r"`tailrace ([a-z]+)", text)) <= program.commands.keys()
+    for name in re.findall(r"`(tailrace(?:\.\w+)+)`", text):
+        import_module(name)
+    settings = {f"TAILRACE_{name.upper()}" for name in Settings.model_fields}
+    assert set(re.findall(r"TAILRACE_[A-Z_]+", text)) <= settings
+    for name in re.findall(r"handler=(\w+)\(|include_router\((\w+)\(", text):
+        assert any(hasattr(tailrace.server, each) for each in name if each)
+
+
+def test_the_skill_says_what_it_is_for() -> None:
+    _, head, _ = SKILL_PAGE.read_text(encoding="utf-8").split("---\n", 2)
+    said = yaml.safe_load(head)
+    assert said.keys() == {"name", "description"}
+    assert re.fullmatch(r"[a-z0-9-]{1,64}", said["name"])
+    assert len(said["description"]) <= 1024
+
+
+def test_every_page_is_in_the_list_for_programs() -> None:
+    text = LIST_OF_PAGES.read_text(encoding="utf-8")
+    assert re.match(r"# tailrace\n\n> .+\n\n(?:[^#].*\n)+\n## ", text)  # https://llmstxt.org
+    listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): .+$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(
+        ["repository/SKILL.md", *(page.name for page in LIST_OF_PAGES.parent.glob("*.md"))]
+    )
 
 
 def _names_of(block: Block) -> list[tuple[str, Any]]:
