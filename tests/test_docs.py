@@ -273,7 +273,7 @@ def settings_table() -> str:
     assert set(described) == set(Settings.model_fields)
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
-        default = "" if field.default in (None, PydanticUndefined) else f"`{field.default}`"
+        default = "" if field.default in (None, "", (), PydanticUndefined) else f"`{field.default}`"
         meaning = " ".join(described[name].split()).replace("``", "`")
         lines.append(f"| `TAILRACE_{name.upper()}` | {default} | {meaning} |")
     return "\n".join(lines) + "\n"

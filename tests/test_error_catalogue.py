@@ -58,7 +58,7 @@ def test_every_error_is_in_one_of_the_tables(errors: dict[str, type[TailraceErro
 
 
 def test_what_clients_are_told_is_what_the_page_says(errors: dict[str, type[TailraceError]]) -> None:
-    for name, code, http, grpc, reason, fault, advice in tables("error")[0]:
+    for name, fault, advice, code, http, grpc, reason in tables("error")[0]:
         error = errors[name]
         assert issubclass(error, A2AError)
         assert (str(error.code), str(error.http_status), error.status, error.reason) == (
