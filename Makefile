@@ -19,6 +19,7 @@ RESULTS := benchmarks/results
 E2E := tests/e2e/clients
 # Those of user interfaces need a newer Node than many a machine has: they run in the type checker's.
 UI := tests/e2e/ui_streams
+PAGES := examples/browser
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
@@ -41,6 +42,7 @@ e2e: sync-local sync-browser browser ## a real browser; the official clients of 
 	$(UV) sync --frozen --quiet --project $(E2E)/sdk_0_3
 	$(if $(NODE),npm ci --prefix $(E2E)/javascript --ignore-scripts --no-audit --no-fund,@echo 'No Node 20 or newer: the JavaScript clients are left out.')
 	$(RUN) python $(UI)/node.py npm ci --prefix $(UI)/javascript --ignore-scripts --no-audit --no-fund
+	$(RUN) python $(UI)/node.py npm ci --prefix $(PAGES) --ignore-scripts --no-audit --no-fund
 	$(RUN) pytest tests/e2e -m "not nightly$(if $(NODE),, and not node)" $(ARGS)
 
 check: sync-browser docs ## format, lint, imports, types, the site of the documents
@@ -106,4 +108,4 @@ browser:
 	.uv/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 clean: ## remove what the commands made
-	rm -rf .venv benchmarks/peers/.venv $(E2E)/sdk_0_3/.venv $(E2E)/javascript/node_modules $(UI)/javascript/node_modules .uv .pytest_cache .ruff_cache .coverage* dist build .hypothesis
+	rm -rf .venv benchmarks/peers/.venv $(E2E)/sdk_0_3/.venv $(E2E)/javascript/node_modules $(UI)/javascript/node_modules $(PAGES)/node_modules .uv .pytest_cache .ruff_cache .coverage* dist build .hypothesis

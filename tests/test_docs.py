@@ -37,7 +37,14 @@ from tailrace.wrappers import providers as registry
 from tailrace.wrappers.providers import FORMATS, providers
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("examples/*.md"),
+    ]
+)
 SETTINGS_PAGE = ROOT / "docs/settings.md"
 PROVIDERS_PAGE = ROOT / "docs/providers.md"
 AGENTS_PAGE = ROOT / "docs/agents.md"

@@ -22,7 +22,9 @@ def program(name: str, argument: str = "") -> Kind:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def agent(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Agent]:
-    async with in_own_task(serving_agent(tmp_path_factory.mktemp("ui"))) as agent:
+    # Pages come from other origins than the server's.
+    options = {"TAILRACE_ALLOWED_ORIGINS": "*"}
+    async with in_own_task(serving_agent(tmp_path_factory.mktemp("ui"), **options)) as agent:
         yield agent
 
 
