@@ -23,7 +23,7 @@ PAGES := examples/browser
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
-.PHONY: help demo test coverage e2e check docs format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser sync-docs browser clean
+.PHONY: help demo test coverage e2e check docs format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser sync-docs browser clean build
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -55,6 +55,8 @@ check: sync-browser docs ## format, lint, imports, types, the site of the docume
 docs: sync-docs ## the site of the documents, into build/site
 	NO_MKDOCS_2_WARNING=1 $(RUN) python -m mkdocs build --strict --quiet
 	@echo 'The documents are at build/site/index.html.'
+build: $(UV) ## the source distribution, and the wheel made of it, in dist/
+	$(UV) build --quiet --clear
 
 format: sync ## rewrite the code in the project's format
 	$(RUN) ruff format .

@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 
 
-def tailrace(*arguments: str) -> list[str]:
-    """The command line of the program under test."""
-    return [sys.executable, "-m", "tailrace.server.cli", *arguments]
+def tailrace(*arguments: str, python: str = sys.executable) -> list[str]:
+    """The command line of the program under test, as it is installed for an interpreter."""
+    return [python, "-m", "tailrace.server.cli", *arguments]
 
 
 class Served:
@@ -50,11 +50,11 @@ class Served:
 
 
 @contextmanager
-def served(log: Path, *arguments: str, **environment: str) -> Generator[Served]:
-    """Run ``tailrace serve`` on a free port while the block runs."""
+def served(log: Path, *arguments: str, python: str = sys.executable, **environment: str) -> Generator[Served]:
+    """Run ``tailrace serve`` on a free port while the block runs, as it is installed for an interpreter."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            tailrace("serve", "--port", "0", *arguments),
+            tailrace("serve", "--port", "0", *arguments, python=python),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
