@@ -1,0 +1,53 @@
+"""An agent inside a FastAPI application of yours, whose users are the agent's callers: one way to sign in for both.
+
+OPENAI_API_KEY=… uvicorn --app-dir examples own_app:app
+curl http://127.0.0.1:8000/me -H 'Authorization: Bearer token-of-ada'
+tailrace ask http://127.0.0.1:8000/agent "Name a river." --token token-of-ada
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from tailrace.server import Settings, create_router
+from tailrace.server.auth import Authenticator, AuthError, Credentials, Identity
+
+USERS = {"token-of-ada": "ada", "token-of-ben": "ben"}
+"""What the application has to know who somebody is: a table here, a session or an issuer of tokens elsewhere."""
+
+
+def current_user(bearer: Annotated[HTTPAuthorizationCredentials, Depends(HTTPBearer())]) -> str:
+    """Who asks, for the application's own routes."""
+    if (user := USERS.get(bearer.credentials)) is None:
+        raise HTTPException(401, "who are you?")
+    return user
+
+
+class SameUsers(Authenticator):
+    """Who asks, for the agent: the same users, by the same tokens. Each has tasks of its own."""
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """The user whose token it is."""
+        user = USERS.get(credentials.bearer)
+        if user is None:
+            raise AuthError("who are you?", challenge="Bearer", presented=bool(credentials.bearer))
+        return Identity(user)
+
+    def schemes(self) -> Mapping[str, Any]:
+        """What the agent card says about it."""
+        return {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
+
+
+app = FastAPI()
+
+
+@app.get("/me")
+def me(user: Annotated[str, Depends(current_user)]) -> dict[str, str]:
+    """A route of the application's own."""
+    return {"user": user}
+
+
+settings = Settings(model="openai:gpt-5-mini")
+app.include_router(create_router(settings, authenticator=SameUsers()), prefix="/agent")
