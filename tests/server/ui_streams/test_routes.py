@@ -16,8 +16,9 @@ from support.rounds import answer, sent
 from support.rpc import Rpc, text_of
 from support.ui_streams import Told, payloads, read_run, read_ui_messages
 from support.upstream import ScriptedUpstream, Tell, Wait
-from tailrace.server.handlers import DirectHandler, Turn
-from tailrace.streaming.a2a.models import Message, Part, Role
+from tailrace.server.handlers import DirectHandler, FunctionHandler, Turn
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
+from tailrace.streaming.updates import ArtifactUpdate
 
 Fields = dict[str, Any]
 
@@ -285,6 +286,19 @@ async def test_an_agent_may_answer_directly() -> None:
         assert (await page.chat(user("Hi"))).text == "Hello"
         assert "x-task-id" not in page.headers
         assert (await page.run({"id": "1", "role": "user", "content": "Hi"})).text == "Hello"
+
+
+async def test_an_object_that_an_agent_shows_is_told_anew_whenever_it_changes() -> None:
+    async def plan(turn: Turn) -> AsyncGenerator[ArtifactUpdate]:
+        for steps in (["look"], ["look", "leap"]):
+            shown = Artifact(artifact_id="plan", name="Plan", parts=(Part(data={"steps": steps}),))
+            yield ArtifactUpdate(shown, last=len(steps) == 2)
+
+    values = [{"name": "Plan", "data": {"steps": steps}} for steps in (["look"], ["look", "leap"])]
+    async with page_over(handler=FunctionHandler(plan)) as (page, _):
+        assert [value for _, value in (await page.chat(user("Go"))).data] == values
+        told = await page.run({"id": "1", "role": "user", "content": "Go"})
+        assert told.data == [("CUSTOM", value) for value in values]
 
 
 @pytest.mark.parametrize(("path", "setting"), [("/ai-sdk", "ai_sdk"), ("/ag-ui", "ag_ui")])
