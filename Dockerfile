@@ -18,7 +18,7 @@ COPY server server
 RUN uv sync --frozen --no-cache --no-default-groups --all-extras --no-editable
 
 FROM python:3.13-slim
-RUN useradd --system --uid 10001 --home-dir /var/lib/tailrace --create-home tailrace
+RUN useradd --uid 10001 --home-dir /var/lib/tailrace --create-home tailrace
 COPY --from=build /opt/tailrace /opt/tailrace
 ENV PATH=/opt/tailrace/bin:$PATH \
     TAILRACE_HOST=0.0.0.0 \
@@ -30,6 +30,6 @@ WORKDIR /var/lib/tailrace
 VOLUME /var/lib/tailrace
 EXPOSE 8000
 # Not by urllib, which would ask a proxy that the environment names.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --start-interval=1s \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['TAILRACE_PORT']), timeout=4); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 CMD ["tailrace", "serve"]
