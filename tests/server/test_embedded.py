@@ -1,5 +1,6 @@
 """A server inside another program: it starts, ends in bounded time, and passes on what goes wrong."""
 
+import os
 import signal
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -7,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import anyio
+import psutil
 import pytest
 from starlette.applications import Starlette
 
@@ -45,6 +47,21 @@ async def test_the_block_runs_while_the_server_answers_and_the_port_is_free_afte
 def listener_address(url: str) -> tuple[str, int]:
     host, port = url.removeprefix("http://").split(":")
     return host, int(port)
+
+
+async def test_what_is_written_is_sent_at_once():
+    listener, url = listen()
+    port = listener.getsockname()[1]
+    async with serving(agent(), listener), aiohttp.ClientSession() as http:
+        async with http.get(f"{url}/healthz"):
+            pass
+        [accepted] = [
+            connection.fd
+            for connection in psutil.Process().net_connections("tcp")
+            if connection.laddr[1] == port and connection.status == psutil.CONN_ESTABLISHED
+        ]
+        with socket.socket(fileno=os.dup(accepted)) as ours:
+            assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_a_stream_under_way_is_told_how_its_task_ends():

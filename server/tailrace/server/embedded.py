@@ -61,6 +61,9 @@ async def _serve(
         app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=STOP_TIMEOUT
     )
     server = _Server(config)
+    # asyncio sets it on no connection of such a listener; a small write would wait, for 40 ms, until the client's system
+    # has said that the one before it came.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     failure: Exception | None = None
     # Shielded: cancelled in the middle, uvicorn would leave its sockets open and the application its work undone.
     with anyio.CancelScope(shield=True), listener:
