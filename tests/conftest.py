@@ -1,5 +1,8 @@
 """What holds for every test."""
 
+import gc
+from collections.abc import Generator
+
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
@@ -13,6 +16,20 @@ settings.register_profile(
     max_examples=300 if EVERY_TIME_OTHERS else 60,
 )
 settings.load_profile("tailrace")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while modules are loaded, and never again among them.
+
+    They stay, and are hundreds of megabytes, which many a test would go through that looks whether it left anything open.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
