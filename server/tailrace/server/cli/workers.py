@@ -62,9 +62,13 @@ class _Workers:
         self._failed: int | None = None
 
     def start(self) -> None:
+        if self._stopping:
+            return
         process = self._context.Process(target=_run, args=(self._work, self._listener))
         process.start()
         self._running[process.sentinel] = process
+        if self._stopping:  # by a signal that came before it was among those that are passed it on
+            process.terminate()
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
         """SIGTERM or SIGINT; a second one ends the processes at once."""
@@ -91,8 +95,7 @@ class _Workers:
         self._first = False
         logger.error("a process ended (status %d), and is started again", code)
         time.sleep(RESTART_PAUSE)
-        if not self._stopping:
-            self.start()
+        self.start()
 
     def _end(self, number: signal.Signals) -> None:
         for process in list(self._running.values()):

@@ -1,0 +1,63 @@
+"""A program of several processes on one address: ``python -m support.working HOW FOLDER``, with ``tests`` on the path.
+
+It prints its port. Each process says its id to whoever connects, and does what it is told then: ``exit STATUS``,
+``stubborn`` (SIGTERM does nothing to it any more), or anything else, which is nothing.
+"""
+
+import os
+import signal
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+
+from tailrace.server.cli.workers import Work, run_workers
+from tailrace.wrappers import ConfigurationError
+
+
+def answer(listener: socket.socket) -> None:
+    """Take connections."""
+    while True:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rw") as both:
+            both.write(f"{os.getpid()}\n")
+            both.flush()
+            match both.readline().split():
+                case ["exit", status]:
+                    sys.exit(int(status))
+                case ["stubborn"]:
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                case _:
+                    pass
+            both.write("done\n")
+
+
+def refuse_once(folder: str, listener: socket.socket) -> None:
+    """As `answer`, but for one of the processes, which cannot start."""
+    try:
+        Path(folder, "refused").touch(exist_ok=False)
+    except FileExistsError:
+        answer(listener)
+    raise ConfigurationError("there is no ink")
+
+
+class Stopped:
+    """As `answer`; when it is handed to the first process, the program is told to stop."""
+
+    def __call__(self, listener: socket.socket) -> None:
+        answer(listener)
+
+    def __reduce__(self) -> tuple[type["Stopped"], tuple[()]]:
+        signal.raise_signal(signal.SIGTERM)
+        return Stopped, ()
+
+
+if __name__ == "__main__":
+    opened = socket.create_server(("127.0.0.1", 0))
+    print(opened.getsockname()[1], flush=True)
+    hows: dict[str, Work] = {
+        "answer": answer,
+        "refuse-once": partial(refuse_once, sys.argv[-1]),
+        "stopped": Stopped(),
+    }
+    run_workers(hows[sys.argv[1]], opened, 2)
