@@ -1,6 +1,9 @@
 """What holds for every test."""
 
 import gc
+import os
+import sys
+import tempfile
 from collections.abc import Generator
 
 import pytest
@@ -16,6 +19,25 @@ settings.register_profile(
     max_examples=300 if EVERY_TIME_OTHERS else 60,
 )
 settings.load_profile("tailrace")
+
+_IN_MEMORY = "/dev/shm"
+_ENOUGH = 2 * 1024**3  # bytes: the tests take a tenth of it
+
+
+def _keep_files_in_memory() -> None:
+    """Have no test wait for a disk: databases are made by the hundred, and each sees to it that what it has is there.
+
+    Not where the system has little room there, or runs no program from there (as in many a container), and not where
+    whoever runs the tests has said where files go.
+    """
+    if sys.platform != "linux" or "TMPDIR" in os.environ or not os.access(_IN_MEMORY, os.W_OK):
+        return
+    there = os.statvfs(_IN_MEMORY)
+    if there.f_bavail * there.f_frsize >= _ENOUGH and not there.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = tempfile.tempdir = _IN_MEMORY
+
+
+_keep_files_in_memory()
 
 
 @pytest.hookimpl(wrapper=True)
