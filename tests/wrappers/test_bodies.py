@@ -1,4 +1,4 @@
-"""The bodies of answers, read from a real connection: whole, however they are cut up, and held up only where many come."""
+"""The bodies of answers, read from a real connection: whole, however they are cut up."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tailrace.wrappers import bodies
-from tailrace.wrappers.bodies import CLOSE, PostedBody
+from tailrace.wrappers.bodies import PostedBody
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -125,50 +125,3 @@ async def test_a_provider_that_says_nothing_is_given_up():
         with pytest.raises(TimeoutError):
             await anext(pieces)
         over.set()
-
-
-class Clock:
-    """A loop's clock and its timers, moved by hand."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, Callable[[], object]]] = []
-        self.create_future = loop.create_future
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, callback: Callable[[], object]) -> object:
-        self.timers.append((self.now + delay, callback))
-        return object()
-
-    def move(self, seconds: float) -> None:
-        self.now += seconds
-        due = [callback for at, callback in self.timers if at <= self.now]
-        self.timers = [each for each in self.timers if each[0] > self.now]
-        for callback in due:
-            callback()
-
-
-async def test_pieces_are_handed_on_at_once_until_there_are_many_and_then_together():
-    clock = Clock(asyncio.get_running_loop())
-    arrivals = bodies._Arrivals(clock)  # type: ignore[arg-type]
-
-    def woken() -> asyncio.Future[None]:
-        waiter = clock.create_future()
-        arrivals.wake(waiter)
-        return waiter
-
-    for _ in range(1000):  # one stream of fifty a second, or a hundred
-        assert woken().done()
-        clock.move(0.01)
-    assert all(woken().done() for _ in range(CLOSE))
-    held = [woken() for _ in range(10)]
-    assert not any(waiter.done() for waiter in held)
-    held[3].cancel()
-    clock.move(0.001)
-    assert all(waiter.done() for waiter in held)
-    assert not woken().done()  # there are still many
-    clock.move(0.001)
-    clock.move(0.02)
-    assert woken().done()

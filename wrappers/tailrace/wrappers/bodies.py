@@ -8,7 +8,7 @@ looks now and then for how long it has.
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from typing import ClassVar, Protocol, Self, cast
+from typing import Protocol, Self, cast
 
 import aiohttp
 
@@ -26,48 +26,6 @@ class Body(Protocol):
         ...
 
 
-GATHERING = 0.001
-"""Seconds for which what arrives is gathered while there is much of it: of 10,000 tokens a second, ten are handed on at once."""
-
-CLOSE = 8
-"""Pieces that may follow each other within `GATHERING` before that is much."""
-
-
-class _Arrivals:
-    """Wakes those who wait for a piece: each at once, or many together while many pieces come.
-
-    What follows on a piece (a turn of the event loop, a transaction, a wake-up of the readers) costs as much for ten as for one.
-    A single stream, or a few, are never held up: only where pieces come closer than `GATHERING`, and do so for some time.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._waiters: list[asyncio.Future[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when the next piece would come if they came `GATHERING` apart
-
-    def wake(self, waiter: asyncio.Future[None]) -> None:
-        """Something has come for somebody."""
-        if self._timer is None:
-            now = self.loop.time()
-            self._due = max(self._due, now) + GATHERING
-            if self._due <= now + CLOSE * GATHERING:
-                if not waiter.done():
-                    waiter.set_result(None)
-                return
-            self._timer = self.loop.call_later(GATHERING, self._wake_all)
-        self._waiters.append(waiter)
-
-    def _wake_all(self) -> None:
-        self._timer = None
-        waiters, self._waiters = self._waiters, []
-        latest = self.loop.time() + CLOSE * GATHERING
-        self._due = min(self._due + len(waiters) * GATHERING, latest)
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-
 class _PieceReader(aiohttp.StreamReader):
     """aiohttp's own reader of a body, for somebody who takes whatever there is and does not ask where HTTP's chunks end.
 
@@ -76,8 +34,6 @@ class _PieceReader(aiohttp.StreamReader):
     """
 
     __slots__ = ()
-
-    _arrivals: ClassVar[_Arrivals | None] = None  # of the event loop that was the last to ask
 
     def feed_data(self, data: bytes, size: int = 0) -> bool:
         """As in the base class."""
@@ -89,10 +45,8 @@ class _PieceReader(aiohttp.StreamReader):
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
-            arrivals = _PieceReader._arrivals
-            if arrivals is None or arrivals.loop is not self._loop:
-                arrivals = _PieceReader._arrivals = _Arrivals(self._loop)
-            arrivals.wake(waiter)
+            if not waiter.done():
+                waiter.set_result(None)
         if self._size > self._high_water:
             self._protocol.pause_reading()
         return False
