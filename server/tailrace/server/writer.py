@@ -115,10 +115,10 @@ class GroupWriter:
             group.start_soon(self._call_for_drops)
             while True:
                 if self._waiting:
+                    # Whoever is about to have something is let in: a turn that was just begun, for example, which will have
+                    # asked its provider then. And a store that writes at once would let nobody else run.
+                    await anyio.lowlevel.checkpoint()
                     await self._write_waiting()
-                    if self._waiting:
-                        # A store that writes at once lets nobody else run: whoever always has more is not to keep all.
-                        await anyio.lowlevel.checkpoint()
                 elif self._closing:
                     break
                 elif not self._drop_due:
