@@ -3,12 +3,13 @@
 import sqlite3
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.stored import opened
-from tailrace.server.store import TaskWrite
+from support.stored import numbers_of, opened, write
+from tailrace.server.store import EventsDropped, Retention, TaskWrite
 from tailrace.server.stores.event_rows import Row
 from tailrace.server.stores.journal import KEPT_ROWS, TAIL_BYTES, Journal
 from tailrace.streaming import Event, TaskState
@@ -95,18 +96,86 @@ def test_a_transaction_that_came_to_nothing_leaves_nothing():
     driver.commit()
     journal.write(driver, [row("a", 3), row("b", 1)])
     driver.rollback()
-    journal.load(driver)
+    journal.undo(driver)
     assert known(journal, driver, "a") == [row("a", 1), row("a", 2)]
     assert known(journal, driver, "b") == []
     journal.write(driver, [row("a", 3), row("a", 4), row("b", 1)])
     assert known(journal, driver, "a") == [row("a", number) for number in range(1, 5)]
 
 
+def no_journal(_action: int, table: str | None, _2: str | None, _3: str | None, _4: str | None) -> int:
+    """Has SQLite refuse whatever is done with the journal."""
+    return sqlite3.SQLITE_DENY if table == "journal" else sqlite3.SQLITE_OK
+
+
+def test_nothing_is_lost_when_the_journal_cannot_be_read_for_once():
+    journal, driver = Journal(), a_database()
+    journal.write(driver, [row("quiet", 1), row("quiet", 2), row("busy", 1)])
+    driver.commit()
+    journal.write(driver, [row("quiet", 3)])
+    driver.rollback()
+    driver.set_authorizer(no_journal)
+    journal.undo(driver)
+    with pytest.raises(sqlite3.DatabaseError):
+        journal.write(driver, [row("quiet", 3)])
+    driver.rollback()
+    journal.undo(driver)
+    assert not journal.is_known
+    driver.set_authorizer(None)
+    journal.write(driver, [row("quiet", 3)])
+    assert journal.is_known
+    for number in range(
+        2, 3 * KEPT_ROWS
+    ):  # until the rows of the journal that the quiet one's are in are dropped
+        journal.write(driver, [row("busy", number, 1)])
+    assert in_table(driver, "quiet") == [row("quiet", number) for number in range(1, 4)]
+
+
+async def test_what_was_deleted_or_dropped_does_not_come_back(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with opened(url, Retention(events=60)) as store:
+        for name in ("deleted", "dropped"):
+            await store.commit([write(name, 1, state=TaskState.WORKING)])
+            for number in range(2, 300):  # many, so that some of them were never in the journal
+                event = Event(number, b'{"text": "%s"}' % (b"x" * 300), None)
+                await store.commit([TaskWrite(name, "me", "c", (event,))])
+            await store.commit([write(name, 300, state=TaskState.COMPLETED)])
+        assert await store.delete_task("deleted", "me")
+        while await store.drop_expired():
+            pass
+    async with opened(url) as store:
+        assert await numbers_of(store, "deleted") == []
+        assert await store.first_kept("dropped") == 301
+        with pytest.raises(EventsDropped):
+            await store.load_events("dropped", 5)
+
+
+@pytest.mark.parametrize("state", [None, TaskState.COMPLETED], ids=["an event", "the end"])
+async def test_whoever_reads_while_another_program_has_the_database_is_given_what_is_kept(
+    tmp_path: Path, state: TaskState | None
+):
+    file = tmp_path / "tasks.db"
+    async with opened(f"sqlite:///{file}") as store, anyio.create_task_group() as group:
+        await store.commit([write("t", 1, state=TaskState.WORKING)])
+        for number in range(2, 12):
+            await store.commit([write("t", number)])
+        other = sqlite3.connect(file, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        group.start_soon(store.commit, [write("t", 12, state=state)])
+        await anyio.wait_all_tasks_blocked()  # until the write stands in line
+        for after in range(11):
+            assert await numbers_of(store, "t", after) == list(range(after + 1, 12))
+        other.execute("ROLLBACK")
+        other.close()
+    async with opened(f"sqlite:///{file}") as store:
+        assert await numbers_of(store, "t") == list(range(1, 13))
+
+
 STEPS = st.lists(
     st.tuples(
         st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, 300, 1500])), max_size=5),
         st.sets(st.sampled_from("abc"), max_size=1),
-        st.sampled_from(["kept", "kept", "kept", "lost", "killed"]),
+        st.sampled_from(["kept", "kept", "kept", "lost", "killed", "dropped"]),
     ),
     max_size=40,
 )
@@ -123,16 +192,24 @@ def test_whatever_happens_what_was_kept_is_read_whole_and_in_order(
     for made, tasks, outcome in steps:
         rows: list[Row] = []
         for task, size in made:
-            number = len(kept[task]) + sum(each[0] == task for each in rows) + 1
+            last = kept[task][-1][1] if kept[task] else 0
+            number = last + sum(each[0] == task for each in rows) + 1
             rows.append(row(task, number, size))
         journal.write(driver, rows, tasks)
         if outcome == "lost":
             driver.rollback()
-            journal.load(driver)
+            journal.undo(driver)
         else:
             driver.commit()
             for each in rows:
                 kept[each[0]].append(each)
+        if outcome == "dropped":  # once a task is over, the oldest first
+            for task in tasks:
+                kept[task] = kept[task][len(kept[task]) // 2 :] if len(kept[task]) > 3 else kept[task]
+                first = kept[task][0][1] if kept[task] else 0
+                driver.execute("DELETE FROM events WHERE task_id = ? AND number < ?", (task, first))
+            driver.commit()
+            journal.undo(driver)
         if outcome == "killed":  # and started again
             journal = Journal()
             journal.empty(driver)

@@ -6,7 +6,9 @@ them, they move into the table together. Whoever reads a task's events reads its
 written of a task, its events are moved.
 """
 
-from collections.abc import Collection, Sequence
+import sqlite3
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -30,32 +32,50 @@ class _Tail:
         rows: Those that are in the journal alone, or may be.
         size: Bytes of their bodies.
         first: The row of the journal in which the first of them is.
-        last: The number of the task's last event; negative where that is not known.
+        last: The number of the task's last event.
     """
 
     __slots__ = ("first", "last", "rows", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, last: int) -> None:
         self.rows: list[Row] = []
         self.size = 0
         self.first = 0
-        self.last = -2
+        self.last = last
 
 
 class Journal:
-    """Writes events, to the journal or to their table. Every method but `tail` is for whoever has the connection that writes."""
+    """Writes events, to the journal or to their table. Every method but `tail` is for whoever has the connection that writes.
+
+    Attributes:
+        is_known: What is in the journal is known; if not, `load` has failed, and `write` tries it again first.
+    """
 
     def __init__(self) -> None:
+        self.is_known = True
         self._tails: dict[str, _Tail] = {}
+        self._held: dict[str, list[Row]] | None = None
         self._position = 0
 
     def tail(self, task_id: str) -> list[Row]:
         """The last events of a task, in order, with all of those that are in the journal alone."""
+        held = self._held
+        if held is not None:
+            return list(held.get(task_id, ()))
         tail = self._tails.get(task_id)
         return [] if tail is None else list(tail.rows)
 
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Show readers what is kept now until the block is left: in it a transaction is under way, and they are let run."""
+        self._held = {task_id: list(tail.rows) for task_id, tail in self._tails.items()}
+        try:
+            yield
+        finally:
+            self._held = None
+
     def write(self, driver: Any, rows: Sequence[Row], tasks: Collection[str] = ()) -> None:
-        """Write events, in the transaction that is under way; `load` is to be called when that comes to nothing.
+        """Write events, in the transaction that is under way; `undo` is to be called when that comes to nothing.
 
         Args:
             driver: The connection.
@@ -66,6 +86,8 @@ class Journal:
             sqlite3.Error: They cannot be written; of an event that is there already only if it does not follow the
                 last one that was written of its task.
         """
+        if not self.is_known:
+            self.load(driver)
         direct: list[Row] = []
         moved: list[Row] = []
         added: list[Row] = []
@@ -90,8 +112,7 @@ class Journal:
             if task_id not in tasks:
                 if tail is not None:  # journal and table would otherwise have a task's events in turns
                     moved += tail.rows
-                tails[task_id] = tail = _Tail()
-                tail.last = number
+                tails[task_id] = _Tail(number)
         if added:
             self._position = position
             if position % KEPT_ROWS == 0:
@@ -113,24 +134,39 @@ class Journal:
                 del self._tails[task_id]
         return moved
 
+    def undo(self, driver: Any) -> None:
+        """Forget what was written in a transaction that was not kept."""
+        try:
+            self.load(driver)
+        except sqlite3.Error:
+            self.is_known = False
+
     def load(self, driver: Any) -> None:
-        """Find out what is in the journal, after a transaction that was not kept.
+        """Find out what is in the journal alone.
 
         Raises:
             sqlite3.Error: It cannot be read.
         """
         tails: dict[str, _Tail] = {}
-        self._tails = tails
         for position, body in driver.execute(
             "SELECT position, body FROM journal ORDER BY position"
         ).fetchall():
             self._position = position
             for row in _decode(body):
-                if row[0] not in tails:
-                    tails[row[0]] = tail = _Tail()
-                    tail.first = position
-                # What it ends with in the table is not known: the next event goes there, and these before it.
-                tails[row[0]].rows.append(row)
+                task_id, number = row[:2]
+                tail = tails.get(task_id)
+                if tail is None:
+                    query = "SELECT coalesce(max(number), 0) FROM events WHERE task_id = ?"
+                    [last] = driver.execute(query, (task_id,)).fetchone()
+                    tails[task_id] = tail = _Tail(last)
+                # Any other has moved into the table, and may have been dropped from there since, with its task or alone.
+                if number == tail.last + 1:
+                    tail.first = tail.first or position
+                    tail.rows.append(row)
+                    tail.size += len(row[2])
+                    tail.last = number
+        self._tails = {task_id: tail for task_id, tail in tails.items() if tail.rows}
+        self.is_known = True
 
     def empty(self, driver: Any) -> None:
         """Move all that is in the journal into the table, in the transaction that is under way.

@@ -203,6 +203,10 @@ class SqliteDatabase(Database):
 
     def tail(self, task_id: str) -> Sequence[Row]:
         """As `Database.tail`."""
+        if not self._journal.is_known:
+            raise StoreError(
+                "cannot read from the store: what is newest in it could not be read", temporary=True
+            )
         return self._journal.tail(task_id)
 
     def _alone(self, rows: Sequence[Row], tasks: Collection[str]) -> None:
@@ -214,7 +218,7 @@ class SqliteDatabase(Database):
                 driver.commit()
             except BaseException:
                 driver.rollback()
-                self._journal.load(driver)
+                self._journal.undo(driver)
                 raise
 
     def _with_work(self, rows: Sequence[Row], work: Work[T], tasks: Collection[str]) -> T:
@@ -226,7 +230,7 @@ class SqliteDatabase(Database):
                     self._journal.write(connection.connection.driver_connection, rows, tasks)
                     return work(connection)
             except BaseException:
-                self._journal.load(connection.connection.driver_connection)
+                self._journal.undo(connection.connection.driver_connection)
                 raise
 
     def _patiently(self, write: Callable[[], T]) -> T:
@@ -234,7 +238,8 @@ class SqliteDatabase(Database):
         driver: Any = self._connected().connection.driver_connection
         driver.execute(f"PRAGMA busy_timeout={self._patience}")
         try:
-            return write()
+            with self._journal.held():
+                return write()
         finally:
             driver.execute("PRAGMA busy_timeout=0")
 
