@@ -129,14 +129,17 @@ class _EventStream(StreamingResponse):
                     stream.cancel()
                     return
             now = clock()
-            if now >= self._sends_since + self._patience:
+            is_stalled = now >= self._sends_since + self._patience
+            if self._sends_since == math.inf and now >= self._sent_at + self._silence:
+                self._sent_at = now
+                # Who takes nothing may be found out by the comment: the write before it was the last that found room.
+                with anyio.move_on_after(self._patience) as comment:
+                    await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
+                is_stalled = comment.cancelled_caught
+            if is_stalled:
                 logger.info("a client that took nothing for %g seconds was dropped", self._patience)
                 stream.cancel()
                 return
-            if self._sends_since == math.inf and now >= self._sent_at + self._silence:
-                self._sends_since = self._sent_at = now
-                await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
-                self._sends_since = math.inf
 
 
 def sse_response(
