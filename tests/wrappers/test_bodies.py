@@ -96,6 +96,21 @@ async def test_a_reader_that_is_slow_holds_up_who_writes_and_loses_nothing():
         assert await whole(body) == part * parts
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["ours", "aiohttp's"])
+async def test_very_many_chunks_that_come_before_anybody_reads_are_all_read(
+    is_known: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bodies, "_IS_KNOWN", is_known)
+    parts = 100_000
+
+    async def much(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(b"x") * parts + END)
+        await writer.drain()
+
+    async with posted(much, patience=10) as body:
+        assert await whole(body) == b"x" * parts
+
+
 async def test_a_connection_that_breaks_is_an_error_behind_what_came():
     async def half(writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD + chunk(b"half") + b"100\r\nrest")

@@ -57,6 +57,11 @@ class _PieceReader(aiohttp.StreamReader):
     def end_http_chunk_receiving(self) -> None:
         """Nobody asks."""
 
+    def begin(self) -> None:
+        """Go on with a body that aiohttp held up for its many chunks, until somebody would read it as aiohttp does."""
+        if self._size <= self._high_water and not self._eof:
+            self._protocol.resume_reading()
+
     def arrival(self) -> asyncio.Future[None] | None:
         """What to wait for before `taken`; None when there is something to take, or nothing follows.
 
@@ -110,7 +115,9 @@ def _piece_reader(response: aiohttp.ClientResponse) -> _PieceReader | None:
     if not _IS_KNOWN or type(reader) is not aiohttp.StreamReader:
         return None
     reader.__class__ = _PieceReader
-    return cast("_PieceReader", reader)
+    ours = cast("_PieceReader", reader)
+    ours.begin()
+    return ours
 
 
 class PostedBody:
