@@ -63,6 +63,11 @@ class PostgresServer:
         async with self.connected(database) as connection:
             return await connection.fetchval(statement)
 
+    @property
+    def pid(self) -> int:
+        """Of its first process, whose children serve the connections."""
+        return int((self._folder / "data" / "postmaster.pid").read_text().partition("\n")[0])
+
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
         options = " ".join(f"-c {option}" for option in self._options)

@@ -38,6 +38,7 @@ class Cluster:
         http: A client.
         provider: Answers.
         valkey: Carries events; ``kill`` and ``start`` it at will.
+        postgres: Keeps tasks.
         to_valkey: What is between each node and Valkey; None where nothing is.
         to_postgres: The same for PostgreSQL.
     """
@@ -48,6 +49,7 @@ class Cluster:
         http: aiohttp.ClientSession,
         provider: Upstream,
         valkey: ValkeyServer,
+        postgres: PostgresServer,
         store: str,
         settings: Mapping[str, object],
     ) -> None:
@@ -55,12 +57,18 @@ class Cluster:
         self.http = http
         self.provider = provider
         self.valkey = valkey
+        self.postgres = postgres
         self.to_valkey: list[CuttingProxy] = []
         self.to_postgres: list[CuttingProxy] = []
         self._store = store
         self._settings = {"node_ttl": TTL, "coalesce": "none", **settings}
         self._nodes: list[Served | None] = []
         self._closing = AsyncExitStack()
+
+    @property
+    def size(self) -> int:
+        """How many nodes there are, those included that do not run."""
+        return len(self._nodes)
 
     @property
     def urls(self) -> list[str]:
@@ -143,7 +151,7 @@ async def cluster(
     with running_valkey() as valkey, running_postgres() as postgres, upstream() as provider:
         store = await postgres.empty_database("nodes")
         async with client() as http, AsyncExitStack() as stack:
-            made = Cluster(folder, http, provider, valkey, store, settings)
+            made = Cluster(folder, http, provider, valkey, postgres, store, settings)
             for _ in range(nodes if proxies else 0):
                 made.to_valkey.append(await stack.enter_async_context(CuttingProxy(valkey.url())))
                 made.to_postgres.append(await stack.enter_async_context(CuttingProxy(_host(postgres))))

@@ -90,9 +90,11 @@ class Upstream:
 
     Attributes:
         base_url: As a server wants it.
+        pid: Of its process.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pid: int) -> None:
+        self.pid = pid
         self.base_url = f"http://127.0.0.1:{port}/v1"
         self._url = f"http://127.0.0.1:{port}"
 
@@ -108,7 +110,7 @@ def upstream() -> Generator[Upstream]:
     process = subprocess.Popen([sys.executable, "-P", __file__], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
-        yield Upstream(int(process.stdout.readline()))
+        yield Upstream(int(process.stdout.readline()), process.pid)
     finally:
         process.kill()
         process.wait()
