@@ -2,17 +2,20 @@
 
 from collections.abc import AsyncGenerator
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from support.valkey import ValkeyServer
-from tailrace.server.cluster.broker import Broker, BrokerError
+from tailrace.server.cluster.broker import Broker
+from tailrace.server.cluster.link import BrokerError
 from tailrace.server.cluster.streams import (
     Addition,
     Outcome,
     TaskStreams,
     decode_entry,
+    decode_message,
     encode_events,
     stream_key,
 )
@@ -51,12 +54,40 @@ def test_events_are_read_as_they_were_written(
     last = first + len(items) - 1
     entry = decode_entry([b"%d-0" % last, [b"w", b"node", b"e", encode_events(written)]])
     assert entry.events == written
+    assert decode_message(b"%d %b" % (last, encode_events(written))) == written
 
 
 @pytest.mark.parametrize("held", [b"\xc1", b"\x93\x01\x02\x03", b"{}"])
 def test_what_is_no_entry_of_ours_is_an_error(held: bytes) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         decode_entry([b"3-0", [b"w", b"node", b"e", held]])
+    with pytest.raises(ValueError, match="cannot be read"):
+        decode_message(b"3 " + held)
+
+
+async def test_what_is_added_is_published_and_what_is_refused_is_not(streams: TaskStreams) -> None:
+    heard: list[tuple[bytes, list[Event]]] = []
+    began, more = anyio.Event(), anyio.Event()
+
+    def take(key: bytes, message: bytes) -> None:
+        heard.append((key, decode_message(message)))
+        if key == stream_key("last"):
+            more.set()
+
+    subscriber = streams.broker.subscriber(lambda _: began.set(), take)
+    async with anyio.create_task_group() as group:
+        group.start_soon(subscriber.run, lambda: [stream_key("t"), stream_key("last")])
+        with anyio.fail_after(10):
+            await began.wait()
+            await streams.add("a", [addition("t", 1, 2, begins=True), addition("unheard", 1, 1, begins=True)])
+            await streams.add("a", [addition("t", 1, 2, begins=True)])  # a second try
+            await streams.add("b", [addition("t", 3, 3)])
+            await streams.add("a", [addition("t", 3, 3)])
+            await streams.add("a", [addition("last", 1, 1, begins=True)])
+            await more.wait()
+        group.cancel_scope.cancel()
+    t = stream_key("t")
+    assert heard == [(t, events(1, 2)), (t, events(3, 3)), (stream_key("last"), events(1, 1))]
 
 
 async def test_many_tasks_are_added_to_at_once_and_read_from_any_number(streams: TaskStreams) -> None:

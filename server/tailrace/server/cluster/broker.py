@@ -1,143 +1,20 @@
 """Valkey or Redis as nodes use it: a few connections, bounded times, and whether it works at all.
 
-A connection is asked for several things in one round trip (`Link.run`) or waits for one (`Link.wait`). Whatever goes
-wrong is a `BrokerError`; the connection is made anew at the next use. Nobody who writes waits for a broker that is known
-not to work: `Broker.works` says so at once, and `Broker.watch` finds out when it works again.
+Whatever goes wrong is a `BrokerError`; the connection is made anew at the next use. Nobody who writes waits for a broker
+that is known not to work: `Broker.works` says so at once, and `Broker.watch` finds out when it works again.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import anyio
 
-from tailrace.wrappers import ConfigurationError, StoreError
-
-if TYPE_CHECKING:
-    from redis.asyncio.connection import AbstractConnection  # an extra
-
-TIMEOUT = 2.0
-"""Seconds that the broker has for a connection and an answer; with less, a pause of a shared machine is trouble."""
+from tailrace.server.cluster.link import TIMEOUT, BrokerError, Connect, Link, ReplyError, Subscriber
+from tailrace.wrappers import ConfigurationError
 
 PROBE_INTERVAL = 0.25
 """Seconds between two tries to reach a broker that does not work."""
-
-Command = Sequence[bytes | str | int]
-
-
-class BrokerError(StoreError):
-    """The broker cannot be reached, or does not do what it is asked."""
-
-
-class ReplyError(BrokerError):
-    """The broker answered a command with an error.
-
-    Attributes:
-        reply: In its words.
-    """
-
-    def __init__(self, reply: str) -> None:
-        super().__init__(f"the broker (TAILRACE_EVENTS) refused: {reply}")
-        self.reply = reply
-
-
-class Link:
-    """One connection to the broker, made when it is first used, and anew after an error.
-
-    Args:
-        connect: Makes the connection, closed as yet.
-        timeout: Seconds for an answer.
-    """
-
-    def __init__(self, connect: "Callable[[], AbstractConnection]", timeout: float = TIMEOUT) -> None:
-        self._connect = connect
-        self._timeout = timeout
-        self._connection: AbstractConnection | None = None
-        self._using = anyio.Lock(fast_acquire=True)
-
-    async def run(self, *commands: Command) -> list[Any]:
-        """Have commands carried out in one round trip; gives what each was answered, a `ReplyError` for an error.
-
-        Cancelling closes the connection: whether the commands are carried out is open then.
-
-        Raises:
-            BrokerError: There is no answer; whether the commands were carried out is open.
-        """
-        async with self._using:
-            return await self._exchange(commands, self._timeout)
-
-    async def wait(self, packed: Sequence[bytes], seconds: float) -> Any:
-        """Send a command that waits at the broker, already encoded (`pack`), and give its answer.
-
-        Args:
-            packed: The command.
-            seconds: How long it waits at most.
-
-        Raises:
-            BrokerError: As `run`; also when the answer is an error.
-        """
-        async with self._using:
-            [answer] = await self._exchange((), self._timeout + seconds, packed)
-        if isinstance(answer, ReplyError):
-            raise answer
-        return answer
-
-    async def close(self) -> None:
-        """Close the connection; it can be used again."""
-        connection: Any = self._connection
-        self._connection = None
-        if connection is not None:
-            await connection.disconnect(nowait=True)
-
-    async def _exchange(
-        self, commands: Sequence[Command], seconds: float, packed: Sequence[bytes] = ()
-    ) -> list[Any]:
-        from redis.exceptions import RedisError
-
-        try:
-            with anyio.fail_after(seconds):
-                connection = self._connection
-                if connection is None:
-                    connection = self._connection = self._connect()
-                    await connection.connect()
-                await connection.send_packed_command(packed or pack(*commands), check_health=False)
-                return [await _reply(connection) for _ in (commands or (None,))]
-        except (RedisError, OSError, TimeoutError, EOFError) as error:
-            await self._abandon()
-            told = str(error) or type(error).__name__
-            raise BrokerError(f"the broker (TAILRACE_EVENTS) cannot be reached: {told}") from error
-        except BaseException:
-            await self._abandon()
-            raise
-
-    async def _abandon(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await self.close()
-
-
-async def _reply(connection: "AbstractConnection") -> Any:
-    from redis.exceptions import ResponseError
-
-    typed: Any = connection
-    try:
-        return await typed.read_response(disable_decoding=True, timeout=float("inf"))
-    except ResponseError as error:
-        return ReplyError(str(error))
-
-
-def pack(*commands: Command) -> list[bytes]:
-    """Commands as the broker reads them."""
-    pieces: list[bytes] = []
-    for command in commands:
-        pieces.append(b"*%d\r\n" % len(command))
-        pieces += map(pack_word, command)
-    return [b"".join(pieces)]
-
-
-def pack_word(word: bytes | str | int) -> bytes:
-    """One word of a command as the broker reads it."""
-    raw = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
-    return b"$%d\r\n%b\r\n" % (len(raw), raw)
 
 
 class Broker:
@@ -166,6 +43,10 @@ class Broker:
     def link(self) -> Link:
         """A further connection."""
         return Link(self._connect, self._timeout)
+
+    def subscriber(self, began: Callable[[bytes], None], heard: Callable[[bytes, bytes], None]) -> Subscriber:
+        """A further connection, for what is published; as `Subscriber`."""
+        return Subscriber(self._connect, began, heard, self._timeout)
 
     @property
     def works(self) -> bool:
@@ -206,7 +87,7 @@ class Broker:
         await self.reading.close()
 
 
-def _connector(url: str) -> "Callable[[], AbstractConnection]":
+def _connector(url: str) -> Connect:
     if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
         raise ConfigurationError(
             "TAILRACE_EVENTS: not the address of a Valkey or Redis; use redis://HOST:PORT/0, rediss://… or unix://PATH"
@@ -216,7 +97,7 @@ def _connector(url: str) -> "Callable[[], AbstractConnection]":
     except ImportError:
         raise ConfigurationError("TAILRACE_EVENTS needs a client: pip install 'tailrace[redis]'") from None
     try:
-        # Its answers are taken as they come; version 2 of the protocol has them as lists.
+        # Its answers are taken as they come (`link`); version 2 of the protocol has them as lists.
         pool = cast("Any", ConnectionPool).from_url(url, protocol=2, socket_timeout=None)
     except (ValueError, TypeError) as error:
         # The address may hold a password: it is not repeated.

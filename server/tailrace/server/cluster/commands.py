@@ -15,7 +15,8 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from tailrace.server.cluster.broker import PROBE_INTERVAL, Broker, BrokerError, pack
+from tailrace.server.cluster.broker import PROBE_INTERVAL, Broker
+from tailrace.server.cluster.link import BrokerError
 from tailrace.server.limits import LimitError, OverloadedError, RateLimitError
 from tailrace.streaming.a2a import errors
 from tailrace.streaming.a2a.errors import A2AError, FieldViolation, InternalError
@@ -192,9 +193,11 @@ class Commands:
                     if not self._broker.works:
                         await anyio.sleep(PROBE_INTERVAL)
                         continue
-                    read = pack((b"XREAD", b"BLOCK", wait, b"COUNT", 100, b"STREAMS", key, cursor))
+                    read = (b"XREAD", b"BLOCK", wait, b"COUNT", 100, b"STREAMS", key, cursor)
                     try:
-                        found = await link.wait(read, WAIT_SECONDS)
+                        [found] = await link.run(read, waits=WAIT_SECONDS)
+                        if isinstance(found, BrokerError):
+                            raise found
                     except BrokerError as error:
                         logger.warning("other nodes cannot be heard at present: %s", error)
                         self._broker.fail()

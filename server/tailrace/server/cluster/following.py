@@ -1,24 +1,24 @@
-"""Following tasks that other nodes work on: one reader of the broker for all of them, however many clients there are.
+"""Following tasks that other nodes work on: one connection to the broker for all of them, however many clients there are.
 
-A task that is followed is a `LiveTask` like any other, whose record and log are fed from the task's stream. All streams
-are read by one command that waits for any of them, from one entry on in each; reading takes nothing away, so breaking it
-off loses nothing. What a stream does not have is looked for in PostgreSQL: at once when a number is missing, and now and
-then in any case, as a node that cannot reach the broker writes there alone. A task that nobody holds any more is
-dropped.
+A task that is followed is a `LiveTask` like any other, whose record and log are fed with what is published of it. From the
+moment on at which the broker publishes to this node, the stream is read once, for what was added before; and again when
+a number is missing or the connection was lost. What a stream does not have is looked for in PostgreSQL: at once when it
+lacks a number, and now and then in any case, as a node that cannot reach the broker writes there alone. A task that nobody
+holds any more is dropped.
 """
 
 import logging
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 from weakref import ref
 
 import anyio
 from anyio.abc import TaskGroup
 
-from tailrace.server.cluster.broker import PROBE_INTERVAL, BrokerError, pack_word
+from tailrace.server.cluster.broker import PROBE_INTERVAL
+from tailrace.server.cluster.link import BrokerError
 from tailrace.server.cluster.store import ClusterStore
-from tailrace.server.cluster.streams import TaskStreams, decode_entry, stream_key
+from tailrace.server.cluster.streams import TaskStreams, decode_message, stream_key
 from tailrace.server.live import LiveTask
 from tailrace.server.store import EventsDropped
 from tailrace.streaming.task import Event
@@ -26,11 +26,11 @@ from tailrace.wrappers import StoreError
 
 logger = logging.getLogger("tailrace.server")
 
-WAIT_SECONDS = 1.0
-"""Seconds that the broker is asked to wait for something new; after that it is asked again."""
-
 ENTRIES = 200
 """Entries of each stream that are read at once."""
+
+STREAMS = 20
+"""Streams that are read at once."""
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at PostgreSQL for events that no stream has."""
@@ -40,14 +40,17 @@ LOOK_AGAIN = 0.1
 
 
 class _Followed:
-    __slots__ = ("cursor", "key", "live", "mending", "word")
+    __slots__ = ("key", "live", "mending")
 
     def __init__(self, live: LiveTask) -> None:
         self.live = ref(live)
         self.key = stream_key(live.record.id)
-        self.word = pack_word(self.key)
-        self.cursor = b"%d-0" % live.record.number
         self.mending = False
+
+    def held(self) -> LiveTask | None:
+        """The task, while somebody holds it and it has not come to its end."""
+        live = self.live()
+        return None if live is None or live.moved or live.log.ended else live
 
 
 class Following:
@@ -66,10 +69,10 @@ class Following:
         self._gone = gone
         self._followed: dict[bytes, _Followed] = {}
         self._some = anyio.Event()
-        self._asking = False
-        self._changed = anyio.Event()
-        self._wake_key = f"tailrace:wake:{uuid4().hex}".encode()
-        self._woken = b"0-0"
+        self._subscriber = self._broker.subscriber(self._begin, self._take)
+        # The streams that have something which was not published to this node.
+        self._unread: dict[bytes, _Followed] = {}
+        self._some_unread = anyio.Event()
         self._group: TaskGroup | None = None
 
     def follow(self, live: LiveTask) -> None:
@@ -77,8 +80,7 @@ class Following:
         followed = _Followed(live)
         self._followed[followed.key] = followed
         self._some.set()
-        if self._asking:
-            self._changed.set()
+        self._subscriber.subscribe(followed.key)
 
     async def refresh(self, live: LiveTask) -> None:
         """Bring a task up to everything that is kept of it by now, as far as that can be reached."""
@@ -90,87 +92,81 @@ class Following:
     async def run(self) -> None:
         """For ever: feed what is followed."""
         async with anyio.create_task_group() as self._group:
+            self._group.start_soon(self._listen)
             self._group.start_soon(self._read_streams)
-            self._group.start_soon(self._wake)
             self._group.start_soon(self._look)
 
-    # --- streams ------------------------------------------------------------------------------------------------
+    # --- what is published --------------------------------------------------------------------------------------
 
-    async def _read_streams(self) -> None:
-        link = self._broker.link()
-        try:
-            while True:
-                await self._some.wait()
-                packed = self._packed()
-                if packed is None:
-                    continue
-                if not self._broker.works:
-                    await anyio.sleep(PROBE_INTERVAL)
-                    continue
-                self._asking = True
-                try:
-                    found = await link.wait(packed, WAIT_SECONDS)
-                except BrokerError as error:
-                    logger.warning("tasks of other nodes cannot be followed at present: %s", error)
-                    self._broker.fail()
-                    continue
-                finally:
-                    self._asking = False
-                for key, entries in found or ():
-                    self._take(key, entries)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await link.close()
+    async def _listen(self) -> None:
+        while True:
+            if not self._broker.works:
+                await anyio.sleep(PROBE_INTERVAL)
+                continue
+            try:
+                await self._subscriber.run(self._followed.keys)
+            except BrokerError as error:
+                logger.warning("tasks of other nodes cannot be followed at present: %s", error)
+                self._broker.fail()
 
-    def _packed(self) -> list[bytes] | None:
-        """The command that waits for all streams; None when there is none."""
-        for key, followed in list(self._followed.items()):
-            live = followed.live()
-            if live is None or live.moved or live.log.ended:
-                del self._followed[key]
-        if not self._followed:
-            self._some = anyio.Event()
-            return None
-        wait = round(WAIT_SECONDS * 1000)
-        words = [b"XREAD", b"BLOCK", wait, b"COUNT", ENTRIES, b"STREAMS", self._wake_key]
-        pieces = [b"*%d\r\n" % (len(words) + 2 * len(self._followed) + 1), *map(pack_word, words)]
-        pieces += [followed.word for followed in self._followed.values()]
-        pieces.append(pack_word(self._woken))
-        pieces += [pack_word(followed.cursor) for followed in self._followed.values()]
-        return [b"".join(pieces)]
-
-    def _take(self, key: bytes, entries: Sequence[Any]) -> None:
-        if key == self._wake_key:
-            self._woken = entries[-1][0]
-            return
+    def _begin(self, key: bytes) -> None:
         followed = self._followed.get(key)
-        live = followed and followed.live()
+        if followed is not None:
+            self._read_soon(followed)
+
+    def _take(self, key: bytes, message: bytes) -> None:
+        followed = self._followed.get(key)
+        live = followed and followed.held()
         if followed is None or live is None:
+            self._drop(key)
             return
-        followed.cursor = entries[-1][0]
         try:
-            events = [event for entry in entries for event in decode_entry(entry).events]
+            events = decode_message(message)
         except ValueError:
             logger.exception("the stream of task %s cannot be read", live.record.id)
             return
         if not feed(live, events):
-            self._mend_soon(followed)
+            self._read_soon(followed)
+        elif live.log.ended:
+            self._drop(key)
 
-    async def _wake(self) -> None:
-        """Have the command come back that waits for streams, when there is one more to wait for."""
-        link = self._broker.link()
-        try:
-            while True:
-                await self._changed.wait()
-                self._changed = anyio.Event()
-                wake = (b"XADD", self._wake_key, b"MAXLEN", 1, b"*", b"w", b"")
-                try:
-                    await link.run(wake, (b"EXPIRE", self._wake_key, 24 * 3600))
-                except BrokerError:
-                    self._broker.fail()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await link.close()
+    def _drop(self, key: bytes) -> None:
+        self._followed.pop(key, None)
+        self._subscriber.unsubscribe(key)
+
+    # --- what was not heard -------------------------------------------------------------------------------------
+
+    def _read_soon(self, followed: _Followed) -> None:
+        self._unread[followed.key] = followed
+        self._some_unread.set()
+
+    async def _read_streams(self) -> None:
+        while True:
+            await self._some_unread.wait()
+            some = [self._unread.pop(key) for key in list(self._unread)[:STREAMS]]
+            if not some:
+                self._some_unread = anyio.Event()
+                continue
+            held = [(followed, live) for followed in some if (live := followed.held()) is not None]
+            wanted = [(live.record.id, live.record.number) for _, live in held]
+            if not wanted:
+                continue
+            try:
+                found = await self._streams.read_several(wanted, ENTRIES)
+            except BrokerError:  # said by who listens; when the broker works again, all streams are read
+                self._broker.fail()
+                await anyio.sleep(PROBE_INTERVAL)
+                for followed, _ in held:
+                    self._read_soon(followed)
+                continue
+            except ValueError:
+                logger.exception("streams of tasks cannot be read")
+                continue
+            for (followed, live), entries in zip(held, found, strict=True):
+                if not feed(live, [event for entry in entries for event in entry.events]):
+                    self._mend_soon(followed)
+                elif len(entries) == ENTRIES:
+                    self._read_soon(followed)
 
     # --- what streams do not have -------------------------------------------------------------------------------
 
@@ -180,6 +176,12 @@ class Following:
             await self._some.wait()
             await anyio.sleep(pause)
             pause = LOOK_INTERVAL
+            for key, followed in list(self._followed.items()):
+                if followed.held() is None:
+                    self._drop(key)
+            if not self._followed:
+                self._some = anyio.Event()
+                continue
             tasks = {live.record.id: each for each in self._followed.values() if (live := each.live())}
             try:
                 known = await self._store.last_numbers(list(tasks))

@@ -14,7 +14,7 @@ import anyio
 from sqlalchemy import Connection, delete, exists, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from tailrace.server.cluster.broker import BrokerError
+from tailrace.server.cluster.link import BrokerError
 from tailrace.server.cluster.node import Node, NodeDatabase
 from tailrace.server.cluster.streams import WORKING_TTL, Addition, Outcome, TaskStreams
 from tailrace.server.store import (

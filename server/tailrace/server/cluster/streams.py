@@ -4,6 +4,10 @@ An entry holds one event or several in a row, and its id is ``<number of the las
 event *n* reads on after ``n-0``. An entry also names the node that wrote it. A node adds only behind an entry of its own
 (or to an empty stream), and a node that takes a task over writes an entry without events first (`TaskStreams.fence`):
 from then on the node before it is refused by the broker itself.
+
+What is added is also published, on the channel that is named like the stream: for those who follow it without asking
+again and again. The broker puts nothing off that was published, and keeps none of it: whoever was not connected reads
+the stream.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from tailrace.server.cluster.broker import Broker, Command, ReplyError
+from tailrace.server.cluster.broker import Broker
+from tailrace.server.cluster.link import Command, ReplyError
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import Event
 
@@ -74,6 +79,7 @@ if last then
 elseif ARGV[4] == '0' then return 3 end
 redis.call('XADD', KEYS[1], ARGV[2] .. '-0', 'w', ARGV[1], 'e', ARGV[3])
 if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
+redis.call('PUBLISH', KEYS[1], ARGV[2] .. ' ' .. ARGV[3])
 return 0
 """
 
@@ -115,7 +121,24 @@ def decode_entry(entry: list[Any]) -> Entry:
         items = _decode(held) if held else []
     except msgspec.DecodeError as error:
         raise ValueError(f"an entry of a task's stream cannot be read: {error}") from None
-    number = int(name.partition(b"-")[0]) - len(items)
+    return Entry(name, _numbered(int(name.partition(b"-")[0]), items))
+
+
+def decode_message(message: bytes) -> list[Event]:
+    """The events that were added, as they are published: ``NUMBER EVENTS``, with the number of the last of them.
+
+    Raises:
+        ValueError: They are none of ours.
+    """
+    number, _, held = message.partition(b" ")
+    try:
+        return _numbered(int(number), _decode(held))
+    except msgspec.DecodeError as error:
+        raise ValueError(f"what was published of a task cannot be read: {error}") from None
+
+
+def _numbered(last: int, items: list[bytes | tuple[bytes, str]]) -> list[Event]:
+    number = last - len(items)
     events: list[Event] = []
     for item in items:
         number += 1
@@ -123,7 +146,7 @@ def decode_entry(entry: list[Any]) -> Entry:
             events.append(Event(number, item))
         else:
             events.append(Event(number, item[0], TaskState(item[1])))
-    return Entry(name, events)
+    return events
 
 
 class _Script:
@@ -183,11 +206,25 @@ class TaskStreams:
 
     async def read(self, task_id: str, after: int, limit: int) -> list[Entry]:
         """The entries with events after a number, oldest first, ``limit`` at most."""
-        command = (b"XRANGE", stream_key(task_id), f"({after}-0", b"+", b"COUNT", limit)
-        [found] = await self.broker.reading.run(command)
-        if isinstance(found, ReplyError):
-            raise found
-        return [decode_entry(entry) for entry in found]
+        [entries] = await self.read_several([(task_id, after)], limit)
+        return entries
+
+    async def read_several(self, wanted: Sequence[tuple[str, int]], limit: int) -> list[list[Entry]]:
+        """As `read`, of several tasks in one round trip.
+
+        Args:
+            wanted: Tasks, each with a number.
+            limit: Entries of each at most.
+        """
+        commands = [
+            (b"XRANGE", stream_key(task_id), f"({after}-0", b"+", b"COUNT", limit)
+            for task_id, after in wanted
+        ]
+        found = await self.broker.reading.run(*commands)
+        for reply in found:
+            if isinstance(reply, ReplyError):
+                raise reply
+        return [[decode_entry(entry) for entry in entries] for entries in found]
 
     async def remove(self, task_id: str) -> None:
         """Forget a task's stream."""
