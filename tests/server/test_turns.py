@@ -8,8 +8,9 @@ import anyio
 import pytest
 
 from support.nodes import RunEngine
-from tailrace.server.engine import MAX_RESTARTS, MAX_WAITING, Engine
+from tailrace.server.engine import MAX_WAITING, Engine
 from tailrace.server.handlers import FunctionHandler, HandlerFunction, Turn
+from tailrace.server.interrupted import MAX_RESTARTS
 from tailrace.server.limits import RateLimitError
 from tailrace.server.live import Subscription
 from tailrace.server.operations import Caller, Operations

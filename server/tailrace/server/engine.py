@@ -9,31 +9,27 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from hashlib import sha256
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from tailrace.server.handlers import Handler
+from tailrace.server.interrupted import InterruptedTasks
 from tailrace.server.limits import OverloadedError, Place, Quota, RateLimitError, UpstreamGate
 from tailrace.server.live import LiveTask, Reply, Subscription, Waiting
 from tailrace.server.messages import (
     check_message,
     check_request,
-    ends_in_round,
-    open_call_ids,
-    results_in_artifacts,
-    rounds_behind,
+    fingerprint_of,
     with_tools_named,
 )
 from tailrace.server.observability import NO_OBSERVER, Observer
 from tailrace.server.observability.health import Health
 from tailrace.server.push import PushNotifier
 from tailrace.server.registry import Elsewhere, TaskRegistry
-from tailrace.server.store import PushConfig, SendKey, Store, TaskFilter, TaskPosition
+from tailrace.server.store import PushConfig, SendKey, Store, TaskFilter, TaskPage, TaskPosition
 from tailrace.server.turns import TurnRunner, failed_because
 from tailrace.server.writer import GroupWriter
 from tailrace.streaming.a2a.errors import (
@@ -46,11 +42,8 @@ from tailrace.streaming.a2a.errors import (
 from tailrace.streaming.a2a.models import Message, Role, StreamResponse, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
 from tailrace.streaming.a2a.v0_1 import scoped_id
-from tailrace.streaming.conversation import is_callers
 from tailrace.streaming.extension import (
     extension_facts,
-    with_extension_facts,
-    without_extension_facts,
 )
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.log import TaskLog
@@ -66,23 +59,6 @@ MAX_WAITING = 16
 
 HEALTH_TIMEOUT = 2.0
 """Seconds that the store has to answer whoever asks how it is."""
-
-MAX_RESTARTS = 2
-"""How often a task is begun again that a crash interrupted: one that brings the process down is not to do so for ever."""
-
-
-class TaskPage(msgspec.Struct, frozen=True):
-    """Some of a caller's tasks.
-
-    Attributes:
-        tasks: In order.
-        total: How many there are on all pages.
-        last: Where the page ends; None when nothing follows.
-    """
-
-    tasks: list[Task]
-    total: int
-    last: TaskPosition | None
 
 
 class Engine:
@@ -137,7 +113,6 @@ class Engine:
         self._push = push
         self._max_history = max_history_messages
         self._max_lag = max_lag
-        self._restart_interrupted = restart_interrupted
         self._naming: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
         self._tasks = TaskRegistry(store, self._end_lost, self._elsewhere())
         self._writer = GroupWriter(store, observer=observer)
@@ -152,6 +127,13 @@ class Engine:
             max_seconds=max_turn_seconds or math.inf,
             max_event_bytes=max_event_bytes,
             observer=observer,
+        )
+        self._interrupted = InterruptedTasks(
+            store,
+            self._tasks,
+            self._turns,
+            lambda live: self._run_soon(live, Place.none()),
+            restart=restart_interrupted,
         )
         self._group: TaskGroup | None = None
 
@@ -178,7 +160,7 @@ class Engine:
                 mending = anyio.CancelScope()
                 writing.start_soon(self._mend, mending)
                 async with anyio.create_task_group() as self._group:
-                    await self._take_up_interrupted_tasks()
+                    await self._interrupted.take_up_all()
                     try:
                         yield self
                     except BaseException:
@@ -243,7 +225,7 @@ class Engine:
             async with self._naming_task(owner, task_id):
                 return await self._start(request, owner, named_in, spoken, extensions, preceding=preceding)
         async with self._naming.setdefault(("key", owner, send_key), anyio.Lock()):
-            fingerprint = fingerprint or _fingerprint(request)
+            fingerprint = fingerprint or fingerprint_of(request)
             known = await self.sent_as(send_key, fingerprint, owner)
             if known is not None:
                 return known
@@ -609,67 +591,9 @@ class Engine:
                 )
                 live.scope.cancel()
 
-    async def _take_up_interrupted_tasks(self) -> None:
-        """Tasks that were being worked on when the process ended: FAILED with everything shown, or begun again."""
-        for task_id, owner in await self._store.load_unfinished():
-            await self._take_up(task_id, owner)
-
-    async def _take_up(self, task_id: str, owner: str) -> None:
-        """End a task that was interrupted, or begin it again."""
-        try:
-            live = await self._tasks.find(task_id, owner)
-        except ValueError:
-            logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
-            return
-        live.waiting.extend(await self._unanswered(live))
-        restarts = extension_facts(live.record.snapshot(0).metadata).get("restarts", 0)
-        if self._restart_interrupted and live.waiting and restarts < MAX_RESTARTS:
-            logger.warning("task %s was interrupted by a crash, and is begun again", task_id)
-            again = with_extension_facts({}, restarts=restarts + 1)
-            self._turns.keep(live, live.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)))
-            await self._tasks.until_kept(live, live.record.number)  # with what joins the conversation
-            self._run_soon(live, Place.none())
-            return
-        logger.warning("task %s was interrupted by a crash", task_id)
-        self._turns.end(
-            live, failed_because("the server stopped unexpectedly before the answer was complete")
-        )
-
-    async def _unanswered(self, live: LiveTask) -> list[Waiting]:
-        """The messages of an interrupted task that nothing of an answer is in the conversation for, oldest first."""
-        said = [
-            message
-            for message in await self._store.load_said(live.record.id, live.owner)
-            if message.task_id == live.record.id
-        ]
-        turns = sum(map(is_callers, said))
-        is_open = bool(said) and ends_in_round(said[-1])
-        if is_open:
-            live.rounds_said = rounds_behind(said)
-            results = results_in_artifacts(live.record.artifacts, open_call_ids(said))
-            if results is not None:
-                ids = {"context_id": live.record.context_id, "task_id": live.record.id}
-                live.said.append(results.model_copy(update=ids))
-        answered = turns - is_open
-        asked = [message for message in live.record.history if message.role is Role.USER]
-        return [
-            Waiting(message, SendMessageRequest(message=message), (), number, is_said=number <= turns)
-            for number, message in enumerate(asked, 1)
-            if number > answered
-        ]
-
     async def _mend(self, scope: anyio.CancelScope) -> None:
         with scope:
             await self._tasks.end_given_up()
 
     def _end_lost(self, live: LiveTask) -> None:
         self._turns.end(live, failed_because("the task store did not work; what followed is lost"))
-
-
-def _fingerprint(request: SendMessageRequest) -> str:
-    # The id of a message is made anew by who sends it again, or by the reader of a protocol that has none.
-    message = request.message.model_copy(update={"message_id": ""})
-    # However the key was given, the request is the same.
-    metadata = without_extension_facts(request.metadata, "idempotencyKey")
-    same = request.model_copy(update={"message": message, "metadata": metadata})
-    return sha256(same.to_json()).hexdigest()

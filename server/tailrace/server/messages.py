@@ -1,6 +1,7 @@
 """What is said in a task: what a caller may say, and what a handler has said without saying so."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, cast
 from uuid import uuid4
 
@@ -8,7 +9,12 @@ from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.conversation import is_callers, results_message, to_common_message
-from tailrace.streaming.extension import EXTENSION_URI, extension_facts, with_extension_facts
+from tailrace.streaming.extension import (
+    EXTENSION_URI,
+    extension_facts,
+    with_extension_facts,
+    without_extension_facts,
+)
 from tailrace.streaming.output import OutputReader
 from tailrace.streaming.request_facts import RequestFacts, read_request_facts
 from tailrace.streaming.task import TaskRecord
@@ -203,3 +209,13 @@ def whole_rounds(conversation: Iterable[CommonMessage]) -> tuple[CommonMessage, 
     messages = tuple(conversation)
     begins = (at for at, message in enumerate(messages) if message.role is SpeakerRole.USER)
     return messages[next(begins, len(messages) - 1) :]
+
+
+def fingerprint_of(request: SendMessageRequest) -> str:
+    """What tells a request from others: the same for one that is sent again."""
+    # The id of a message is made anew by who sends it again, or by the reader of a protocol that has none.
+    message = request.message.model_copy(update={"message_id": ""})
+    # However the key was given, the request is the same.
+    metadata = without_extension_facts(request.metadata, "idempotencyKey")
+    same = request.model_copy(update={"message": message, "metadata": metadata})
+    return sha256(same.to_json()).hexdigest()

@@ -462,7 +462,7 @@ class ClusterEngine(Engine):
             live = await self._tasks.find(task_id, owner)
             if live.record.state.terminal or live.running:
                 return
-            await self._take_up(task_id, owner)
+            await self._interrupted.take_up(task_id, owner)
         except EventsDropped:
             logger.exception("task %s cannot be taken over", task_id)
         except StoreError:

@@ -160,6 +160,20 @@ class TaskPosition(msgspec.Struct, frozen=True):
     id: str
 
 
+class TaskPage(msgspec.Struct, frozen=True):
+    """Some of a caller's tasks.
+
+    Attributes:
+        tasks: In order.
+        total: How many there are on all pages.
+        last: Where the page ends; None when nothing follows.
+    """
+
+    tasks: list[Task]
+    total: int
+    last: TaskPosition | None
+
+
 class Retention(msgspec.Struct, frozen=True):
     """How long tasks that are over are kept.
 

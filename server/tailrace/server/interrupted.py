@@ -1,0 +1,97 @@
+"""Tasks that were worked on when a process ended: the next one ends them with all that was shown, or begins them again."""
+
+import logging
+from collections.abc import Callable
+
+from tailrace.server.live import LiveTask, Waiting
+from tailrace.server.messages import ends_in_round, open_call_ids, results_in_artifacts, rounds_behind
+from tailrace.server.registry import TaskRegistry
+from tailrace.server.store import Store
+from tailrace.server.turns import TurnRunner, failed_because
+from tailrace.streaming.a2a.models import Role
+from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.conversation import is_callers
+from tailrace.streaming.extension import extension_facts, with_extension_facts
+from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.updates import StatusUpdate
+
+logger = logging.getLogger("tailrace.server")
+
+MAX_RESTARTS = 2
+"""How often a task is begun again that a crash interrupted: one that brings the process down is not to do so for ever."""
+
+
+class InterruptedTasks:
+    """Takes up what a crash interrupted.
+
+    Args:
+        store: Holds the tasks.
+        tasks: Those that are known here.
+        turns: Ends them.
+        run_soon: Begins the turn of a task that has messages which wait.
+        restart: Begin them again, instead of ending them FAILED.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: TaskRegistry,
+        turns: TurnRunner,
+        run_soon: Callable[[LiveTask], object],
+        *,
+        restart: bool,
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._turns = turns
+        self._run_soon = run_soon
+        self._restart = restart
+
+    async def take_up_all(self) -> None:
+        """Every task that the store says is worked on."""
+        for task_id, owner in await self._store.load_unfinished():
+            await self.take_up(task_id, owner)
+
+    async def take_up(self, task_id: str, owner: str) -> None:
+        """End a task with everything shown, or begin it again."""
+        try:
+            live = await self._tasks.find(task_id, owner)
+        except ValueError:
+            logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
+            return
+        live.waiting.extend(await self._unanswered(live))
+        restarts = extension_facts(live.record.snapshot(0).metadata).get("restarts", 0)
+        if self._restart and live.waiting and restarts < MAX_RESTARTS:
+            logger.warning("task %s was interrupted by a crash, and is begun again", task_id)
+            again = with_extension_facts({}, restarts=restarts + 1)
+            self._turns.keep(live, live.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)))
+            await self._tasks.until_kept(live, live.record.number)  # with what joins the conversation
+            self._run_soon(live)
+            return
+        logger.warning("task %s was interrupted by a crash", task_id)
+        self._turns.end(
+            live, failed_because("the server stopped unexpectedly before the answer was complete")
+        )
+
+    async def _unanswered(self, live: LiveTask) -> list[Waiting]:
+        """The messages of an interrupted task that nothing of an answer is in the conversation for, oldest first."""
+        said = [
+            message
+            for message in await self._store.load_said(live.record.id, live.owner)
+            if message.task_id == live.record.id
+        ]
+        turns = sum(map(is_callers, said))
+        is_open = bool(said) and ends_in_round(said[-1])
+        if is_open:
+            live.rounds_said = rounds_behind(said)
+            results = results_in_artifacts(live.record.artifacts, open_call_ids(said))
+            if results is not None:
+                ids = {"context_id": live.record.context_id, "task_id": live.record.id}
+                live.said.append(results.model_copy(update=ids))
+        answered = turns - is_open
+        asked = [message for message in live.record.history if message.role is Role.USER]
+        return [
+            Waiting(message, SendMessageRequest(message=message), (), number, is_said=number <= turns)
+            for number, message in enumerate(asked, 1)
+            if number > answered
+        ]
