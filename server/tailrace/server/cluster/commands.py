@@ -1,14 +1,14 @@
-"""What one node asks of another: a stream at the broker for each node, and answers on the asker's own.
+"""What one node asks of another: a channel at the broker for each node, and answers on the asker's own.
 
-A request is carried out once: a node remembers which it has seen, and refuses one that is so old that its asker may have
-given up (by the broker's clock, so that a node which was stopped for a while carries out nothing late). Whoever asks waits
-for a bounded time, and is then told to try again.
+The broker keeps nothing of it, so that nothing waits for its disk. What nobody hears is said again, as long as somebody waits
+for it. A request is carried out once: a node remembers which it has seen, and refuses one that is so old that its asker
+may have given up (by the broker's clock, so that a node which was stopped for a while carries out nothing late). Whoever
+asks waits for a bounded time, and is then told to try again.
 """
 
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -16,7 +16,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from tailrace.server.cluster.broker import PROBE_INTERVAL, Broker
-from tailrace.server.cluster.link import BrokerError
+from tailrace.server.cluster.link import BrokerError, Script
 from tailrace.server.limits import LimitError, OverloadedError, RateLimitError
 from tailrace.streaming.a2a import errors
 from tailrace.streaming.a2a.errors import A2AError, FieldViolation, InternalError
@@ -30,14 +30,14 @@ ASK_SECONDS = 5.0
 MAX_AGE = 4.0
 """Seconds after which a request is not begun any more: its asker is about to give up."""
 
-WAIT_SECONDS = 1.0
-"""Seconds that the broker is asked to wait for something new; after that it is asked again."""
+SAY_AGAIN = 1.0
+"""Seconds after which a request is sent again that is not answered yet: it may not have come through."""
 
-MAX_INBOX = 10_000
-"""Requests and answers that are kept for a node which does not read them."""
+NOBODY_PAUSE = 0.05
+"""Seconds after which something is sent again that nobody has heard: a node that connects anew."""
 
-INBOX_TTL = 600
-"""Seconds for which they are kept."""
+MAX_ASKED = 1_000
+"""Requests that come at once; what is beyond that is said again."""
 
 REMEMBERED = 10_000
 """Requests of which a node remembers that it has seen them."""
@@ -117,6 +117,12 @@ class _Answer(msgspec.Struct, tag=True, frozen=True):
     fault: _Fault | None = None
 
 
+# With the broker's time, in milliseconds; gives how many have heard it.
+_SAY = Script(b"""
+local now = redis.call('TIME')
+return redis.call('PUBLISH', KEYS[1], now[1] .. string.format('%03d', math.floor(now[2] / 1000)) .. ' ' .. ARGV[1])
+""")
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Request | _Answer).decode
 
@@ -150,6 +156,9 @@ class Commands:
         self._broker = broker
         self._carry_out = carry_out
         self._sending = broker.link()
+        self._subscriber = broker.subscriber(lambda _: None, self._hear)
+        self._asked: list[tuple[int, _Request]] = []
+        self._some_asked = anyio.Event()
         self._waiting: dict[str, tuple[anyio.Event, list[_Answer]]] = {}
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._node = ""
@@ -167,8 +176,10 @@ class Commands:
         answered, answers = self._waiting[request.id] = anyio.Event(), []
         try:
             with anyio.fail_after(ASK_SECONDS):
-                await self._send(node, request)
-                await answered.wait()
+                while not answers:
+                    await self._send(node, request)
+                    with anyio.move_on_after(SAY_AGAIN):
+                        await answered.wait()
         except (BrokerError, TimeoutError) as error:
             raise NoAnswer("the server that works on the task does not answer; try again later") from error
         finally:
@@ -185,48 +196,49 @@ class Commands:
             node: Its name.
         """
         self._node = node
-        link, cursor, key = self._broker.link(), b"0-0", _inbox(node)
-        wait = round(WAIT_SECONDS * 1000)
         try:
             async with anyio.create_task_group() as group:
+                group.start_soon(self._serve_all, group)
                 while True:
                     if not self._broker.works:
                         await anyio.sleep(PROBE_INTERVAL)
                         continue
-                    read = (b"XREAD", b"BLOCK", wait, b"COUNT", 100, b"STREAMS", key, cursor)
                     try:
-                        [found] = await link.run(read, waits=WAIT_SECONDS)
-                        if isinstance(found, BrokerError):
-                            raise found
+                        await self._subscriber.run(lambda: [_channel(node)])
                     except BrokerError as error:
                         logger.warning("other nodes cannot be heard at present: %s", error)
                         self._broker.fail()
-                        continue
-                    for name, fields in found[0][1] if found else ():
-                        cursor = name
-                        self._hear(group, name, fields[1])
         finally:
             with anyio.CancelScope(shield=True):
-                await link.close()
                 await self._sending.close()
 
-    def _hear(self, group: TaskGroup, name: bytes, held: bytes) -> None:
+    def _hear(self, channel: bytes, said: bytes) -> None:
+        sent_at, _, held = said.partition(b" ")
         try:
             message = _decode(held)
         except msgspec.DecodeError:
             logger.exception("another node asks what this one does not understand")
             return
         if isinstance(message, _Request):
-            if message.id not in self._seen:
+            if message.id not in self._seen and len(self._asked) < MAX_ASKED:
                 self._seen[message.id] = None
                 if len(self._seen) > REMEMBERED:
                     self._seen.popitem(last=False)
-                group.start_soon(self._serve, int(name.partition(b"-")[0]), message)
+                self._asked.append((int(sent_at), message))
+                self._some_asked.set()
             return
         waiting = self._waiting.get(message.id)
         if waiting is not None and not waiting[1]:
             waiting[1].append(message)
             waiting[0].set()
+
+    async def _serve_all(self, group: TaskGroup) -> None:
+        while True:
+            await self._some_asked.wait()
+            self._some_asked = anyio.Event()
+            asked, self._asked = self._asked, []
+            for sent_at, request in asked:
+                group.start_soon(self._serve, sent_at, request)
 
     async def _serve(self, sent_at: int, request: _Request) -> None:
         body, fault = b"", None
@@ -239,9 +251,10 @@ class Commands:
                 logger.exception("what another node asked cannot be carried out")
             fault = _fault(error)
         try:
-            await self._send(request.sender, _Answer(request.id, body, fault))
-        except BrokerError as error:
-            logger.warning("another node cannot be answered: %s", error)
+            with anyio.fail_after(ASK_SECONDS):
+                await self._send(request.sender, _Answer(request.id, body, fault))
+        except (BrokerError, TimeoutError) as error:
+            logger.warning("another node cannot be answered: %s", str(error) or "it does not listen")
 
     async def _age(self, sent_at: int) -> float:
         """How long ago something was sent, by the clock that said when."""
@@ -249,15 +262,17 @@ class Commands:
         return int(now[0]) + int(now[1]) / 1e6 - sent_at / 1e3
 
     async def _send(self, node: str, message: _Request | _Answer) -> None:
-        key = _inbox(node)
-        add = (b"XADD", key, b"MAXLEN", b"~", MAX_INBOX, b"*", b"m", _encode(message))
-        replies: list[Any] = await self._sending.run(add, (b"EXPIRE", key, INBOX_TTL))
-        if isinstance(replies[0], BrokerError):
-            raise replies[0]
+        """Say something to a node, until it hears it."""
+        call = (_channel(node), _encode(message))
+        while True:
+            [heard] = await _SAY.run(self._sending, call)
+            if heard:
+                return
+            await anyio.sleep(NOBODY_PAUSE)
 
 
-def _inbox(node: str) -> bytes:
-    return f"tailrace:node:{node}:commands".encode()
+def _channel(node: str) -> bytes:
+    return f"tailrace:node:{node}".encode()
 
 
 def _fault(error: Exception) -> _Fault:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from hashlib import sha1
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import anyio
@@ -229,6 +230,41 @@ class Link:
                 await self.close()
             self._exchange = await _open(self._connect, self._timeout)
             return self._exchange
+
+
+class Script:
+    """A script at the broker, which is told once what it is.
+
+    Args:
+        source: In Lua.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        self._source = source
+        self._name = sha1(source, usedforsecurity=False).hexdigest().encode()
+
+    async def run(self, link: Link, *calls: Command) -> list[Any]:
+        """Run it, once for each call (a key, and arguments), in one round trip; gives what came of each.
+
+        Raises:
+            ReplyError: One of them failed; the others were run.
+            BrokerError: As `Link.run`.
+        """
+        commands = [(b"EVALSHA", self._name, 1, *call) for call in calls]
+        replies = await link.run(*commands)
+        unknown = [at for at, reply in enumerate(replies) if _is_unknown_script(reply)]
+        if unknown:  # the broker was restarted, or is new to us
+            again = await link.run((b"SCRIPT", b"LOAD", self._source), *(commands[at] for at in unknown))
+            for at, reply in zip(unknown, again[1:], strict=True):
+                replies[at] = reply
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise reply
+        return replies
+
+
+def _is_unknown_script(reply: object) -> bool:
+    return isinstance(reply, ReplyError) and reply.reply.startswith(("NOSCRIPT", "No matching script"))
 
 
 class Subscriber:

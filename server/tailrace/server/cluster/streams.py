@@ -12,13 +12,12 @@ the stream.
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from hashlib import sha1
 from typing import Any
 
 import msgspec
 
 from tailrace.server.cluster.broker import Broker
-from tailrace.server.cluster.link import Command, ReplyError
+from tailrace.server.cluster.link import ReplyError, Script
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import Event
 
@@ -149,16 +148,7 @@ def _numbered(last: int, items: list[bytes | tuple[bytes, str]]) -> list[Event]:
     return events
 
 
-class _Script:
-    def __init__(self, source: bytes) -> None:
-        self.source = source
-        self.name = sha1(source, usedforsecurity=False).hexdigest().encode()
-
-    def call(self, key: bytes, *arguments: bytes | str | int) -> Command:
-        return (b"EVALSHA", self.name, 1, key, *arguments)
-
-
-_ADD_SCRIPT, _FENCE_SCRIPT = _Script(_ADD), _Script(_FENCE)
+_ADD_SCRIPT, _FENCE_SCRIPT = Script(_ADD), Script(_FENCE)
 
 
 class TaskStreams:
@@ -187,7 +177,7 @@ class TaskStreams:
             What came of each.
         """
         calls = [
-            _ADD_SCRIPT.call(
+            (
                 stream_key(each.task_id),
                 node,
                 each.events[-1].number,
@@ -197,11 +187,11 @@ class TaskStreams:
             )
             for each in additions
         ]
-        return [Outcome(reply) for reply in await self._call(_ADD_SCRIPT, calls)]
+        return [Outcome(reply) for reply in await _ADD_SCRIPT.run(self.broker.writing, *calls)]
 
     async def fence(self, node: str, task_id: str) -> int:
         """Take a task's stream over: nobody else can add to it any more. Gives the number of its last event."""
-        [top] = await self._call(_FENCE_SCRIPT, [_FENCE_SCRIPT.call(stream_key(task_id), node, WORKING_TTL)])
+        [top] = await _FENCE_SCRIPT.run(self.broker.writing, (stream_key(task_id), node, WORKING_TTL))
         return int(top)
 
     async def read(self, task_id: str, after: int, limit: int) -> list[Entry]:
@@ -229,20 +219,3 @@ class TaskStreams:
     async def remove(self, task_id: str) -> None:
         """Forget a task's stream."""
         await self.broker.reading.run((b"UNLINK", stream_key(task_id)))
-
-    async def _call(self, script: _Script, calls: list[Command]) -> list[int]:
-        link = self.broker.writing
-        replies = await link.run(*calls)
-        unknown = [at for at, reply in enumerate(replies) if _is_unknown_script(reply)]
-        if unknown:  # the broker was restarted, or is new to us
-            again = await link.run((b"SCRIPT", b"LOAD", script.source), *(calls[at] for at in unknown))
-            for at, reply in zip(unknown, again[1:], strict=True):
-                replies[at] = reply
-        for reply in replies:
-            if isinstance(reply, ReplyError):
-                raise reply
-        return replies
-
-
-def _is_unknown_script(reply: object) -> bool:
-    return isinstance(reply, ReplyError) and reply.reply.startswith(("NOSCRIPT", "No matching script"))

@@ -1,0 +1,124 @@
+"""What one node asks of another, over a real Valkey: carried out once, or not at all and said so."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import anyio
+import pytest
+
+from support.valkey import ValkeyServer
+from tailrace.server.cluster import commands
+from tailrace.server.cluster.broker import Broker
+from tailrace.server.cluster.commands import Cancel, Command, Commands, NoAnswer, NotHere
+
+ASKED = Cancel("t", "ann")
+
+
+class Office:
+    """What a node is asked, and when it may answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[Command] = []
+        self.may_answer = anyio.Event()
+
+    async def carry_out(self, command: Command) -> bytes:
+        self.asked.append(command)
+        await self.may_answer.wait()
+        return b"done"
+
+
+@pytest.fixture
+async def node(
+    valkey: ValkeyServer,
+) -> AsyncGenerator[Callable[[Callable[[Command], Awaitable[bytes]]], Commands]]:
+    """Makes what a node asks and is asked with."""
+    brokers: list[Broker] = []
+
+    def make(carry_out: Callable[[Command], Awaitable[bytes]]) -> Commands:
+        brokers.append(Broker(valkey.url()))
+        return Commands(brokers[-1], carry_out)
+
+    yield make
+    for broker in brokers:
+        await broker.close()
+
+
+Make = Callable[[Callable[[Command], Awaitable[bytes]]], Commands]
+
+
+async def test_a_node_that_does_not_listen_yet_is_asked_when_it_does(node: Make) -> None:
+    office = Office()
+    office.may_answer.set()
+    asker, asked = node(office.carry_out), node(office.carry_out)
+    answers: list[bytes] = []
+
+    async def ask() -> None:
+        answers.append(await asker.ask("b", ASKED))
+        group.cancel_scope.cancel()
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(asker.run, "a")
+            group.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(asked.run, "b")
+    assert answers == [b"done"]
+    assert office.asked == [ASKED]
+
+
+async def test_a_request_that_is_said_again_is_carried_out_once(
+    node: Make, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SAY_AGAIN", 0.02)
+    office = Office()
+    asker, asked = node(office.carry_out), node(office.carry_out)
+    heard: list[bytes] = []
+
+    def overhear(_: bytes, message: bytes) -> None:
+        heard.append(message)
+        if len(heard) == 4:
+            office.may_answer.set()
+
+    broker = Broker(valkey.url())
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(asker.run, "a")
+            group.start_soon(asked.run, "b")
+            listening = anyio.Event()
+            spy = broker.subscriber(lambda _: listening.set(), overhear)
+            group.start_soon(spy.run, lambda: [b"tailrace:node:b"])
+            await listening.wait()
+            assert await asker.ask("b", ASKED) == b"done"
+            group.cancel_scope.cancel()
+    assert len(heard) >= 4
+    assert office.asked == [ASKED]
+
+
+async def test_what_a_node_says_no_to_is_raised_where_it_was_asked(node: Make) -> None:
+    async def refuse(_: Command) -> bytes:
+        raise NotHere
+
+    asker, asked = node(refuse), node(refuse)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(asker.run, "a")
+            group.start_soon(asked.run, "b")
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(NotHere):
+                await asker.ask("b", ASKED)
+            group.cancel_scope.cancel()
+
+
+async def test_a_request_that_is_too_old_is_not_begun(node: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "MAX_AGE", -1.0)  # as if the node had been stopped when it came
+    monkeypatch.setattr(commands, "ASK_SECONDS", 0.5)
+    office = Office()
+    asker, asked = node(office.carry_out), node(office.carry_out)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(asker.run, "a")
+            group.start_soon(asked.run, "b")
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(NoAnswer):
+                await asker.ask("b", ASKED)
+            group.cancel_scope.cancel()
+    assert not office.asked
