@@ -206,6 +206,24 @@ def test_every_page_is_in_the_list_for_programs() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "package",
+    [
+        "tailrace.wrappers",
+        "tailrace.wrappers.openai",
+        "tailrace.streaming",
+        "tailrace.streaming.a2a",
+        "tailrace.server",
+    ],
+)
+def test_every_package_that_versions_cover_is_in_the_reference(package: str) -> None:
+    assert f"`{package}`" in (ROOT / "docs/upgrading.md").read_text(encoding="utf-8")
+    name = package.removeprefix("tailrace.").replace(".", "-")
+    text = (ROOT / f"docs/reference/{name}.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {package}\n")
+    assert f"\n::: {package}\n" in text
+
+
 def _names_of(block: Block) -> list[tuple[str, Any]]:
     return list(run(block).items()) if "create_app" in block.text else []
 
