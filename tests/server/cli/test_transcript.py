@@ -136,6 +136,17 @@ def test_tool_calls_files_and_data_are_remarks_and_a_question_does_not_repeat_th
     assert transcript.answer == ""
 
 
+def test_a_call_whose_arguments_came_as_text_is_a_remark_in_the_end_and_no_text_again():
+    _, items = read(
+        artifact(Part(text='{"a":'), channel="tool_call"),
+        artifact(Part(text=" 1}"), append=True),
+        artifact(Part(data=CALLS)),
+    )
+    assert items[:2] == [Text("a", "tool_call", '{"a":'), Text("a", "tool_call", " 1}")]
+    assert items[2] == Remark("tool call", 'add({"a": 1})')
+    assert not [item for item in items[2:] if isinstance(item, Text)]
+
+
 def test_a_direct_message_is_an_answer_that_is_complete():
     message = Message(message_id="m", role=Role.AGENT, parts=(Part(text="hi"),), context_id="c")
     transcript, items = read(StreamResponse(message=message))

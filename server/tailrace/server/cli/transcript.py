@@ -157,10 +157,12 @@ class Transcript:
         shown = "".join(self._texts[source])
         text = "".join(part.text or "" for part in parts)
         self._texts[source] = [text]
-        items: list[Item] = [remark for remark in remarks(parts) if remark not in self._remarks]
-        self._remarks.update(remarks(parts))
+        said = remarks(parts)
+        items: list[Item] = [remark for remark in said if remark not in self._remarks]
+        self._remarks.update(said)
         more, again = (text[len(shown) :], False) if text.startswith(shown) else (text, True)
-        if more or again:
+        # Arguments of a tool call come as text, and in the end as the call: the remark is enough.
+        if more or (again and not said):
             items.insert(0, Text(source, self._channels[source], more, again))
         return items
 
