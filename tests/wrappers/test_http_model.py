@@ -408,6 +408,7 @@ async def test_an_answer_that_breaks_is_told_behind_what_came(ending: Step, faul
         await model.aclose()
     assert (raised.value.fault, raised.value.provider) == (fault, "posting")
     assert "".join(texts) == "Hello"
+    assert "400" not in str(raised.value)  # the transport's word for it, which no provider said
 
 
 async def test_what_is_no_stream_is_told_by_the_decoder() -> None:

@@ -21,6 +21,7 @@ from urllib.request import getproxies
 import aiohttp
 import anyio
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
 
 from tailrace.wrappers.bodies import Body, PostedBody
 from tailrace.wrappers.chunks import ChunkWrapper
@@ -342,4 +343,6 @@ def _first_words(error: BaseException) -> str:
     """What the innermost cause says, in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error).partition("\n")[0] or type(error).__name__
+    # The text of such an error begins with a status of HTTP that nobody sent.
+    words = error.message if isinstance(error, HttpProcessingError) else str(error)
+    return words.partition("\n")[0].removesuffix(":") or type(error).__name__
