@@ -432,6 +432,55 @@ async def test_there_are_several_conversations(page: "Page") -> None:
     assert await page.locator("article").count() == 1
 
 
+@pytest.mark.parametrize("reads", ["agent-card", "GetConversation"])
+async def test_what_is_said_before_the_conversation_is_there_comes_after_it(
+    page: "Page", context: "BrowserContext", agent: Agent, reads: str
+) -> None:
+    await say(page, "hello")
+    await until_state(page, "completed")
+    asked, give = anyio.Event(), anyio.Event()
+
+    async def hold(route: "Route") -> None:
+        if reads in route.request.url or reads in (route.request.post_data or ""):
+            asked.set()
+            await give.wait()
+        await route.continue_()
+
+    other = await context.new_page()
+    await other.route(re.compile(r"agent-card\.json$|/$"), hold)
+    await other.goto(page.url)
+    with anyio.fail_after(30):
+        await asked.wait()
+    await say(other, "early")
+    give.set()
+    await other.locator(".said", has_text="early").wait_for()
+    await until_state(other, "completed")
+    said = await other.locator("article .said").all_inner_texts()
+    assert [each.split()[-1] for each in said] == ["hello", "early"]
+    assert other.url == page.url
+    assert len(await tasks_in(agent, page)) == 2
+
+
+async def test_the_address_says_which_conversation_is_shown(page: "Page", agent: Agent) -> None:
+    await say(page, "hello")
+    await until_state(page, "completed")
+    first = page.url
+    await page.get_by_role("button", name="New conversation").click()
+    await say(page, "another")
+    await until_state(page, "completed")
+    await page.goto(first)  # in the same tab: nothing is loaded anew
+    await page.locator(".said", has_text="hello").wait_for()
+    assert await page.locator("article").count() == 1
+    await page.go_back()
+    await page.locator(".said", has_text="another").wait_for()
+    assert await page.locator("article").count() == 1
+    # An address that was cut names none, and the page works all the same.
+    await page.goto("about:blank")
+    await page.goto(f"{agent.url}/#%E0%A4%A")
+    await say(page, "hello")
+    await until_state(page, "completed")
+
+
 async def test_what_a_request_asks_for_goes_with_it(page: "Page", agent: Agent) -> None:
     await page.get_by_role("button", name="Inspector").click()
     facts = page.get_by_label("Asked for with each request, as JSON")

@@ -742,15 +742,21 @@ class TailraceChat extends HTMLElement {
 		this.channel.onmessage = ({ data }) => this.heard(data);
 		this.fills = this.hasAttribute("page");
 		if (this.fills && this.clientWidth > 900) this.nav.button.click();
-		const named = this.fills ? decodeURIComponent(location.hash.slice(1)) : this.stored("context", "sessionStorage");
+		const named = this.fills ? this.addressed : this.stored("context", "sessionStorage");
+		this.followAddress = () => {
+			if (this.addressed !== this.contextId) this.open(this.addressed);
+		};
 		const ready = () => {
 			this.heading.textContent = this.wire.card.name ?? "Chat";
-			if (this.isConnected) this.open(this.getAttribute("context") ?? named);
+			if (!this.isConnected) return;
+			if (this.fills) addEventListener("hashchange", this.followAddress);
+			return this.open(this.getAttribute("context") ?? named);
 		};
-		this.wire.readCard().then(ready, ready);
+		this.opened = this.wire.readCard().then(ready, ready);
 	}
 
 	disconnectedCallback() {
+		removeEventListener("hashchange", this.followAddress);
 		this.views.forEach((view) => this.leave(view));
 		this.channel.close();
 	}
@@ -776,6 +782,15 @@ class TailraceChat extends HTMLElement {
 	}
 
 	// --- conversations ---
+
+	/** The conversation that the page's address names. */
+	get addressed() {
+		try {
+			return decodeURIComponent(location.hash.slice(1));
+		} catch {
+			return ""; // cut in the middle of a character
+		}
+	}
 
 	get contexts() {
 		return JSON.parse(this.stored("contexts") || "[]");
@@ -804,7 +819,11 @@ class TailraceChat extends HTMLElement {
 	}
 
 	/** Show a conversation from its beginning, and follow what is still at work in it. */
-	async open(contextId) {
+	open(contextId) {
+		return (this.opened = this.load(contextId));
+	}
+
+	async load(contextId) {
 		this.views.forEach((view) => this.leave(view));
 		this.views = [];
 		this.enter(contextId);
@@ -918,8 +937,9 @@ class TailraceChat extends HTMLElement {
 		this.chips.replaceChildren(...this.files.map((file) => el("span.badge", file.filename, icon(`Remove ${file.filename}`, REMOVE, () => remove(file)))));
 	}
 
-	submit(event) {
+	async submit(event) {
 		event.preventDefault();
+		await this.opened; // what is said before is of this conversation, and comes after what was said in it
 		const text = this.input.value.trim();
 		if (this.working || !(text || this.files.length)) return;
 		const parts = [...(text ? [{ text }] : []), ...this.files];
