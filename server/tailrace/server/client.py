@@ -102,12 +102,15 @@ class AgentClient:
         retry_delays: As `RETRY_DELAYS`; empty to give up at the first loss.
         on_reconnect: Called before each try to go on with a stream, with what went wrong and the number of
             the try, from 1.
+        token: Lets the caller in: a bearer token, or the API key that the agent's card asks for; empty for none. The card
+            is read without it.
     """
 
     def __init__(
         self,
         url: str,
         *,
+        token: str = "",
         connect_timeout: float = 10.0,
         read_timeout: float = 60.0,
         retry_delays: Sequence[float] = RETRY_DELAYS,
@@ -120,6 +123,7 @@ class AgentClient:
         )
         self._retry_delays = retry_delays
         self._on_reconnect = on_reconnect
+        self._token = token
         self._http: aiohttp.ClientSession | None = None
         self._agent: RemoteAgent | None = None
         self._requests = 0
@@ -311,6 +315,15 @@ class AgentClient:
                         result = _result(frame.data)
                         yield StreamEvent(_model(StreamResponse, result), frame.id, result)
 
+    def _credentials(self, agent: RemoteAgent) -> dict[str, str]:
+        if not self._token:
+            return {}
+        return (
+            {agent.key_header: self._token}
+            if agent.key_header
+            else {"Authorization": f"Bearer {self._token}"}
+        )
+
     @asynccontextmanager
     async def _post(
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str]
@@ -324,6 +337,7 @@ class AgentClient:
             "Content-Type": "application/json",
             "A2A-Version": "1.0",
             "A2A-Extensions": EXTENSION_URI,
+            **self._credentials(agent),
             **headers,
         }
         data = json.dumps(body).encode("ascii")

@@ -22,11 +22,13 @@ class RemoteAgent:
         name: For people; empty when the card has none.
         endpoint: The address of its JSON-RPC interface.
         tenant: To be sent with every request; empty for none.
+        key_header: Where an API key belongs; empty where it asks for something else, or for nothing.
     """
 
     name: str
     endpoint: str
     tenant: str = ""
+    key_header: str = ""
 
 
 def read_card(body: bytes, card_url: str) -> RemoteAgent:
@@ -55,6 +57,7 @@ def read_card(body: bytes, card_url: str) -> RemoteAgent:
                 name=str(fields.get("name", "")),
                 endpoint=urljoin(card_url, url),
                 tenant=str(interface.get("tenant") or ""),
+                key_header=_key_header(fields.get("securitySchemes")),
             )
     offered = [f"{each.get('protocolBinding')} {each.get('protocolVersion')}" for each in interfaces]
     if not interfaces and "protocolVersion" in fields:
@@ -64,6 +67,14 @@ def read_card(body: bytes, card_url: str) -> RemoteAgent:
         f"it names {', '.join(offered) or 'no interface at all'}",
         fault=UpstreamFault.INVALID,
     )
+
+
+def _key_header(schemes: object) -> str:
+    """The header for an API key, where that is all that lets callers in."""
+    each = list(cast("dict[str, Any]", schemes).values()) if isinstance(schemes, dict) else []
+    keys = _objects([scheme.get("apiKeySecurityScheme") for scheme in _objects(each)])
+    headers = [str(key["name"]) for key in keys if key.get("location") == "header" and key.get("name")]
+    return headers[0] if headers and len(keys) == len(each) else ""
 
 
 def _objects(value: object) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from support.proxy import CuttingProxy
 from support.serving import serving
 from support.upstream import Cut, Head, Received, ScriptedUpstream, Step, json_answer, sse
 from tailrace.server import DirectHandler, Settings, Turn, create_app
+from tailrace.server.auth import Authenticator, AuthError, Credentials, Identity
 from tailrace.server.cli.ask import ask, ask_agent
 from tailrace.server.cli.screen import Screen
 from tailrace.server.client import AgentClient
@@ -64,6 +65,35 @@ async def asked(handling: Handling, *, terminal: bool = False, as_json: bool = F
     async with serving(create_app(STORE, handler=handling)) as url:
         status = await ask_agent(url, "hello", shown.screen, as_json=as_json)
     return status, shown.out.getvalue(), shown.notes.getvalue()
+
+
+class Known(Authenticator):
+    """Callers with a bearer token."""
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        if credentials.bearer != "open-sesame":
+            raise AuthError("who are you?", challenge="Bearer", presented=bool(credentials.bearer))
+        return Identity("alice")
+
+    def schemes(self) -> dict[str, Any]:
+        return {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
+
+
+@pytest.mark.parametrize("header", ["Authorization", "X-API-Key"])
+async def test_a_token_lets_the_caller_in_as_the_agents_card_asks_for_it(header: str) -> None:
+    keys = Settings(store="sqlite://", caller_keys="alice:open-sesame")  # pyright: ignore[reportArgumentType]
+    known = create_app(STORE, handler=THINKS, authenticator=Known())
+    app = known if header == "Authorization" else create_app(keys, handler=THINKS)
+    async with serving(app) as url:
+        shown = Shown()
+        assert await ask_agent(url, "hello", shown.screen, token="open-sesame") == 0
+        assert shown.out.getvalue() == "The answer is 42.\n"
+        for wrong in ("", "sesame"):
+            refused = Shown()
+            with pytest.raises(UpstreamError) as raised:
+                await ask_agent(url, "hello", refused.screen, token=wrong)
+            assert "sesame" not in str(raised.value)
+            assert "give --token" in refused.notes.getvalue()
 
 
 THINKS = saying(

@@ -25,7 +25,7 @@ from tailrace.server.cli.transcript import (
 from tailrace.server.client import AgentClient, StreamEvent
 from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.lifecycle import TaskState
-from tailrace.wrappers import ConfigurationError, TailraceError
+from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError
 
 COMPLETED, NOT_COMPLETED, WAITS, INTERRUPTED = 0, 1, 3, 130
 _CANCEL_SECONDS = 2.0
@@ -48,6 +48,14 @@ def ask(
         bool | None,
         typer.Option("--markdown/--plain", help="Draw the answer's Markdown; by itself on a terminal."),
     ] = None,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="TAILRACE_TOKEN",
+            help="Lets you in: a bearer token, or the API key that the agent's card asks for.",
+            show_default=False,
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON lines.")] = False,
 ) -> None:
     """Ask an A2A agent, and print its answer as it streams.
@@ -78,6 +86,7 @@ def ask(
         task_id=task,
         resume=resume,
         history=history,
+        token=token,
         as_json=as_json,
     )
     try:
@@ -126,6 +135,7 @@ async def ask_agent(
     task_id: str = "",
     resume: str = "",
     history: bool = False,
+    token: str = "",
     as_json: bool = False,
 ) -> int:
     """Ask, show the answer, and return the exit status.
@@ -140,6 +150,7 @@ async def ask_agent(
         task_id: The task that the prompt answers.
         resume: A task to follow, instead of asking.
         history: Show the conversation first.
+        token: As for `AgentClient`.
         as_json: Show the events as they came.
 
     Raises:
@@ -150,7 +161,7 @@ async def ask_agent(
     def lost(error: TailraceError, attempt: int) -> None:
         screen.note(f"{error}; going on where it broke (try {attempt})", "yellow")
 
-    async with AgentClient(url, on_reconnect=lost) as client:
+    async with AgentClient(url, token=token, on_reconnect=lost) as client:
         show = _json_shower(screen) if as_json else _text_shower(screen, transcript, pace)
         if history:
             _show_history(await client.conversation(context_id), screen, as_json=as_json)
@@ -164,7 +175,9 @@ async def ask_agent(
             async with aclosing(stream) as events:
                 async for event in events:
                     show(event, transcript.read(event.response))
-        except TailraceError:
+        except TailraceError as error:
+            if isinstance(error, UpstreamError) and "401" in (error.code, str(error.status)):
+                screen.note("the agent asks who you are: give --token, or set TAILRACE_TOKEN", "yellow")
             if transcript.task_id and not (transcript.status and transcript.status.state.terminal):
                 call = f"tailrace ask {shlex.quote(url)} --resume {shlex.quote(transcript.task_id)}"
                 screen.note(f"to go on with the task later: {call}", "dim")
