@@ -354,6 +354,7 @@ async def test_a_task_that_was_begun_before_is_followed_to_its_end_and_shown_who
         again = Shown()
         assert await ask_agent(url, "", again.screen, resume=task.id) == 0
         assert again.out.getvalue() == "Hello\n"
+        assert "completed · 5 characters · task" in again.notes.getvalue()
         with pytest.raises(TaskNotFoundError):
             await ask_agent(url, "", again.screen, resume="nothing")
 

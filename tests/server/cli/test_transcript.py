@@ -176,6 +176,15 @@ def test_tokens_a_second_are_told():
     assert said_.endswith(" tokens/s")
 
 
+def test_how_fast_an_answer_came_that_was_begun_before_is_not_told():
+    transcript, _ = read(artifact(Part(text="abc")), status(TaskState.COMPLETED))
+    pace = Pace(live=False)
+    pace.text_came()
+    assert pace.describe(transcript) == "3 characters"
+    transcript, _ = read(status(TaskState.COMPLETED, usage={"inputTokens": 1200, "outputTokens": 34}))
+    assert pace.describe(transcript) == "1,200 tokens in, 34 out"
+
+
 def test_states_are_said_in_words():
     assert in_words(TaskState.INPUT_REQUIRED) == "input required"
 

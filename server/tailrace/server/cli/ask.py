@@ -156,7 +156,7 @@ async def ask_agent(
     Raises:
         TailraceError: As `AgentClient.stream`.
     """
-    transcript, pace = Transcript(), Pace()
+    transcript, pace = Transcript(), Pace(live=not resume)
 
     def lost(error: TailraceError, attempt: int) -> None:
         screen.note(f"{error}; going on where it broke (try {attempt})", "yellow")

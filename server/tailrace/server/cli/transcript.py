@@ -207,9 +207,14 @@ def _to_json(value: object) -> str:
 
 
 class Pace:
-    """How fast an answer came, by the clock of whoever reads it. Begins when it is made."""
+    """How fast an answer came, by the clock of whoever reads it. Begins when it is made.
 
-    def __init__(self) -> None:
+    Args:
+        live: Whether the whole answer is yet to come; else it is not told how fast.
+    """
+
+    def __init__(self, *, live: bool = True) -> None:
+        self._live = live
         self._asked = time.monotonic()
         self._first: float | None = None
         self._last = self._asked
@@ -226,13 +231,17 @@ class Pace:
         The rate is over the whole time, from the question to the last of the answer.
         """
         seconds = max(self._last - self._asked, 1e-6)
-        first = f", the first after {self._first - self._asked:.2f} s" if self._first is not None else ""
+        first = ""
+        if self._live and self._first is not None:
+            first = f", the first after {self._first - self._asked:.2f} s"
         usage: Any = transcript.facts.get("usage")
         try:
             tokens_in, tokens_out = int(usage["inputTokens"]), int(usage["outputTokens"])
         except (KeyError, TypeError, ValueError):
-            return f"{len(transcript.answer):,} characters in {seconds:.1f} s{first}"
-        return f"{tokens_in:,} tokens in, {tokens_out:,} out, {tokens_out / seconds:.1f} tokens/s{first}"
+            taken = f" in {seconds:.1f} s" if self._live else ""
+            return f"{len(transcript.answer):,} characters{taken}{first}"
+        rate = f", {tokens_out / seconds:.1f} tokens/s" if self._live else ""
+        return f"{tokens_in:,} tokens in, {tokens_out:,} out{rate}{first}"
 
 
 def in_words(state: TaskState) -> str:
