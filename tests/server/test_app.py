@@ -98,8 +98,18 @@ async def test_the_router_works_under_a_prefix_of_somebody_elses_application() -
             card = AgentCard.model_validate_json(await response.read())
         async with rpc.http.get(f"{url}/own") as response:
             assert await response.json() == "still here"
+        async with rpc.http.get(f"{url}/openapi.json") as response:
+            assert list((await response.json())["paths"]) == ["/own"]
     assert text_of(task) == "hello"
     assert card.supported_interfaces[0].url == f"{url}/agents/echo/"
+
+
+async def test_an_application_that_is_mounted_says_that_it_was_not_started() -> None:
+    app = FastAPI()
+    app.mount("/agent", create_app(settings(), handler=hello))
+    async with serving(app) as url, Rpc(f"{url}/agent") as rpc:
+        error = await rpc.error("SendMessage", message())
+    assert "was not started" in error["message"]
 
 
 @pytest.mark.parametrize("model", [None, "", "openai", "openai:", "nobody:x"])

@@ -258,7 +258,7 @@ def create_router(
     OperatorEndpoints(
         engine.health, asked, telemetry.metrics, token=token.get_secret_value() if token else None
     ).add_to(router)
-    router.add_api_route("/", jsonrpc.handle, methods=["POST"])
+    router.add_api_route("/", jsonrpc.handle, methods=["POST"], include_in_schema=False)
     if settings.openai_facade:
         OpenAIFacade(operations, settings, asked, _names(settings)).add_to(router)
     if settings.ai_sdk:

@@ -217,7 +217,7 @@ class Engine:
             InvalidParamsError: The message names a task and a conversation that it does not belong to, or the
                 request brings a webhook that cannot be called, or another message was named by ``send_key``.
             RateLimitError: The caller has all the tasks worked on that it may, or too many messages to this one wait.
-            OverloadedError: There are too many of all callers, or the server is stopping.
+            OverloadedError: There are too many of all callers, or the server is stopping or was not started.
             StoreError: Nothing can be kept at present.
         """
         task_id = request.message.task_id if named_in else ""
@@ -523,7 +523,11 @@ class Engine:
 
     def _admit(self, live: LiveTask) -> Place:
         """Let a message in: the place among the tasks that are worked on which its task takes, if it has none."""
-        if self._group is None or self._turns.stopping:
+        if self._group is None and not self._turns.stopping:
+            raise OverloadedError(
+                "the server was not started: the lifespan of an application that is mounted is run by nobody"
+            )
+        if self._turns.stopping:
             raise OverloadedError("the server is stopping; send this to another one, or try again later")
         if self._gate is not None:
             self._gate.check()
