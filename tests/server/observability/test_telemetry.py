@@ -111,12 +111,17 @@ async def test_a_turn_with_a_tool_is_one_trace_from_the_caller_to_the_provider()
     assert seen.value("tailrace_store_lag_seconds_bucket", le="+Inf") == commits
 
 
-async def test_a_provider_that_refuses_is_the_providers_fault_in_spans_and_metrics() -> None:
+async def test_a_provider_that_refuses_is_the_providers_fault_in_spans_metrics_and_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     spans = Spans()
     refusal = json_answer({"error": {"message": "slow down, Oslo", "type": "rate"}}, 429)
     async with ScriptedUpstream(refusal) as upstream, server(upstream, spans) as rpc:
         await rpc.stream("SendStreamingMessage", message("Hello"))
         seen = await scrape(rpc.url)
+    [record] = [each for each in caplog.records if each.name == "tailrace.server"]
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == "openai:scripted: no whole answer (http_status, HTTP 429, rate)"
     chat, turn = spans.one("chat scripted"), spans.one("invoke_agent tailrace")
     assert chat.status.status_code is turn.status.status_code is StatusCode.ERROR
     assert attributes(chat)["error.type"] == attributes(turn)["error.type"] == "429"

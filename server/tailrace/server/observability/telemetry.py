@@ -1,5 +1,6 @@
 """The observer of a server that is watched: spans, metrics, and the ids that its log carries."""
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import Token
@@ -39,6 +40,10 @@ from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
 from tailrace.wrappers.options import RequestOptions
 
 _FAULTS = frozenset(map(str, UpstreamFault))
+logger = logging.getLogger("tailrace.server")
+
+_MAX_CODE = 64  # characters; codes are short, and what is not is a sentence
+
 _GIVEN_UP = "cancelled"  # the ``error.type`` of what somebody did not want any more
 
 
@@ -163,6 +168,8 @@ class _Turn(TurnWatch, RunObserver):
         self._error = error_type(error)
         if not isinstance(error, BrokenRunError):
             self._telemetry.refused(error)
+        if isinstance(error, UpstreamError):
+            logger.warning("the turn failed (%s)", _facts_of(error))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -302,6 +309,7 @@ class _Answer(AnswerWatch):
         if upstream is not None:
             why = error_type(upstream)
             self._telemetry.refused(upstream)
+            logger.warning("%s: no whole answer (%s)", ":".join(self._labels[1:]), _facts_of(upstream))
         elif error is not None:
             given_up = isinstance(error, (GeneratorExit, anyio.get_cancelled_exc_class()))
             why = _GIVEN_UP if given_up else error_type(error)
@@ -384,3 +392,11 @@ class _Call(CallWatch):
         self._span.end()
         if self._telemetry.metrics is not None:
             self._telemetry.metrics.tool_seconds.labels(self._call.name, why).observe(seconds)
+
+
+def _facts_of(error: UpstreamError) -> str:
+    """What went wrong, without the provider's sentences, which may repeat what was said to it."""
+    status = f"HTTP {error.status}" if error.status else ""
+    code = (error.code or "")[:_MAX_CODE]
+    tries = f"{error.tries} tries" if error.tries > 1 else ""
+    return ", ".join(filter(None, (str(error.fault), status, code, tries)))
