@@ -6,6 +6,8 @@ What goes wrong is said in one line on stderr. Exit status 2: the input or the s
 import sys
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -52,5 +54,16 @@ def main() -> None:
         sys.exit(2)
 
 
-def _tailrace() -> None:
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"tailrace {version('tailrace')}")  # noqa: T201
+        raise typer.Exit
+
+
+def _tailrace(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_tell_version, help="Say the version."),
+    ] = False,
+) -> None:
     pass
