@@ -110,7 +110,9 @@ def _commands(block: Block, port: int) -> str:
 
 def _program_of(target: str) -> str:
     """The command by which a target of make ends, without what finds the program."""
-    told = subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True, text=True)
+    told = subprocess.run(
+        ["make", "-n", "--no-print-directory", target], cwd=ROOT, check=True, capture_output=True, text=True
+    )
     return "tailrace" + told.stdout.strip().splitlines()[-1].partition(" tailrace")[2]
 
 
