@@ -1,13 +1,15 @@
-"""Errands: cancellations and follow-up messages at a node that does not run the task, or at two of them at once."""
+"""Errands: cancellations, follow-up messages and webhooks at a node that does not run the task, or at two of them at once."""
 
 import random
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from support.receiver import Receiver, Told, receiving
 from tailrace.streaming.extension import EXTENSION_URI
 from torture.clusters import Cluster, Followed, begin, check, cluster, read_on
 from torture.outcome import Outcome
@@ -27,7 +29,7 @@ _NOT_CANCELABLE = -32002
 async def run(
     folder: Path, rng: random.Random, outcome: Outcome, *, each: int = 200, timed: bool = True
 ) -> None:
-    """Cancel tasks and go on with them, from afar.
+    """Cancel tasks, go on with them and set webhooks for them, from afar.
 
     Args:
         folder: For the logs.
@@ -41,7 +43,9 @@ async def run(
     told: list[float] = []
     everyone: list[Followed] = []
 
-    async with cluster(folder) as nodes:
+    set_there: list[float] = []
+
+    async with receiving() as webhooks, cluster(folder, push_allow_private=True) as nodes:
 
         async def cancel(key: str, doubled: bool) -> None:
             order = Order(key, pieces=1_000, pace=0.005)
@@ -91,17 +95,23 @@ async def run(
             outcome.lost += seen.lost
             outcome.repeated += seen.repeated
 
-        for errand in (cancel, go_on):
+        kinds = {
+            "cancel": cancel,
+            "go_on": go_on,
+            "tell": partial(_tell, nodes, webhooks, rng, outcome, set_there),
+        }
+        for name, errand in kinds.items():
             for number in range(each):
-                await errand(f"{errand.__name__}{number}", False)
+                await errand(f"{name}{number}", False)
                 if number % DOUBLED == 0:
-                    await errand(f"{errand.__name__}{number}.doubled", True)
+                    await errand(f"{name}{number}.doubled", True)
                 outcome.rounds += 1
         await check(nodes, everyone, outcome)
     figures = {
         "cancel": canceled,
         "the provider left": left,
         "follow-up": told,
+        "webhook": set_there,
     }
     outcome.figures.append(
         "from another node: "
@@ -138,6 +148,52 @@ async def _say(
         outcome.check(False, f"{key}: {refused}")
     else:
         took.append(time.monotonic() - asked)
+
+
+async def _tell(
+    nodes: Cluster,
+    webhooks: Receiver,
+    rng: random.Random,
+    outcome: Outcome,
+    took: list[float],
+    key: str,
+    doubled: bool,
+) -> None:
+    followed = Followed(Order(key, pieces=60, pace=0.005), 0)
+    home, *others = rng.sample(nodes.urls, 3)
+    await begin(nodes, followed, home)
+    webhook = {"taskId": followed.task_id, "id": "w", "url": f"{webhooks.url}/{key}"}
+    async with anyio.create_task_group() as group:
+        for url in others[: 1 + doubled]:
+            group.start_soon(_set, nodes, url, webhook, outcome, [] if doubled else took)
+    await read_on(nodes, followed, followed.caller, rng, outcome)
+
+    def told(everything: Sequence[Told]) -> list[Told]:
+        return [each for each in everything if each.path.endswith(f"/{key}")]
+
+    everything = told(await webhooks.until(lambda all_told: any(map(_is_last, told(all_told)))))
+    states = [each.state for each in everything]
+    # It may be set before the work begins.
+    ends = [state for state in states if state != "TASK_STATE_WORKING"]
+    outcome.check(ends == ["TASK_STATE_COMPLETED"] * 2, f"{key}: the webhook was told of {states}")
+    names = {each.event for each in everything}
+    outcome.check(len(names) == len(everything), f"{key}: told twice of one event")
+
+
+async def _set(
+    nodes: Cluster, url: str, webhook: dict[str, Any], outcome: Outcome, took: list[float]
+) -> None:
+    asked = time.monotonic()
+    try:
+        await call(nodes.http, url, "CreateTaskPushNotificationConfig", webhook)
+    except Refused as refused:
+        outcome.check(False, f"{webhook['url']}: {refused}")
+    else:
+        took.append(time.monotonic() - asked)
+
+
+def _is_last(told: Told) -> bool:
+    return told.event.endswith("/task")
 
 
 def _quantile(times: list[float], share: float) -> float:

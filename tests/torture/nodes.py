@@ -32,7 +32,7 @@ async def run(
         burst: Events of a burst.
         kills: Of a node or of Valkey.
         cuts: Of a node from the others, and pauses.
-        asked: Cancellations, and follow-up messages.
+        asked: Cancellations, follow-up messages, and webhooks.
         under_way: Streams at a kill, a cut, a restart.
         timed: How long things take counts, too.
     """

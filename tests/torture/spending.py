@@ -1,6 +1,7 @@
-"""Where the time of the cores goes: the CPU that the processes of a measurement use, each for itself."""
+"""Where time goes: the CPU that the processes of a measurement use, each for itself, and what Valkey waits for its disk."""
 
 import os
+import re
 import time
 from collections.abc import Mapping
 
@@ -8,6 +9,9 @@ import anyio
 import psutil
 
 from torture.clusters import Cluster
+
+STALL = 5
+"""Milliseconds that a write to the disk may take: everybody waits for it who has added something."""
 
 
 class Spending:
@@ -19,6 +23,7 @@ class Spending:
     Attributes:
         seconds: Of CPU, by who used it; filled by `during` or `stop`.
         lasted: Seconds that passed.
+        stalls: The seconds in which a write to Valkey's disk took longer than `STALL`: the longest in each, in milliseconds.
     """
 
     def __init__(self, nodes: Cluster) -> None:
@@ -31,17 +36,26 @@ class Spending:
         }
         self.seconds = dict.fromkeys(self._of, 0.0)
         self.lasted = 0.0
+        self.stalls: list[int] = []
+        self._valkey = nodes.valkey
         self._before: dict[str, float] = {}
         self._begun = 0.0
 
     def start(self) -> None:
         """Count from now on."""
+        self._valkey.command("CONFIG", "SET", "latency-monitor-threshold", str(STALL))
+        self._valkey.command("LATENCY", "RESET")
         self._before, self._begun = self._used(), time.monotonic()
 
     def stop(self) -> None:
         """Count no further."""
         self.seconds = {name: used - self._before[name] for name, used in self._used().items()}
         self.lasted = time.monotonic() - self._begun
+        # Pairs of a time and milliseconds.
+        said = re.findall(
+            rb":(\d+)\r\n:(\d+)\r\n", self._valkey.command("LATENCY", "HISTORY", "aof-fsync-always")
+        )
+        self.stalls = [int(longest) for _, longest in said]
 
     async def during(self, begins_at: float, seconds: float) -> None:
         """Count from a moment of the monotonic clock on, for some time."""
@@ -53,7 +67,11 @@ class Spending:
     def told(self, count: float) -> str:
         """What was used for each of so many things, in words."""
         shares = ", ".join(f"{name} {1e6 * used / count:.0f}" for name, used in self.seconds.items())
-        return f"{shares} µs of CPU each, {sum(self.seconds.values()) / self.lasted:.2f} cores in all"
+        cores = sum(self.seconds.values()) / self.lasted
+        return (
+            f"{shares} µs of CPU each, {cores:.2f} cores in all; in {len(self.stalls)} of {self.lasted:.0f} s a write to "
+            f"the disk took more than {STALL} ms, {max(self.stalls, default=0)} ms at most"
+        )
 
     def _used(self) -> dict[str, float]:
         return {
