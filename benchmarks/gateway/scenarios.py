@@ -254,7 +254,8 @@ SCENARIOS = (
         rate=50,
         seconds=2,
     ),
-    _memory("memory", 1000, ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "litellm")),
+    # With the one that is watched, as many calls at once as a worker makes by default.
+    _memory("memory", 999, ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "litellm")),
     _memory("memory-200", 200, ("tailrace",), ("tailrace", "relay", "a2a-sdk")),
     Scenario(
         "store-burst",
