@@ -4,7 +4,7 @@ What a server needs is decided here and nowhere else: which handler does the wor
 addresses answer.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from opentelemetry.trace import TracerProvider
-from starlette.routing import BaseRoute, request_response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tailrace.server.agent_handler import AgentHandler
 from tailrace.server.auth import Anonymous, Authenticator, Reporting, create_authenticator
@@ -137,8 +140,18 @@ def _plain(route: BaseRoute) -> BaseRoute:
     It would cost every request time, and every open stream memory.
     """
     if isinstance(route, APIRoute):
-        route.app = request_response(route.endpoint)
+        route.app = _answering(route.endpoint)
     return route
+
+
+def _answering(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    """An endpoint as an application; what it raises is for the whole application's handlers."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    return answer
 
 
 def create_router(

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -204,6 +205,7 @@ def run_app(app: Any, settings: Settings, listener: socket.socket | None = None)
     start = _Start(app)
     config = uvicorn.Config(
         start,
+        interface="asgi3",
         host=settings.host,
         port=settings.port,
         log_config=log_config(settings.log_format),
@@ -241,11 +243,12 @@ class _Start:
         self._app = app
         self._log = logging.getLogger("uvicorn.error")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """The application, as ASGI has it."""
-        if scope["type"] != "lifespan":
-            await self._app(scope, receive, send)
-            return
+        live = self._live if scope["type"] == "lifespan" else self._app
+        return live(scope, receive, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         failed: Message | None = None
 
         async def tell(message: Message) -> None:
