@@ -1,8 +1,10 @@
 """Grouped writes: kept before told, in order, many at once, and a failing store is tried again."""
 
+import sqlite3
 from collections.abc import Sequence
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tailrace.server.store import Store, TaskWrite
@@ -113,6 +115,45 @@ async def test_writes_that_cannot_be_kept_are_given_up_and_later_ones_are_not(
     (_, first), (_, second) = outcomes.told
     assert "disk is full" in str(first)
     assert second is None
+    await store.close()
+
+
+class TriedStore(Store):
+    """A real store that says when it was tried."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.tried = anyio.Event()
+
+    async def try_writing(self) -> None:
+        try:
+            await super().try_writing()
+        finally:
+            self.tried.set()
+
+
+async def test_a_store_that_kept_nothing_is_tried_until_it_does_though_nobody_writes(
+    sqlite_url: str, outcomes: Outcomes
+) -> None:
+    store = TriedStore(f"{sqlite_url}?timeout=0.01")
+    await store.open()
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    writer = GroupWriter(store, retry_delays=(), trial_interval=0.01)
+    writer.put(write("t", 1), outcomes)
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.run)
+        with anyio.fail_after(5):
+            await store.tried.wait()
+            assert "locked" in str(writer.trouble)
+            other.execute("ROLLBACK")
+            while writer.trouble is not None:
+                await anyio.lowlevel.checkpoint()
+        writer.close()
+    [(_, error)] = outcomes.told
+    assert error is not None  # it was given up long before
+    assert other.execute("SELECT count(*) FROM claims").fetchone() == (0,)
+    other.close()
     await store.close()
 
 

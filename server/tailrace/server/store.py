@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
@@ -28,7 +29,7 @@ from tailrace.server.stores.records import (
     TaskWrite,
 )
 from tailrace.server.stores.retention import drop_expired
-from tailrace.server.stores.schema import events, messages, push_configs, send_keys, tasks
+from tailrace.server.stores.schema import claims, events, messages, push_configs, send_keys, tasks
 from tailrace.server.stores.sqlite import SqliteDatabase
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
@@ -94,6 +95,21 @@ class Store:
             StoreError: It does not.
         """
         await self._read(select(1))
+
+    async def try_writing(self) -> None:
+        """Write something, and take it back in the same transaction: nobody ever sees it.
+
+        Raises:
+            StoreError: The database keeps nothing that it is given now, or this server may not write.
+        """
+        trial = {"owner": "", "name": f"trial:{uuid4().hex}"}
+        this = (claims.c.owner == trial["owner"], claims.c.name == trial["name"])
+
+        def work(connection: Connection) -> None:
+            connection.execute(insert(claims).values(**trial, node=""))
+            connection.execute(delete(claims).where(*this))
+
+        await self._database.write(work)
 
     async def commit(self, writes: Sequence[TaskWrite]) -> None:
         """Keep a batch of writes in one transaction; when this returns they are durable.

@@ -27,6 +27,9 @@ class GroupWriter:
     Now and then it drops what the store keeps no longer, in small transactions between the others, with pauses: of
     the store's time they have a part that is bounded, however much there is to drop and to write.
 
+    A store that kept nothing the last time is tried again now and then, with something that is taken back at once: whoever
+    sends nothing to a server that is not ready is to find out all the same when it is.
+
     Args:
         store: Where to.
         max_waiting: Producers are held up (`room`) while more events than this wait to be written.
@@ -34,10 +37,11 @@ class GroupWriter:
             are given up and their owners told.
         drop_interval: Seconds between two looks for what is kept no longer.
         drop_pause: Seconds between two small transactions that drop some of it.
+        trial_interval: Seconds after which a store that kept nothing is tried again, when nothing else is to be written.
         observer: Told of transactions.
 
     Attributes:
-        trouble: Why the last transaction was not kept; None when it was.
+        trouble: Why the last transaction, or the last trial since, was not kept; None when it was.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class GroupWriter:
         retry_delays: Sequence[float] = (0.05, 0.25, 1.0),
         drop_interval: float = 60.0,
         drop_pause: float = 0.02,
+        trial_interval: float = 1.0,
         observer: Observer = NO_OBSERVER,
     ) -> None:
         self.trouble: StoreError | None = None
@@ -58,6 +63,7 @@ class GroupWriter:
         self._retry_delays = retry_delays
         self._drop_interval = drop_interval
         self._drop_pause = drop_pause
+        self._trial_interval = trial_interval
         self._drop_due = False
         self._drop_more = False
         self._dropped = anyio.Event()
@@ -122,12 +128,33 @@ class GroupWriter:
                 elif self._closing:
                     break
                 elif not self._drop_due:
-                    self._more = anyio.Event()
-                    await self._more.wait()
+                    await self._wait_for_more()
                 if self._drop_due:
                     await self._drop()
             group.cancel_scope.cancel()
         self._closed, self._closing = True, False
+
+    async def _wait_for_more(self) -> None:
+        self._more = anyio.Event()
+        if self.trouble is None:
+            await self._more.wait()
+            return
+        with anyio.move_on_after(self._trial_interval):
+            await self._more.wait()
+            return
+        await self._try()
+
+    async def _try(self) -> None:
+        """Find out whether the store, which kept nothing the last time, does so again."""
+        try:
+            await self._store.try_writing()
+        except StoreError as error:
+            self.trouble = error
+        except Exception:  # it is no reason to write no more
+            logger.exception("the store cannot be tried")
+        else:
+            logger.info("the store keeps what it is given again")
+            self.trouble = None
 
     async def _call_for_drops(self) -> None:
         """Say when it is time to drop something; `run` does it, as it alone writes."""

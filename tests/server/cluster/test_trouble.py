@@ -1,12 +1,15 @@
 """Trouble between nodes and their broker, and between nodes and their database: nothing is lost, nothing is told twice."""
 
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from support.nodes import Nodes
 from support.postgres import PostgresServer
+from support.proxy import CuttingProxy
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.engine import ClusterEngine
 from tailrace.server.engine import Engine
@@ -80,6 +83,11 @@ async def read_on_both(
         group.start_soon(follow, 0, first)
         group.start_soon(follow, 1, second)
     return seen
+
+
+def through(proxy: CuttingProxy, store: str) -> str:
+    """The address of a store behind a proxy."""
+    return store.replace(urlsplit(store).netloc, f"postgres@{urlsplit(proxy.url).netloc}")
 
 
 def check(seen: list[list[Event]]) -> None:
@@ -160,3 +168,20 @@ async def test_a_node_that_cannot_reach_its_database_stops_in_time(
         assert [event.number for event in events] == list(range(1, len(events) + 1))
         assert await read(second, started.task_id) == events
         assert "store" in (await first.health()).problems
+
+
+async def test_a_node_that_was_cut_off_is_ready_again_though_nobody_asks_it_for_anything(
+    nodes: Nodes,
+) -> None:
+    nodes.ttl = 1.0
+    async with CuttingProxy(nodes.store) as proxy, nodes.node(count).running() as other:
+        async with nodes.node(count, store=through(proxy, nodes.store)).running() as node:
+            started = await start(node)
+            proxy.refuse()
+            # The other one has the task then, and this one nothing more to write.
+            assert (await read(other, started.task_id))[-1].state is TaskState.FAILED
+            assert "store" in (await node.health()).problems
+            proxy.heal()
+            with anyio.fail_after(10):
+                while not (await node.health()).ready:
+                    await anyio.lowlevel.checkpoint()
