@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +53,21 @@ class Stopped:
         return Stopped, ()
 
 
+class Interrupted:
+    """As `answer`; each process hears Ctrl-C while it still reads what it is to do."""
+
+    def __reduce__(self) -> tuple[Callable[[], Work], tuple[()]]:
+        return interrupt, ()
+
+    def __call__(self, listener: socket.socket) -> None:
+        answer(listener)
+
+
+def interrupt() -> Work:
+    signal.raise_signal(signal.SIGINT)
+    return answer
+
+
 if __name__ == "__main__":
     opened = socket.create_server(("127.0.0.1", 0))
     print(opened.getsockname()[1], flush=True)
@@ -59,5 +75,6 @@ if __name__ == "__main__":
         "answer": answer,
         "refuse-once": partial(refuse_once, sys.argv[-1]),
         "stopped": Stopped(),
+        "interrupted": Interrupted(),
     }
     run_workers(hows[sys.argv[1]], opened, 2)

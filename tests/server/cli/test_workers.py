@@ -33,11 +33,11 @@ class Connection:
         self._both = both
         self.process = psutil.Process(int(both.readline()))
 
-    def tell(self, order: str) -> None:
-        """Have it do something; afterwards it has."""
+    def tell(self, order: str) -> str:
+        """Have it do something; afterwards it has. Gives what it says then, nothing where it has ended."""
         self._both.write(f"{order}\n")
         self._both.flush()
-        self._both.readline()
+        return self._both.readline()
 
 
 class Program:
@@ -131,6 +131,23 @@ def test_one_that_cannot_start_ends_all_with_its_words_and_its_status(tmp_path: 
 def test_a_program_that_is_told_to_stop_while_it_starts_stops() -> None:
     with running("stopped") as program:
         assert program.ended() == (0, "")
+
+
+def test_ctrl_c_at_a_terminal_which_all_hear_is_left_to_the_first() -> None:
+    with running("answer") as program:
+        with program.connected() as one, program.connected() as other:
+            for each in (one, other):
+                each.process.send_signal(signal.SIGINT)
+                assert each.tell("go on") == "done\n"
+            program.process.send_signal(signal.SIGINT)
+            assert program.ended() == (0, "")
+
+
+def test_a_process_that_hears_ctrl_c_while_it_starts_leaves_it_to_the_first_to_say_what_it_means() -> None:
+    with running("interrupted") as program:
+        with program.connected(), program.connected():
+            program.process.terminate()
+            assert program.ended() == (0, "")
 
 
 def test_a_second_signal_ends_those_that_do_not_listen_to_the_first() -> None:

@@ -2,6 +2,9 @@
 
 The address is listened on before they start, and they take connections from it in turns. One that ends by itself is
 started again; one that cannot start ends them all, as it would by itself.
+
+A terminal sends Ctrl-C to all of them. They never hear of it: it is the first that tells them to end, once and in good
+order, whatever they are at; a second signal would end them at once.
 """
 
 import logging
@@ -12,7 +15,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
@@ -65,7 +70,8 @@ class _Workers:
         if self._stopping:
             return
         process = self._context.Process(target=_run, args=(self._work, self._listener))
-        process.start()
+        with _interrupts_held():
+            process.start()
         self._running[process.sentinel] = process
         if self._stopping:  # by a signal that came before it was among those that are passed it on
             process.terminate()
@@ -101,6 +107,17 @@ class _Workers:
         for process in list(self._running.values()):
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, number)
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Have Ctrl-C wait while the block runs, and for good in the processes that are started in it."""
+    resource_tracker.ensure_running()  # would let it through after it has started a process of its own
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run(work: Work, listener: socket.socket) -> None:
