@@ -29,7 +29,7 @@ from support.serving import serving
 from support.upstream import Received, ScriptedUpstream
 from tailrace.server import Settings
 from tailrace.server.card import build_card
-from tailrace.server.cli import create_cli
+from tailrace.server.cli.commands import create_cli
 from tailrace.streaming import EXTENSION_URI
 from tailrace.streaming.a2a import AgentExtension, Message, StreamResponse
 from tailrace.wrappers import SSEDecoder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.server.cli import create_cli
+from tailrace.server.cli.commands import create_cli
 from tailrace.server.limits import LimitError
 from tailrace.server.observability.faults import CALLER, SERVER
 from tailrace.streaming.a2a import A2AError

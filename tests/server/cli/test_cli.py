@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from typer.testing import CliRunner
 
-from tailrace.server.cli import create_cli
+from tailrace.server.cli.commands import create_cli
 
 
 def test_it_says_its_version():

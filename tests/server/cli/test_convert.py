@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tailrace.server.cli import create_cli
+from tailrace.server.cli.commands import create_cli
 from tailrace.streaming.a2a.models import StreamResponse, Task
 from tailrace.wrappers import TailraceError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tailrace.server.cli import create_cli
+from tailrace.server.cli.commands import create_cli
 from tailrace.server.cli.demo import HOST, PORT
 from tailrace.wrappers import ConfigurationError, StoreError
 

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from tailrace.server.cli import create_cli
+from tailrace.server.cli.commands import create_cli
 from tailrace.wrappers.providers import providers
 
 

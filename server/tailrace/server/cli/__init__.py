@@ -1,69 +1,45 @@
 """The command line: ``tailrace serve``, ``convert``, ``ask``, ``demo``, ``doctor`` and ``providers``.
 
-What goes wrong is said in one line on stderr. Exit status 2: the input or the settings cannot be used.
+What goes wrong is said in one line on stderr. Exit status 2: the input or the settings cannot be used; 130: interrupted
+before there was a result.
 """
 
+import os
+import signal
 import sys
-from collections.abc import Iterable
-from importlib import import_module
-from importlib.metadata import version
-from typing import Annotated
 
-import typer
-
-from tailrace.wrappers import TailraceError
-
-_COMMANDS = {
-    "demo": "demo",
-    "serve": "serve",
-    "convert": "convert",
-    "ask": "ask",
-    "doctor": "doctor",
-    "providers": "list_providers",
-}
-"""Each is a module here; the function in it that does it."""
-
-
-def create_cli(names: Iterable[str] = tuple(_COMMANDS), *, completion: bool = True) -> typer.Typer:
-    """The command line with these commands; only their modules are imported: a server needs nothing that draws.
-
-    Args:
-        names: Of the commands.
-        completion: Take the options that install the shell's completion, too.
-    """
-    app = typer.Typer(
-        name="tailrace",
-        help="The stream of any LLM API in, an A2A agent out.",
-        no_args_is_help=True,
-        add_completion=completion,
-        pretty_exceptions_enable=False,
-    )
-    app.callback()(_tailrace)  # so that a command is named even where there is only one
-    for name in names:
-        app.command(name)(getattr(import_module(f"{__name__}.{name}"), _COMMANDS[name]))
-    return app
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C ended, as shells have it."""
 
 
 def main() -> None:
-    """Run the command line; the entry point of the ``tailrace`` program."""
-    named = [name for name in sys.argv[1:2] if name in _COMMANDS]
+    """Run the command line; the entry point of the ``tailrace`` program.
+
+    To import what a command needs takes a second or more, in which Ctrl-C must do what it does later. So nothing is
+    imported before it is seen to.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    catches = before is signal.default_int_handler  # a shell has jobs in the background ignore it
+    if catches:
+        signal.signal(signal.SIGINT, _leave)
+    from tailrace.server.cli.commands import COMMANDS, create_cli
+    from tailrace.wrappers.errors import TailraceError
+
+    named = [name for name in sys.argv[1:2] if name in COMMANDS]
+    run = create_cli(named or COMMANDS, completion=not named)
     try:
-        create_cli(named or _COMMANDS, completion=not named)()
+        signal.signal(signal.SIGINT, before)
+        run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except TailraceError as error:
         print(f"tailrace: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
+    finally:
+        if catches:
+            signal.signal(signal.SIGINT, _leave)  # the interpreter has things to end, too
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
-        print(f"tailrace {version('tailrace')}")  # noqa: T201
-        raise typer.Exit
-
-
-def _tailrace(
-    _version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_tell_version, help="Say the version."),
-    ] = False,
-) -> None:
-    pass
+def _leave(_signal: int, _frame: object) -> None:
+    """End at once: there is nothing to undo, and modules that are being imported take exceptions for their own."""
+    os._exit(INTERRUPTED)

@@ -12,6 +12,7 @@ import anyio
 import typer
 from rich.console import Console
 
+from tailrace.server.cli import INTERRUPTED
 from tailrace.server.cli.screen import MarkdownScreen, Screen
 from tailrace.server.cli.transcript import (
     Item,
@@ -27,7 +28,7 @@ from tailrace.streaming.a2a.models import Message, Role
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError
 
-COMPLETED, NOT_COMPLETED, WAITS, INTERRUPTED = 0, 1, 3, 130
+COMPLETED, NOT_COMPLETED, WAITS = 0, 1, 3
 _CANCEL_SECONDS = 2.0
 
 

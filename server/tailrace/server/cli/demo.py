@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tailrace.server.app import create_app
+from tailrace.server.cli import INTERRUPTED
 from tailrace.server.cli.demo_view import DemoView
 from tailrace.server.cli.serve import read_settings
 from tailrace.server.cli.transcript import Transcript
@@ -34,7 +35,6 @@ from tailrace.wrappers import ConfigurationError, UpstreamError
 
 HOST = "127.0.0.1"
 PORT = 8000
-INTERRUPTED = 130
 
 
 def demo(

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.server.app import create_app
+from tailrace.server.cli import INTERRUPTED
 from tailrace.server.cli.workers import run_workers
 from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings
@@ -187,7 +188,7 @@ def read_settings(**given: Any) -> Settings:
 
 
 def run_app(app: Any, settings: Settings, listener: socket.socket | None = None) -> None:
-    """Serve an application until SIGINT or SIGTERM; both end it in good order, with exit status 0.
+    """Serve an application until SIGINT or SIGTERM; both end the process in good order, with exit status 0.
 
     Nothing more is accepted then, tasks have ``settings.shutdown_grace`` to come to their end, and everything is
     written. A second signal ends the process at once, as a crash would: what was shown is kept all the same.
@@ -200,8 +201,6 @@ def run_app(app: Any, settings: Settings, listener: socket.socket | None = None)
     Raises:
         TailraceError: What the application needs (its store, the servers of its tools) cannot be used.
     """
-    # uvicorn repeats the signal once it has shut down: by then there is nothing left to end but the process.
-    signal.signal(signal.SIGTERM, _exit)
     start = _Start(app)
     config = uvicorn.Config(
         start,
@@ -215,13 +214,24 @@ def run_app(app: Any, settings: Settings, listener: socket.socket | None = None)
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + STOP_TIMEOUT,
     )
     server = _Server(config)
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        # uvicorn listens while it serves. It repeats the signal once it has shut down: by then there is nothing left to
+        # end but the process. Before that nothing is open yet.
+        if server.should_exit:
+            sys.exit(0)
+        os._exit(INTERRUPTED if number == signal.SIGINT else 0)
+
+    before = {number: signal.signal(number, end) for number in SIGNALS}
     try:
-        with suppress(KeyboardInterrupt):  # uvicorn repeats that signal too
-            server.run(None if listener is None else [listener])
+        server.run(None if listener is None else [listener])
     except SystemExit:
         if start.failure is not None:
             raise start.failure from None
         raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if not server.started:
         sys.exit(STARTUP_FAILURE)
 
@@ -325,7 +335,3 @@ class _Server(uvicorn.Server):
             if ticks > 10 * CLOSE_TIMEOUT:
                 transport.abort()
         return await super().on_tick(counter)
-
-
-def _exit(_signal: int, _frame: object) -> None:
-    sys.exit(0)

@@ -1,0 +1,25 @@
+"""The names that ``tailrace.server`` gives, which are imported when they are first used."""
+
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+
+import tailrace.server as package
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    values = {name: getattr(package, name) for name in package.__all__}
+    union = values.pop("Item")
+    assert get_args(union)  # has no name
+    assert {value.__name__ for value in values.values()} == set(values)
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="has no attribute 'create'"):
+        getattr(package, "create")  # noqa: B009
+
+
+def test_the_package_alone_brings_nothing_in() -> None:
+    code = "import sys; before = {*sys.modules}; import tailrace.server.cli; print(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"typing", "typer", "fastapi", "pydantic"} & {*done.stdout.split()}
