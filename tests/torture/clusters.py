@@ -132,7 +132,22 @@ class Cluster:
             async with anyio.create_task_group() as group:
                 for index in range(count):
                     group.start_soon(self.start, index)
-            yield
+            try:
+                yield
+            finally:
+                await self._stop_all()
+
+    async def _stop_all(self) -> None:
+        """End all nodes in good order, in which they write to the store: through the proxies, which are in this loop."""
+        processes = [node.process for node in self._nodes if node is not None]
+        for process in processes:
+            process.terminate()
+
+        async def are_over() -> bool:
+            return all(process.poll() is not None for process in processes)
+
+        with anyio.CancelScope(shield=True):
+            await until(are_over, 15)
 
 
 @asynccontextmanager
