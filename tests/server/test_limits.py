@@ -4,6 +4,8 @@ import base64
 import gc
 import io
 import json
+import socket
+import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -15,6 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 from a2a.types import a2a_pb2_grpc
+from anyio.abc import SocketAttribute
 from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -482,6 +485,25 @@ async def test_a_stream_that_nobody_reads_or_that_does_not_begin_holds_no_place(
         async for _ in stream.batches():
             assert limits.streams.used == 1
         assert limits.streams.used == 0
+
+
+async def test_clients_that_leave_as_soon_as_they_have_asked_hold_no_place() -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message("hold")}
+    async with agent(max_streams=3) as (rpc, scripted):
+        host, _, port = rpc.url.removeprefix("http://").partition(":")
+        head = "POST / HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\nx-api-key: "
+        data = json.dumps(body).encode()
+        asked = f"{head}{BOB['X-API-Key']}\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+        for number in range(30):
+            stream = await anyio.connect_tcp(host, int(port))
+            await stream.send(asked)
+            if number % 3:  # once its answer has begun, or before
+                await stream.receive()
+            linger = struct.pack("ii", 1, 0)  # a reset: nothing more is sent, and nothing taken
+            stream.extra(SocketAttribute.raw_socket).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            await stream.aclose()
+            await accepted(rpc, BOB)
+        assert len(scripted.turns) > 30
 
 
 # --- the provider's gate, at work -------------------------------------------------------------------------------
