@@ -14,7 +14,17 @@ def list_providers() -> None:
     A model is named PROVIDER:MODEL, by a provider's name or one of its aliases.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("provider", "aliases", "format", "tool arguments", "reasoning", "sends", "streams", "key"):
+    for title in (
+        "provider",
+        "aliases",
+        "format",
+        "tool arguments",
+        "reasoning",
+        "sends",
+        "streams",
+        "key",
+        "address",
+    ):
         table.add_column(title, overflow="fold")
     for provider in providers():
         wire = provider.wire_format
@@ -27,6 +37,7 @@ def list_providers() -> None:
             ", ".join(("text", "tools", *wire.sends)),
             ", ".join(("text", "tools", *wire.streams)),
             _key(provider),
+            _address(provider),
         )
     # A pipe has no width: rows are then written whole, one a line.
     console = Console()
@@ -42,3 +53,11 @@ def _key(provider: Provider) -> str:
     return " or ".join(provider.key_variables) or (
         "AWS credentials" if provider.format == "bedrock" else "none"
     )
+
+
+def _address(provider: Provider) -> str:
+    variable = provider.base_url_variable
+    if variable and os.environ.get(variable):
+        return f"{variable} (set)"  # and not shown: some hold a password
+    usual = provider.base_url or ("" if provider.base_url_suffix else "its own")
+    return " or ".join(filter(None, (usual, variable)))
