@@ -9,6 +9,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from tailrace.server.cli.completion import complete_provider
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03, write_part
@@ -56,7 +57,8 @@ def convert(
     provider: Annotated[
         str | None,
         typer.Option(
-            help="Whose format the stream has (see `tailrace providers`); told from its bytes if not given."
+            help="Whose format the stream has (see `tailrace providers`); told from its bytes if not given.",
+            autocompletion=complete_provider,
         ),
     ] = None,
     to: Annotated[

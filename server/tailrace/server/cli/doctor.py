@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tailrace.server.app import create_model
+from tailrace.server.cli.completion import complete_model
 from tailrace.server.cli.serve import is_open_to_others, read_settings
 from tailrace.server.cli.transcript import for_terminal
 from tailrace.server.client import AgentClient
@@ -74,7 +75,9 @@ class Finding:
 
 
 def doctor(
-    model: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_MODEL]")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="As for serve. [TAILRACE_MODEL]", autocompletion=complete_model)
+    ] = None,
     agent: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_AGENT]")] = None,
     base_url: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_BASE_URL]")] = None,
     host: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_HOST]")] = None,

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.server.app import create_app
 from tailrace.server.cli import INTERRUPTED
+from tailrace.server.cli.completion import complete_model
 from tailrace.server.cli.workers import run_workers
 from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings
@@ -42,7 +43,11 @@ STOP_TIMEOUT = 8
 
 def serve(
     model: Annotated[
-        str | None, typer.Option(help="PROVIDER:MODEL, for example openai:gpt-5-mini. [TAILRACE_MODEL]")
+        str | None,
+        typer.Option(
+            help="PROVIDER:MODEL, for example openai:gpt-5-mini. [TAILRACE_MODEL]",
+            autocompletion=complete_model,
+        ),
     ] = None,
     agent: Annotated[
         str | None,
