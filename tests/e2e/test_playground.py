@@ -481,6 +481,60 @@ async def test_the_address_says_which_conversation_is_shown(page: "Page", agent:
     await until_state(page, "completed")
 
 
+async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
+    page: "Page", agent: Agent
+) -> None:
+    conversations = page.get_by_role("navigation", name="Conversations")
+
+    async def until_said(*prompts: str) -> None:
+        """Until a conversation is shown, by what the user said in it."""
+        with anyio.fail_after(30):
+            while await page.locator("article .said p").all_inner_texts() != list(prompts):
+                await page.evaluate("new Promise(requestAnimationFrame)")
+
+    new = page.get_by_role("button", name="New conversation")
+    began = await page.evaluate("history.length")
+    await say(page, "hello")
+    await until_state(page, "completed")
+    assert await page.evaluate("history.length") == began  # a conversation that gets its name is the same one
+    first = page.url
+    await new.click()
+    pause = agent.model.pause()
+    await say(page, pause.prompt)
+    await until_text(page, lambda text: "one" in text)
+    second = page.url
+    await new.click()
+    await new.click()  # leads nowhere else
+    await conversations.get_by_role("button", name="hello", exact=True).click()
+    await until_said("hello")
+
+    await page.go_back()
+    await page.locator(".welcome").wait_for()
+    assert not page.url.partition("#")[2]
+    await page.go_back()
+    await until_said(pause.prompt)
+    assert page.url == second
+    current = conversations.locator("[aria-current=true]")
+    assert await current.all_inner_texts() == [pause.prompt]
+    pause.go_on.set()
+    await until_state(page, "completed")  # what is at work there is followed
+    await page.go_back()
+    await until_said("hello")
+    assert page.url == first
+
+    await page.go_forward()
+    await until_said(pause.prompt)
+    assert page.url == second
+    await say(page, "hello")  # what is said is of the conversation that is shown
+    await until_state(page, "completed")
+    assert len(await tasks_in(agent, page)) == 2
+    await page.go_forward()
+    await page.locator(".welcome").wait_for()
+    await page.go_forward()
+    await until_said("hello")
+    assert page.url == first
+
+
 async def test_what_a_request_asks_for_goes_with_it(page: "Page", agent: Agent) -> None:
     await page.get_by_role("button", name="Inspector").click()
     facts = page.get_by_label("Asked for with each request, as JSON")

@@ -810,11 +810,11 @@ class TailraceChat extends HTMLElement {
 		this.nav.replaceChildren(button("main", "New conversation", () => this.open("")), el("ul", {}, ...items));
 	}
 
-	/** The conversation is this one from now on; it may have got its name only now. */
-	enter(contextId) {
+	/** The conversation is this one from now on; `named`: the one before has got its name only now, and is no place to go back to. */
+	enter(contextId, named = this.contextId === undefined) {
 		this.contextId = contextId;
-		if (this.fills) history.replaceState(null, "", `#${encodeURIComponent(contextId)}`);
-		else this.store("context", contextId, "sessionStorage");
+		if (this.fills && this.addressed !== contextId) history[named ? "replaceState" : "pushState"](null, "", `#${encodeURIComponent(contextId)}`);
+		if (!this.fills) this.store("context", contextId, "sessionStorage");
 		this.drawContexts();
 	}
 
@@ -1122,7 +1122,7 @@ class TailraceChat extends HTMLElement {
 
 	/** A task of ours has its name. */
 	begun({ id, contextId, node }) {
-		if (this.contextId !== contextId) this.enter(contextId);
+		if (this.contextId !== contextId) this.enter(contextId, true);
 		const known = this.contexts.find((each) => each.id === contextId);
 		const title = known?.title ?? (node.querySelector(".said p")?.textContent.slice(0, 60) || "Files");
 		this.keep([{ id: contextId, title }, ...this.contexts.filter((each) => each.id !== contextId)]);
