@@ -1,4 +1,6 @@
-"""The pages of ``examples/browser`` in a real browser, from the server that `npm start` runs, before the one agent."""
+"""A real browser before a real server: the pages of ``examples/browser``, from the server that `npm start` runs, and what a
+page can do with nothing but the browser's own ``fetch`` and ``EventSource``.
+"""
 
 import json
 import re
@@ -13,12 +15,18 @@ import anyio
 import pytest
 import pytest_asyncio
 from anyio.streams.text import TextReceiveStream
+from fastapi import FastAPI, Response
 
 from e2e.browser import browsing, note_faults
-from e2e.clients.agent import ANSWER, PIECES, REASONING, Agent
+from e2e.clients.agent import ANSWER, FIRST_HALF, PIECES, REASONING, Agent, ScriptedModel
+from e2e.clients.heard import Heard, read_event, state_of, text_heard
 from e2e.ui_streams.node import NODE
 from support.holding import in_own_task
+from support.processes import served
+from support.proxy import CuttingProxy
 from support.rpc import Rpc, text_of
+from support.serving import serving
+from support.upstream import ScriptedUpstream
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
@@ -194,3 +202,99 @@ async def test_deep_chat_shows_what_failed(browser: "Browser", agent: Agent, pag
     async with opened(browser, f"{pages}/deep_chat.html?agent={agent.url}", words) as page:
         await say_by_deep_chat(page, "fail")
         await until_text(page.locator(".error-message-text"), words)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def empty_page() -> AsyncGenerator[str]:
+    """A page of another origin than the agents'."""
+    site = FastAPI()
+
+    @site.get("/")
+    async def page() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response("<!doctype html><title>Mine</title>", media_type="text/html")
+
+    @site.get("/favicon.ico")
+    async def no_icon() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response(status_code=204)
+
+    async with in_own_task(serving(site)) as url:
+        yield url
+
+
+# What a page does that has nothing but its browser.
+BEGIN = """async ([agent, text]) => {
+    const message = { messageId: crypto.randomUUID(), role: "ROLE_USER", parts: [{ text }] };
+    const headers = { "Content-Type": "application/json", "A2A-Version": "1.0" };
+    const body = JSON.stringify({ message, configuration: { returnImmediately: true } });
+    const response = await fetch(`${agent}/message:send`, { method: "POST", headers, body });
+    const { task } = await response.json();
+    Object.assign(window, { heard: [], opened: 0 });
+    const source = new EventSource(`${agent}/tasks/${task.id}:subscribe?A2A-Version=1.0&after=0`);
+    source.onopen = () => (window.opened += 1);
+    source.onmessage = ({ data, lastEventId }) => heard.push([Number(lastEventId), JSON.parse(data)]);
+    window.ended = new Promise((resolve) => source.addEventListener("end", () => resolve(source.close())));
+    return task.id;
+}"""
+
+
+async def heard_by(page: "Page", until: int | None = None) -> list[Heard]:
+    """What its EventSource has heard, in order and without a gap: as many events, or all of them."""
+    if until is None:
+        await page.evaluate("ended")
+    else:
+        with anyio.fail_after(30):
+            while await page.evaluate("heard.length") < until:
+                await page.evaluate("new Promise(requestAnimationFrame)")
+    events = await page.evaluate("heard")
+    assert [number for number, _ in events] == list(range(1, len(events) + 1))
+    return [read_event(event) for _, event in events]
+
+
+async def test_a_browsers_own_event_source_goes_on_where_its_connection_was_cut(
+    browser: "Browser", agent: Agent, empty_page: str
+) -> None:
+    words = [f"w{number} " for number in range(300)]
+    pause = agent.model.pause(words, 1)
+    broken = "Failed to load resource: net::ERR_INCOMPLETE_CHUNKED_ENCODING"
+    async with (
+        CuttingProxy(agent.url) as proxy,
+        opened(browser, empty_page, broken, broken) as page,
+    ):
+        task_id = await page.evaluate(BEGIN, [proxy.url, pause.prompt])
+        await heard_by(page, 3)  # the task, working, and the first word
+        proxy.cut_after(20_000, 20_000)
+        pause.go_on.set()
+        events = await heard_by(page)
+        assert await page.evaluate("opened") == 3
+    assert text_heard(events) == "".join(words)
+    assert len(events) == len(words) + 4  # the last chunk, and completed
+    async with Rpc(agent.url) as rpc:
+        assert text_of(await rpc.result("GetTask", {"id": task_id})) == "".join(words)
+
+
+async def test_a_browsers_own_event_source_goes_on_after_a_crash_of_the_server(
+    browser: "Browser", empty_page: str, tmp_path: Path
+) -> None:
+    model = ScriptedModel()
+    pause = model.pause()
+    async with ScriptedUpstream(model.answer) as upstream:
+        options = ["--model", "openai:scripted", "--base-url", upstream.base_url]
+        options += ["--store", f"sqlite:///{tmp_path / 'tasks.db'}"]
+        environment = {"TAILRACE_COALESCE": "none", "TAILRACE_ALLOWED_ORIGINS": "*"}
+        with served(tmp_path / "first.log", *options, **environment) as first:
+            await first.ready()
+            async with CuttingProxy(first.url) as proxy, await browser.new_context() as context:
+                page = await context.new_page()  # its console tells of the crash
+                await page.goto(empty_page)
+                task_id = await page.evaluate(BEGIN, [proxy.url, pause.prompt])
+                shown = await heard_by(page, 2 + 4)  # the task, working, and the first half
+                assert text_heard(shown) == FIRST_HALF
+                first.kill()
+                with served(tmp_path / "second.log", *options, **environment) as second:
+                    await second.ready()
+                    proxy.turn_to(second.url)
+                    events = await heard_by(page)
+                    async with Rpc(second.url) as rpc:
+                        task = await rpc.result("GetTask", {"id": task_id})
+    assert text_heard(events) == text_of(task) == FIRST_HALF
+    assert state_of(events[-1].fields) == state_of(task) == "failed"
