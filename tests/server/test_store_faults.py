@@ -379,6 +379,23 @@ async def test_a_database_that_cannot_be_reached_is_named(
     assert "secret" not in str(caught.value)
 
 
+async def test_a_connection_that_broke_is_not_taken_for_a_database_that_is_not_there(
+    postgres: PostgresServer, postgresql_url: str
+) -> None:
+    async with CuttingProxy(f"http://127.0.0.1:{postgres.port}") as proxy:
+        port = proxy.url.rpartition(":")[2]
+        async with opened(postgresql_url.replace(str(postgres.port), port)) as store:
+            await store.commit([write("t", 1)])
+            proxy.refuse()
+            for _ in range(2):  # the one that was open, and the next, which is reset at once
+                with pytest.raises(StoreError, match="the connection to the database was lost") as caught:
+                    await store.commit([write("t", 2)])
+                assert caught.value.temporary
+            proxy.heal()
+            await store.commit([write("t", 2)])
+            assert await numbers_of(store, "t") == [1, 2]
+
+
 async def test_an_option_of_the_address_that_is_not_known_is_an_error_of_the_setting(
     postgresql_url: str,
 ) -> None:

@@ -38,8 +38,11 @@ TAKE_LOCK = text("SELECT pg_try_advisory_lock(hashtextextended('tailrace:' || cu
 
 T = TypeVar("T")
 
+_LOST = "the connection to the database was lost"
 # By the beginning of the SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _WORDS = {
+    "08003": _LOST,
+    "08006": _LOST,
     "28": "the database does not let this user in; see the user and password in TAILRACE_STORE",
     "3D": "there is no such database; make it with CREATE DATABASE",
     "42501": "the database user may not do this; it needs to own the tables",
@@ -187,6 +190,8 @@ class PostgresqlDatabase(Database):
 
     def explain(self, cause: BaseException) -> str:
         """As `Database.explain`."""
+        if isinstance(cause, BrokenPipeError | ConnectionAbortedError | ConnectionResetError):
+            return _LOST
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
             return f"there is no database at {self._url.render_as_string(hide_password=True)}"
         if isinstance(cause, TimeoutError):
