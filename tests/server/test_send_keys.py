@@ -13,7 +13,7 @@ from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.engine import Engine
 from tailrace.server.handlers import FunctionHandler
-from tailrace.server.live import Subscription
+from tailrace.server.live import CallContext, Subscription
 from tailrace.server.store import Retention, Store
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.errors import InvalidParamsError
@@ -43,7 +43,7 @@ def request(text: str = "hello", task_id: str = "") -> SendMessageRequest:
 
 
 async def send(engine: Engine, asked: SendMessageRequest, key: str, owner: str = "") -> Subscription:
-    started = await engine.start(asked, owner, send_key=key)
+    started = await engine.start(asked, owner, CallContext(send_key=key))
     assert isinstance(started, Subscription)
     async for _ in started.batches(until_interrupted=True):
         pass
@@ -71,7 +71,7 @@ async def test_a_message_of_one_name_is_taken_once() -> None:
         assert task.status.state is TaskState.COMPLETED
         for other in (request("something else"), request("more", task_id)):
             with pytest.raises(InvalidParamsError, match="idempotency key was used for another message"):
-                await engine.start(other, send_key="k")
+                await engine.start(other, call=CallContext(send_key="k"))
         # A name is its owner's alone; and a message without one is a new one each time.
         assert (await send(engine, request(), "k", owner="else")).task_id != task_id
         assert len({(await send(engine, request(), "")).task_id for _ in range(2)} | ids) == 3

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from tailrace.server.app import create_app, create_model, create_router
     from tailrace.server.engine import Engine
     from tailrace.server.handlers import DirectHandler, FunctionHandler, Handler, Item, Turn
+    from tailrace.server.live import CallContext
     from tailrace.server.settings import Settings
     from tailrace.server.store import Store
 
 __all__ = (
     "AgentHandler",
+    "CallContext",
     "DirectHandler",
     "Engine",
     "FunctionHandler",
@@ -41,6 +43,7 @@ _MODULES = {
     "Handler": "handlers",
     "Item": "handlers",
     "Turn": "handlers",
+    "CallContext": "live",
     "Settings": "settings",
     "Store": "store",
 }

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 from tailrace.server.handlers import Handler
 from tailrace.server.interrupted import InterruptedTasks
 from tailrace.server.limits import OverloadedError, Place, Quota, RateLimitError, UpstreamGate
-from tailrace.server.live import LiveTask, Reply, Subscription, Waiting
+from tailrace.server.live import PLAIN_CALL, CallContext, LiveTask, Reply, Subscription, Waiting
 from tailrace.server.messages import (
     check_message,
     check_request,
@@ -179,12 +179,8 @@ class Engine:
         self,
         request: SendMessageRequest,
         owner: str = "",
+        call: CallContext = PLAIN_CALL,
         *,
-        named_in: str = "",
-        spoken: str = "1.0",
-        extensions: tuple[str, ...] = (),
-        send_key: str = "",
-        fingerprint: str = "",
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
         """Take a caller's message: begin a task, go on with one, or answer directly.
@@ -195,14 +191,7 @@ class Engine:
         Args:
             request: The message, and how it is to be answered.
             owner: The caller.
-            named_in: The version of the protocol in which the caller names its tasks: an id that is not known
-                begins a task of that id. Empty where the server names them.
-            spoken: The version of the protocol that a webhook of the request is to be told in.
-            extensions: The extensions that the request uses.
-            send_key: What the caller names the message by. One that was taken under the same name is not taken
-                again: the task that it made is followed, as it stands by now. The name is kept as long as the
-                task.
-            fingerprint: Tells the request that was named so from others, where the message does not; see `sent_as`.
+            call: How the message came.
             preceding: What was said before, by either side, where the conversation is a new one whose beginning the
                 caller knows; counts for a new task alone.
 
@@ -215,23 +204,22 @@ class Engine:
             UnsupportedOperationError: That task is over.
             PushNotificationNotSupportedError: The request brings a webhook, and nobody tells webhooks.
             InvalidParamsError: The message names a task and a conversation that it does not belong to, or the
-                request brings a webhook that cannot be called, or another message was named by ``send_key``.
+                request brings a webhook that cannot be called, or another message was named by ``call.send_key``.
             RateLimitError: The caller has all the tasks worked on that it may, or too many messages to this one wait.
             OverloadedError: There are too many of all callers, or the server is stopping or was not started.
             StoreError: Nothing can be kept at present.
         """
-        task_id = request.message.task_id if named_in else ""
-        if not send_key:
+        task_id = request.message.task_id if call.named_in else ""
+        if not call.send_key:
             async with self._naming_task(owner, task_id):
-                return await self._start(request, owner, named_in, spoken, extensions, preceding=preceding)
-        async with self._naming.setdefault(("key", owner, send_key), anyio.Lock()):
-            fingerprint = fingerprint or fingerprint_of(request)
-            known = await self.sent_as(send_key, fingerprint, owner)
+                return await self._start(request, owner, call, None, preceding)
+        async with self._naming.setdefault(("key", owner, call.send_key), anyio.Lock()):
+            fingerprint = call.fingerprint or fingerprint_of(request)
+            known = await self.sent_as(call.send_key, fingerprint, owner)
             if known is not None:
                 return known
             async with self._naming_task(owner, task_id):
-                named = (send_key, fingerprint)
-                started = await self._start(request, owner, named_in, spoken, extensions, named, preceding)
+                started = await self._start(request, owner, call, (call.send_key, fingerprint), preceding)
             if isinstance(started, Subscription):
                 await started.begun()
             return started
@@ -266,11 +254,9 @@ class Engine:
         self,
         request: SendMessageRequest,
         owner: str,
-        named_in: str,
-        spoken: str,
-        extensions: tuple[str, ...],
-        named: tuple[str, str] | None = None,
-        preceding: Sequence[Message] = (),
+        call: CallContext,
+        named: tuple[str, str] | None,
+        preceding: Sequence[Message],
     ) -> Subscription | Message:
         message = request.message
         if request.configuration.task_push_notification_config is not None and self._push is None:
@@ -279,16 +265,16 @@ class Engine:
         facts = check_request(request)
         self._handler.check(facts)
         message = keep_request_facts(message, facts)
-        if message.task_id and not (named_in and await self._tasks.is_free(message.task_id, owner)):
+        if message.task_id and not (call.named_in and await self._tasks.is_free(message.task_id, owner)):
             live = await self._tasks.find(message.task_id, owner)
-            webhooks = await self._webhooks(live, request, spoken)
-            return await self._follow_up(live, request, message, webhooks, extensions, named)
+            webhooks = await self._webhooks(live, request, call.spoken)
+            return await self._follow_up(live, request, message, webhooks, call.extensions, named)
         message = with_tools_named(message, None, preceding)
         context_id = message.context_id or str(uuid4())
         task_id = scoped_id(message.task_id, owner)
-        record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=named_in)
+        record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=call.named_in)
         live = LiveTask(record, owner, TaskLog())
-        live.webhooks = await self._webhooks(live, request, spoken)
+        live.webhooks = await self._webhooks(live, request, call.spoken)
         if message.context_id:
             await self._check_conversation(live)
         place = self._admit(live)
@@ -297,7 +283,7 @@ class Engine:
         live.said.extend(before)
         origin = self._observer.origin()
         live.waiting.append(
-            Waiting(record.history[0], request, extensions, number=1, preceding=before, origin=origin)
+            Waiting(record.history[0], request, call.extensions, number=1, preceding=before, origin=origin)
         )
         live.send_key = named and SendKey(*named, record.id)
         if not self._handler.replies_directly:
@@ -308,7 +294,7 @@ class Engine:
         self._run_soon(live, place, reply)
         await reply.ready.wait()
         if reply.message is not None:
-            ids = {"context_id": context_id, "task_id": record.id if named_in else ""}
+            ids = {"context_id": context_id, "task_id": record.id if call.named_in else ""}
             return reply.message.model_copy(update=ids)
         return self._reader(live, 0)
 

@@ -64,6 +64,32 @@ class LiveTask:
 
 
 @dataclass(frozen=True, slots=True)
+class CallContext:
+    """How a caller's message came: what counts beside the request itself, on whichever node it is taken.
+
+    Attributes:
+        named_in: The version of the protocol in which the caller names its tasks: an id that is not known begins a
+            task of that id. Empty where the server names them.
+        spoken: The version of the protocol that a webhook of the request is to be told in.
+        extensions: URIs of the extensions that the request uses.
+        send_key: What the caller names the message by. One that was taken under the same name is not taken again:
+            the task that it made is followed, as it stands by now. The name is kept as long as the task. Empty for none.
+        fingerprint: Tells the request that was named so from others, where the message does not; see
+            `Engine.sent_as`.
+    """
+
+    named_in: str = ""
+    spoken: str = "1.0"
+    extensions: tuple[str, ...] = ()
+    send_key: str = ""
+    fingerprint: str = ""
+
+
+PLAIN_CALL = CallContext()
+"""Of a message of which nothing is to be told."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """A message of the caller, until its turn comes.
 

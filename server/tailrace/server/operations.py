@@ -19,7 +19,7 @@ import anyio
 from tailrace.server.auth import AuthError
 from tailrace.server.engine import Engine
 from tailrace.server.limits import Limits, Place
-from tailrace.server.live import Subscription
+from tailrace.server.live import CallContext, Subscription
 from tailrace.server.observability import NO_OBSERVER, Observer
 from tailrace.server.offer import Offer
 from tailrace.server.open_streams import OpenStreams
@@ -344,16 +344,14 @@ class Operations:
     ) -> Subscription | Message:
         self.offer.check_message(send.message)
         key = _checked_key(caller.send_key or extension_facts(send.metadata).get("idempotencyKey", ""))
-        return await self._engine.start(
-            send,
-            caller.owner,
+        call = CallContext(
             named_in=caller.names_tasks_in,
             spoken=caller.speaks,
             extensions=caller.extensions,
             send_key=key,
             fingerprint=caller.fingerprint,
-            preceding=preceding,
         )
+        return await self._engine.start(send, caller.owner, call, preceding=preceding)
 
     async def _send(self, send: SendMessageRequest, caller: Caller) -> Task | Message:
         self._check_message(send)

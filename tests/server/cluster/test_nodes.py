@@ -14,7 +14,7 @@ from tailrace.server.cluster import following
 from tailrace.server.cluster.engine import ClusterEngine
 from tailrace.server.engine import Engine
 from tailrace.server.handlers import Turn
-from tailrace.server.live import Subscription
+from tailrace.server.live import CallContext, Subscription
 from tailrace.server.store import TaskFilter
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.errors import (
@@ -44,7 +44,7 @@ def begin(text: str = "") -> list[Update]:
 async def start(
     engine: Engine, text: str = "hello", task_id: str = "", context_id: str = "", send_key: str = ""
 ) -> Subscription:
-    started = await engine.start(request(text, task_id, context_id), send_key=send_key)
+    started = await engine.start(request(text, task_id, context_id), call=CallContext(send_key=send_key))
     assert isinstance(started, Subscription)
     await started.begun()
     return started

@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from tailrace.server.cluster.broker import PROBE_INTERVAL, Broker
 from tailrace.server.cluster.link import BrokerError, Script
 from tailrace.server.limits import LimitError, OverloadedError, RateLimitError
+from tailrace.server.live import CallContext
 from tailrace.streaming.a2a import errors
 from tailrace.streaming.a2a.errors import A2AError, FieldViolation, InternalError
 from tailrace.wrappers import StoreError, TailraceError
@@ -56,11 +57,7 @@ class Send(msgspec.Struct, tag=True, frozen=True):
     task_id: str
     owner: str
     request: bytes
-    named_in: str
-    spoken: str
-    extensions: tuple[str, ...]
-    send_key: str
-    fingerprint: str
+    call: CallContext
 
 
 class Sent(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ from tailrace.server.cluster.store import ClusterStore, Home, conversation_claim
 from tailrace.server.engine import HEALTH_TIMEOUT, Engine
 from tailrace.server.handlers import Handler
 from tailrace.server.limits import OverloadedError
-from tailrace.server.live import LiveTask, Subscription
+from tailrace.server.live import PLAIN_CALL, CallContext, LiveTask, Subscription
 from tailrace.server.observability.health import Health
 from tailrace.server.registry import Elsewhere
 from tailrace.server.store import EventsDropped, NotOurs, StoredTask
@@ -88,12 +88,8 @@ class ClusterEngine(Engine):
         self,
         request: SendMessageRequest,
         owner: str = "",
+        call: CallContext = PLAIN_CALL,
         *,
-        named_in: str = "",
-        spoken: str = "1.0",
-        extensions: tuple[str, ...] = (),
-        send_key: str = "",
-        fingerprint: str = "",
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
         """As `Engine.start`; a message to a task of another node is taken there.
@@ -106,11 +102,8 @@ class ClusterEngine(Engine):
             home = await self._home(task_id, owner) if task_id else None
             if home is None:
                 break
-            command = Send(
-                home.task_id, owner, request.to_json(), named_in, spoken, extensions, send_key, fingerprint
-            )
             try:
-                answer = await self._ask(home, command)
+                answer = await self._ask(home, Send(home.task_id, owner, request.to_json(), call))
             except NotHere:
                 continue
             sent = msgspec.msgpack.decode(answer, type=Sent)
@@ -119,22 +112,13 @@ class ClusterEngine(Engine):
             return self._reader(live, sent.after, first)
         else:
             raise _moving()
-        names = [f"key:{send_key}"] if send_key else []
-        if named_in and task_id:
+        names = [f"key:{call.send_key}"] if call.send_key else []
+        if call.named_in and task_id:
             names.append(f"task:{task_id}")
         async with AsyncExitStack() as claimed:
             for name in names:
                 await claimed.enter_async_context(self._claimed(owner, name))
-            started = await super().start(
-                request,
-                owner,
-                named_in=named_in,
-                spoken=spoken,
-                extensions=extensions,
-                send_key=send_key,
-                fingerprint=fingerprint,
-                preceding=preceding,
-            )
+            started = await super().start(request, owner, call, preceding=preceding)
             if names and isinstance(started, Subscription):
                 await started.begun()
             return started
@@ -257,15 +241,8 @@ class ClusterEngine(Engine):
                 await super().delete_webhook(command.task_id, command.config_id, command.owner)
                 return b""
             case Send():
-                started = await self.start(
-                    SendMessageRequest.model_validate_json(command.request),
-                    command.owner,
-                    named_in=command.named_in,
-                    spoken=command.spoken,
-                    extensions=command.extensions,
-                    send_key=command.send_key,
-                    fingerprint=command.fingerprint,
-                )
+                request = SendMessageRequest.model_validate_json(command.request)
+                started = await self.start(request, command.owner, command.call)
                 if isinstance(started, Message):  # a message to a task is none
                     raise NotHere
                 first = started.first.body if started.first is not None else None
