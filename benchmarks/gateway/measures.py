@@ -91,16 +91,18 @@ async def burst(order: Order) -> Figures:
 async def paced(order: Order) -> Figures:
     """Answers at the pace of a model: they begin one after the other, and once all run, a window is measured.
 
-    CPU time is of that window; added latency is of every piece sent in it; time to first text is of every answer.
+    Each begins at a moment of its own: were the beginnings a whole number of pieces apart, as they are without chance, all
+    answers would go in step, which those of a model do not. CPU time is of that window; added latency is of every piece sent in it; time to first text is of every answer.
     """
     ramp = order.streams / order.starts
     plan = Plan(math.ceil(order.rate * (ramp + order.seconds)) + order.rate // 2, rate=order.rate)
+    chance = random.Random(order.seed)
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections)
         asked: list[Awaitable[Recording]] = []
         begin, own = time.monotonic_ns(), time.process_time_ns()
         for number, connection in enumerate(connections):
-            due = begin + int(number / order.starts * 1e9)
+            due = begin + int((number + chance.random()) / order.starts * 1e9)
             await anyio.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))
             asked.append(connection.ask(dialects.start(order.dialect, plan)))
         opened, cpu = time.monotonic_ns(), processes.cpu_ns(order.process)
