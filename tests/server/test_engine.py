@@ -59,8 +59,10 @@ async def start(engine: Engine, asked: SendMessageRequest | None = None) -> Subs
     return started
 
 
-async def read(subscription: Subscription, **options: bool) -> list[Event]:
-    return [event async for batch in subscription.batches(**options) for event in batch]
+async def read(subscription: Subscription, *, until_interrupted: bool = False) -> list[Event]:
+    return [
+        event async for batch in subscription.batches(until_interrupted=until_interrupted) for event in batch
+    ]
 
 
 def text_of(task: Task) -> str:

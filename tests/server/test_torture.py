@@ -73,8 +73,10 @@ async def start(engine: Engine, text: str = "hello", task_id: str = "", context_
     return started
 
 
-async def read(subscription: Subscription, **options: bool) -> list[Event]:
-    return [event async for batch in subscription.batches(**options) for event in batch]
+async def read(subscription: Subscription, *, until_interrupted: bool = False) -> list[Event]:
+    return [
+        event async for batch in subscription.batches(until_interrupted=until_interrupted) for event in batch
+    ]
 
 
 async def read_until(subscription: Subscription, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -186,7 +187,9 @@ class Subscription:
         if self._first is None:  # which is durable
             await self._live.log.reach(self._after + 1)
 
-    async def batches(self, *, until_interrupted: bool = False) -> AsyncGenerator[list[Event]]:
+    async def batches(
+        self, *, until_interrupted: bool = False, holding: AbstractContextManager[object] | None = None
+    ) -> AsyncGenerator[list[Event]]:
         """The events, in batches of what is there, until the task is over.
 
         Whoever begins at an earlier event is given every one from there. A reader that has caught up once and then
@@ -195,37 +198,39 @@ class Subscription:
 
         Args:
             until_interrupted: End also when the task waits for its caller.
+            holding: Left when the events end, or whoever reads them closes them.
 
         Raises:
             StoreError: Events could not be kept or read; what was yielded before is kept.
         """
-        first, self._first = self._first, None  # which may be as long as the task
-        if first is not None:
-            state = first.state
-            yield [first]
-            del first
-            if until_interrupted and ends_turn(state):
-                return
-        max_lag: int | None = None
-        while True:
-            events = self._live.log.newest(self._after)
-            if events is None:
-                await self._live.log.change()
-                continue
-            if not events:
-                events = await self._next(max_lag)
+        with holding or nullcontext():
+            first, self._first = self._first, None  # which may be as long as the task
+            if first is not None:
+                state = first.state
+                yield [first]
+                del first
+                if until_interrupted and ends_turn(state):
+                    return
+            max_lag: int | None = None
+            while True:
+                events = self._live.log.newest(self._after)
+                if events is None:
+                    await self._live.log.change()
+                    continue
                 if not events:
-                    return
-            if until_interrupted:
-                ends = next((at for at, event in enumerate(events) if ends_turn(event.state)), None)
-                if ends is not None:
-                    yield events[: ends + 1]
-                    return
-            self._after = events[-1].number
-            # A log that another process fills may be behind the store.
-            if self._after >= self._live.log.number:
-                max_lag = self._max_lag
-            yield events
+                    events = await self._next(max_lag)
+                    if not events:
+                        return
+                if until_interrupted:
+                    for at, event in enumerate(events):
+                        if event.state is not None and ends_turn(event.state):
+                            yield events[: at + 1]
+                            return
+                self._after = events[-1].number
+                # A log that another process fills may be behind the store.
+                if self._after >= self._live.log.number:
+                    max_lag = self._max_lag
+                yield events
 
     async def _next(self, max_lag: int | None) -> list[Event]:
         while True:

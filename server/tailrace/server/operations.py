@@ -129,22 +129,22 @@ class EventStream:
         """The artifacts that the task has by now, in the order of their making."""
         return self._subscription.artifact_ids if self._subscription is not None else ()
 
-    async def batches(self) -> AsyncGenerator[Sequence[Event]]:
+    def batches(self) -> AsyncGenerator[Sequence[Event]]:
         """The events in batches of what is there; a direct answer is an event without a number (0).
 
         Raises:
             StoreError: Events could not be kept or read; what was yielded before is kept.
         """
+        if self._subscription is None:
+            return self._direct_answer()
+        batches = self._subscription.batches(until_interrupted=self._until_interrupted, holding=self._place)
+        if self._history_length is None:
+            return batches  # every token passes here: nothing stands between
+        return _with_history(batches, self._history_length)
+
+    async def _direct_answer(self) -> AsyncGenerator[Sequence[Event]]:
         with self._place:
-            if self._subscription is None:
-                yield [Event(0, StreamResponse(message=self.message).to_json())]
-                return
-            subscription = self._subscription
-            async with aclosing(subscription.batches(until_interrupted=self._until_interrupted)) as batches:
-                async for events in batches:
-                    if self._history_length is not None and events[0].body.startswith(b'{"task":'):
-                        events = [_shorten_history(events[0], self._history_length), *events[1:]]
-                    yield events
+            yield [Event(0, StreamResponse(message=self.message).to_json())]
 
     def closes(self, event: Event) -> bool:
         """Whether nothing follows this event on this stream."""
@@ -441,6 +441,17 @@ def _listed(task: Task, request: ListTasksRequest) -> Task:
 
 def _newest(task: Task, length: int) -> tuple[Message, ...]:
     return task.history[-length:] if length else ()
+
+
+async def _with_history(
+    batches: AsyncGenerator[Sequence[Event]], length: int
+) -> AsyncGenerator[Sequence[Event]]:
+    """The same, but for tasks, which come with so much of their history."""
+    async with aclosing(batches):
+        async for events in batches:
+            if events[0].body.startswith(b'{"task":'):
+                events = [_shorten_history(events[0], length), *events[1:]]
+            yield events
 
 
 def _shorten_history(event: Event, length: int) -> Event:

@@ -111,9 +111,9 @@ class _EventStream(StreamingResponse):
         try:
             async for data in self._frames:
                 if data:
-                    self._sends_since = clock()
+                    self._sends_since = self._sent_at = clock()
                     await send({"type": "http.response.body", "body": data, "more_body": True})
-                    self._sends_since, self._sent_at = math.inf, clock()
+                    self._sends_since = math.inf
             self._is_whole = True
         except Exception as error:
             self._failed = error

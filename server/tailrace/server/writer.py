@@ -1,11 +1,11 @@
 """Grouped writes: one transaction for whatever many tasks have to keep, and nothing is shown before it is kept."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import anyio
-import anyio.lowlevel
 
 from tailrace.server.observability import NO_OBSERVER, Observer
 from tailrace.server.store import Store, TasksRefused, TaskWrite
@@ -69,7 +69,7 @@ class GroupWriter:
         self._dropped = anyio.Event()
         self._waiting: list[tuple[TaskWrite, Outcome]] = []
         self._count = 0
-        self._more: anyio.Event | None = None
+        self._more: asyncio.Future[None] | None = None
         self._less: anyio.Event | None = None
         self._closing = False
         self._closed = False
@@ -83,9 +83,9 @@ class GroupWriter:
             return
         if not self._waiting:
             self._oldest = perf_counter()
+            self._wake()
         self._waiting.append((write, outcome))
         self._count += len(write.events)
-        self._wake()
 
     @property
     def waiting(self) -> int:
@@ -123,7 +123,7 @@ class GroupWriter:
                 if self._waiting:
                     # Whoever is about to have something is let in: a turn that was just begun, for example, which will have
                     # asked its provider then. And a store that writes at once would let nobody else run.
-                    await anyio.lowlevel.checkpoint()
+                    await asyncio.sleep(0)  # noqa: TID251 — anyio's looks up which loop runs, every time
                     await self._write_waiting()
                 elif self._closing:
                     break
@@ -135,12 +135,12 @@ class GroupWriter:
         self._closed, self._closing = True, False
 
     async def _wait_for_more(self) -> None:
-        self._more = anyio.Event()
+        more = self._more = asyncio.get_running_loop().create_future()  # a bare one, as in `TaskLog.change`
         if self.trouble is None:
-            await self._more.wait()
+            await more
             return
         with anyio.move_on_after(self._trial_interval):
-            await self._more.wait()
+            await more
             return
         await self._try()
 
@@ -238,6 +238,6 @@ class GroupWriter:
         return withdrawn
 
     def _wake(self) -> None:
-        if self._more is not None:
-            self._more.set()
-            self._more = None
+        more, self._more = self._more, None
+        if more is not None and not more.done():
+            more.set_result(None)

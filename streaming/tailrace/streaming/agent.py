@@ -18,7 +18,7 @@ from typing import Any, Generic, Self, cast
 
 from typing_extensions import TypeVar
 
-from tailrace.streaming.observing import RUN_OBSERVER, AnswerWatch
+from tailrace.streaming.observing import RUN_OBSERVER
 from tailrace.streaming.output import OutputReader
 from tailrace.streaming.run import (
     AgentError,
@@ -42,7 +42,6 @@ from tailrace.streaming.tools import (
 from tailrace.streaming.trimming import HistoryPolicy, keep_all
 from tailrace.streaming.turn import TurnAccumulator, TurnDelta
 from tailrace.wrappers import (
-    Change,
     ConfigurationError,
     ContentPart,
     ContentPartText,
@@ -260,25 +259,27 @@ class Agent(Generic[T]):
             ConfigurationError: As `run_stream`.
             ProtocolError: The provider cannot be told something of the conversation or the options.
         """
-        runner = runner or self._runner
-        if runner is None:
-            raise ConfigurationError(
-                "the agent's tools have to be connected before it can stream: use it in `async with`"
-            )
-        theirs = frozenset(each.name for each in (*self._options.tools, *options.tools))
-        for name in theirs:
-            if runner.knows(name):
-                raise ConfigurationError(
-                    f"the agent has a tool named {name!r} itself: give yours another name"
-                )
+        runner = runner or self._connected_runner()
+        theirs = self._callers_tools(options, runner)
         asked = merged_options(self._options, options, runner)
         observer = RUN_OBSERVER.get()
         may_repeat = False  # an answer that says nothing, since it follows on tools
         for number in range(1, self._max_rounds + 1):
             with observer.answering(self.model, asked, turn) as watch:
-                async with aclosing(self._response(turn, asked, watch)) as received:
-                    async for step in received:
-                        yield step
+                try:
+                    async with watch.sent(self.model.stream(self._to_send(turn), asked)) as batches:
+                        async for batch in batches:
+                            if not watch.chunks:
+                                watch.first_chunk()
+                            watch.chunks += len(batch)
+                            for chunks in (batch,) if self._merge_reads else zip(batch):
+                                changes = turn.add_all(chunks)
+                                if changes:
+                                    yield Received(changes)
+                            if turn.error is not None:
+                                break
+                except UpstreamError as error:
+                    turn.fail_response(error)
                 said = len(turn.messages)
                 last = not may_repeat or number == self._max_rounds
                 keep_empty = last or turn.finish_reason in (*_REFUSED, FinishReason.LENGTH)
@@ -298,19 +299,15 @@ class Agent(Generic[T]):
             if ours and number == self._max_rounds:
                 break
             if ours:
-                results: dict[str, ContentPartToolResult] = {}
                 running = runner.run(ours, others=theirs, task_id=task_id, context_id=context_id)
-                async with aclosing(running) as ended:
+                async with aclosing(_results(turn, ours, running)) as ended:
                     async for result in ended:
-                        results[result.id] = result
                         yield ToolEnded(result)
-                turn.add_results(*(results[call.id] for call in ours))
                 yield RoundEnded()
             if turn.unanswered_calls:
                 return
             may_repeat = True
-            if asked.tool_choice is not None and asked.tool_choice.mode in _FORCED:
-                asked = asked.model_copy(update={"tool_choice": None})
+            asked = _unforced(asked)
         raise AgentError(
             f"the model asked for tools in all {self._max_rounds} rounds that a turn may take", turn.messages
         )
@@ -357,30 +354,28 @@ class Agent(Generic[T]):
             why = f"the model did not give the answer that was asked for: {refusal or turn.finish_reason}"
         raise AgentError(why, turn.messages)
 
-    async def _response(
-        self, turn: TurnAccumulator, options: RequestOptions, watch: AnswerWatch
-    ) -> AsyncGenerator[Received]:
-        """One answer of the model."""
+    def _connected_runner(self) -> ToolRunner:
+        if self._runner is None:
+            raise ConfigurationError(
+                "the agent's tools have to be connected before it can stream: use it in `async with`"
+            )
+        return self._runner
+
+    def _callers_tools(self, options: RequestOptions, runner: ToolRunner) -> frozenset[str]:
+        """The names of the tools that somebody else is to run."""
+        theirs = frozenset(each.name for each in (*self._options.tools, *options.tools))
+        for name in theirs:
+            if runner.knows(name):
+                raise ConfigurationError(
+                    f"the agent has a tool named {name!r} itself: give yours another name"
+                )
+        return theirs
+
+    def _to_send(self, turn: TurnAccumulator) -> History:
+        """What the model is given of a conversation."""
         history = turn.history
         system = "\n\n".join(filter(None, (self._instructions, history.system_message)))
-        history = self._policy(history.model_copy(update={"system_message": system or None}))
-        add = turn.add
-        try:
-            async with watch.sent(self.model.stream(history, options)) as batches:
-                async for batch in batches:
-                    if not watch.chunks:
-                        watch.first_chunk()
-                    watch.chunks += len(batch)
-                    for chunks in (batch,) if self._merge_reads else ((chunk,) for chunk in batch):
-                        changes: list[Change] = []
-                        for chunk in chunks:
-                            changes += add(chunk)
-                        if changes:
-                            yield Received(changes)
-                    if turn.error is not None:
-                        break
-        except UpstreamError as error:
-            turn.fail_response(error)
+        return self._policy(history.model_copy(update={"system_message": system or None}))
 
     def _turn(self, prompt: Prompt, history: History | Iterable[Message]) -> TurnAccumulator:
         said = _said(prompt)
@@ -416,6 +411,27 @@ def merged_options(always: RequestOptions, given: RequestOptions, runner: ToolRu
         return always
     said = {name: getattr(given, name) for name in given.model_fields_set}
     return always.model_copy(update={**said, "tools": (*runner.definitions, *always.tools, *given.tools)})
+
+
+async def _results(
+    turn: TurnAccumulator,
+    calls: Sequence[ContentPartToolCall],
+    running: AsyncGenerator[ContentPartToolResult],
+) -> AsyncGenerator[ContentPartToolResult]:
+    """The results of tools as they end; when all have, the turn has them in the order of the calls."""
+    results: dict[str, ContentPartToolResult] = {}
+    async with aclosing(running):
+        async for result in running:
+            results[result.id] = result
+            yield result
+    turn.add_results(*(results[call.id] for call in calls))
+
+
+def _unforced(options: RequestOptions) -> RequestOptions:
+    """The options of a further round: a call that was forced is not forced again."""
+    if options.tool_choice is not None and options.tool_choice.mode in _FORCED:
+        return options.model_copy(update={"tool_choice": None})
+    return options
 
 
 def ends_in_half_a_call(turn: TurnAccumulator) -> bool:

@@ -66,15 +66,17 @@ class TaskLog:
         Raises:
             ValueError: A number is missing or repeated; nothing was published.
         """
-        number, size = self.number, self._bytes
-        if self._waiting:
-            self._fresh = number
+        number = before = self.number
+        size = 0
         for event in events:
-            if event.number != number + 1:
-                raise ValueError(f"event {event.number} cannot follow event {number}")
-            number = event.number
+            number += 1
+            if event.number != number:
+                raise ValueError(f"event {event.number} cannot follow event {number - 1}")
             size += len(event.body)
-        self.number, self._bytes = number, size
+        if self._waiting:
+            self._fresh = before
+        self.number = number
+        self._bytes += size
         self._events += events
         if self._bytes > 2 * self._max_bytes:
             self._drop_oldest()

@@ -222,6 +222,13 @@ class TurnAccumulator:
             self._take_metadata(response, details.metadata)
         return changes
 
+    def add_all(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Change]:
+        """Fold chunks that arrived together; return what they added, as `add`."""
+        changes: list[Change] = []
+        for chunk in chunks:
+            changes += self.add(chunk)
+        return changes
+
     def fail_response(self, error: UpstreamError) -> None:
         """Something ended the response, and the transport knows what; `end_response` is still to be called."""
         response = self._receiving or self._begin()

@@ -43,11 +43,11 @@ class TurnTranslator:
         self._said = 0  # of the turn's messages
         self._complete = 0  # those whose artifacts are complete
 
-    def take(self, step: Step) -> list[Update | Said]:
+    def take(self, step: Step) -> Sequence[Update | Said]:
         """What a step amounts to."""
         if isinstance(step, Received):
             if self._said == self._complete and self._response.accumulator is self._folded.response:
-                return list(self._response.take(step.changes))  # as nearly always
+                return self._response.take(step.changes)  # as nearly always
             return [*self._say(), *self._current().take(step.changes)]
         items = self._say()
         if isinstance(step, ResponseEnded):

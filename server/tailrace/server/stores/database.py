@@ -5,8 +5,9 @@ database. How they are run, and what else is particular to one, stands in a modu
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -92,22 +93,38 @@ class Database(ABC):
     def explain(self, cause: BaseException) -> str:
         """A fault that is known, in plain words and with what can be done; empty for others."""
 
-    @contextmanager
-    def translating(self, what: str, *others: type[Exception]) -> Generator[None]:
+    def translating(self, what: str, *others: type[Exception]) -> AbstractContextManager[None]:
         """Turn the errors of the database and its driver into `StoreError`: ``cannot {what}: …``.
 
         Args:
             what: What is being done.
             others: Errors of the driver that SQLAlchemy lets through.
         """
-        try:
-            yield
-        except (SQLAlchemyError, OSError, UnicodeEncodeError, *others) as error:
-            cause = getattr(error, "orig", None) or error
-            told = " ".join(str(cause).split()) or type(cause).__name__
-            words = self.explain(cause)
-            told = f"{words} ({told})" if words else told
-            raise StoreError(f"cannot {what}: {told}", temporary=self.is_temporary(error)) from error
+        return _Translating(self, what, others)
+
+
+class _Translating(AbstractContextManager[None]):
+    """As `Database.translating`; no generator, as it is around every transaction."""
+
+    __slots__ = ("_database", "_others", "_what")
+
+    def __init__(self, database: Database, what: str, others: tuple[type[Exception], ...]) -> None:
+        self._database = database
+        self._what = what
+        self._others = others
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, (SQLAlchemyError, OSError, UnicodeEncodeError, *self._others)):
+            return
+        cause = getattr(error, "orig", None) or error
+        told = " ".join(str(cause).split()) or type(cause).__name__
+        words = self._database.explain(cause)
+        told = f"{words} ({told})" if words else told
+        raise StoreError(
+            f"cannot {self._what}: {told}", temporary=self._database.is_temporary(error)
+        ) from error
 
 
 def is_lost_connection(error: Exception) -> bool:

@@ -117,10 +117,9 @@ class Journal:
             self._position = position
             if position % KEPT_ROWS == 0:
                 moved += self._drop_old(driver, position - KEPT_ROWS)
-        for statement, parameters in statements(direct):
-            driver.execute(statement, parameters)
-        for statement, parameters in statements(moved, "OR IGNORE "):
-            driver.execute(statement, parameters)
+        if direct or moved:
+            for statement, parameters in (*statements(direct), *statements(moved, "OR IGNORE ")):
+                driver.execute(statement, parameters)
         if added:
             driver.execute("INSERT INTO journal VALUES (?, ?)", (position, _encode(added)))
 
