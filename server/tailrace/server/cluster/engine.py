@@ -417,8 +417,10 @@ class ClusterEngine(Engine):
 
     async def _take_over(self) -> None:
         while self._broker.works:  # what a dead node had shown is there
-            for task_id, owner in await self._shared.take_over():
-                self._orphans[task_id] = owner
+            taken, webhooks = await self._shared.take_over()
+            self._orphans.update(taken)
+            if self._push is not None:
+                self._push.take_up(webhooks)
             if not self._orphans:
                 break
             for task_id, owner in list(self._orphans.items()):

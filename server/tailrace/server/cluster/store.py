@@ -406,21 +406,27 @@ class ClusterStore(Store):
 
         return await self._database.write(work)
 
-    async def take_over(self) -> list[tuple[str, str]]:
-        """Become the one who writes some of the tasks that dead nodes worked on: ids and owners."""
+    async def take_over(self) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
+        """Become the one who writes some of the tasks that dead nodes worked on, and who tells their webhooks.
+
+        Returns:
+            Ids and owners; and the webhooks, as `load_open_push_configs`.
+        """
         node = self._node.id
         orphaned = or_(tasks.c.node.is_(None), ~exists().where(nodes.c.id == tasks.c.node))
         some = select(tasks.c.id).where(tasks.c.state.in_(_UNFINISHED), orphaned).limit(TAKEN_AT_ONCE)
         if not await self._read(some):
-            return []
+            return [], []
         free = some.with_for_update(skip_locked=True).scalar_subquery()
         change = update(tasks).where(tasks.c.id.in_(free)).values(node=node)
         taken = change.returning(tasks.c.id, tasks.c.owner)
 
-        def work(connection: Connection) -> list[tuple[str, str]]:
+        def work(connection: Connection) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
             rows = [(row.id, row.owner) for row in connection.execute(taken)]
             connection.execute(delete(claims).where(~exists().where(nodes.c.id == claims.c.node)))
-            return rows
+            # With the task: whoever else had them would not hear of what becomes of it.
+            of_tasks = push_configs.c.task_id.in_([task_id for task_id, _ in rows])
+            return rows, _take_webhooks(connection, open_push_configs().where(of_tasks), node)
 
         return await self._database.write(work)
 
@@ -457,21 +463,17 @@ class ClusterStore(Store):
         return []
 
     async def take_over_webhooks(self) -> list[tuple[PushConfig, bool]]:
-        """The open webhooks that no living node tells: this one does from now on. As `load_open_push_configs`."""
+        """The open webhooks that no living node tells: this one does from now on. As `load_open_push_configs`.
+
+        But for those of tasks that are worked on: they go with the task (`take_over`).
+        """
         node = self._node.id
         orphaned = or_(push_configs.c.node.is_(None), ~exists().where(nodes.c.id == push_configs.c.node))
-        query = open_push_configs().where(orphaned)
-
-        def work(connection: Connection) -> list[tuple[PushConfig, bool]]:
-            rows = connection.execute(query.with_for_update(of=push_configs, skip_locked=True)).all()
-            for row in rows:
-                where = (push_configs.c.task_id == row.task_id, push_configs.c.id == row.id)
-                connection.execute(update(push_configs).where(*where).values(node=node))
-            return [(read_push_config(row), bool(row.behind)) for row in rows]
-
+        query = open_push_configs().where(orphaned, tasks.c.state.not_in(_UNFINISHED))
         if not await self._read(query.limit(1)):
             return []
-        return await self._database.write(work)
+        query = query.with_for_update(of=push_configs, skip_locked=True)
+        return await self._database.write(lambda connection: _take_webhooks(connection, query, node))
 
 
 def conversation_claim(context_id: str) -> str:
@@ -499,6 +501,14 @@ def _ours_of(connection: Connection, task_ids: set[str], node: str) -> set[str]:
     if not task_ids:
         return set()
     return set(connection.scalars(select(tasks.c.id).where(tasks.c.id.in_(task_ids), tasks.c.node == node)))
+
+
+def _take_webhooks(connection: Connection, query: Any, node: str) -> list[tuple[PushConfig, bool]]:
+    rows = connection.execute(query).all()
+    for row in rows:
+        where = (push_configs.c.task_id == row.task_id, push_configs.c.id == row.id)
+        connection.execute(update(push_configs).where(*where).values(node=node))
+    return [(read_push_config(row), bool(row.behind)) for row in rows]
 
 
 def _release(connection: Connection, owner: str, name: str, node: str) -> Any:
