@@ -361,6 +361,40 @@ async def test_an_answer_to_a_commit_that_is_lost_does_not_give_up_what_is_kept(
                 await store.commit([write("t", 3)])
 
 
+async def test_a_connection_that_was_cut_silently_costs_a_moment(
+    postgres: PostgresServer, postgresql_url: str
+) -> None:
+    async with CuttingProxy(f"http://127.0.0.1:{postgres.port}") as proxy:
+        port = proxy.url.rpartition(":")[2]
+        url = f"{postgresql_url}?command_timeout=0.5".replace(str(postgres.port), port)
+        async with opened(url) as store:
+            await store.commit([write("t", 1)])
+            assert await numbers_of(store, "t") == [1]
+            proxy.forget()
+            with anyio.fail_after(5):
+                assert await numbers_of(store, "t") == [1]
+            with anyio.fail_after(10):
+                with pytest.raises(StoreError, match="the database does not answer") as caught:
+                    await store.commit([write("t", 2)])
+                assert caught.value.temporary
+                # The database does not know that it was cut: its session holds the lock still.
+                await postgres.execute(OTHERS)
+                await store.commit([write("t", 2)])
+                assert await numbers_of(store, "t") == [1, 2]
+
+
+async def test_a_store_is_closed_soon_though_its_connections_were_cut_silently(
+    postgres: PostgresServer, postgresql_url: str
+) -> None:
+    async with CuttingProxy(f"http://127.0.0.1:{postgres.port}") as proxy:
+        store = Store(postgresql_url.replace(str(postgres.port), proxy.url.rpartition(":")[2]))
+        await store.open()
+        assert await numbers_of(store, "t") == []
+        proxy.forget()
+        with anyio.fail_after(10):
+            await store.close()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

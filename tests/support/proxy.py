@@ -32,6 +32,7 @@ class CuttingProxy:
         self._open = anyio.Event()
         self._open.set()
         self._refusing = False
+        self._lost: set[asyncio.StreamWriter] = set()
 
     def cut_after(self, *sizes: int) -> None:
         """Cut all connections once the server has sent ``sizes[0]`` more bytes, then after ``sizes[1]`` more, …."""
@@ -57,6 +58,13 @@ class CuttingProxy:
         self.cuts += 1
         self._refusing = True
         self._abort()
+
+    def forget(self) -> None:
+        """Let nothing more through on the connections that there are, and say nothing about it, ever; new ones work.
+
+        As when something between has lost what it knew of them, or the server's machine is another one now.
+        """
+        self._lost |= self._writers
 
     def heal(self) -> None:
         """Let everything through again, also what was sent in the meantime."""
@@ -89,8 +97,10 @@ class CuttingProxy:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._pump_up, reader, server_writer)
                 await self._pump_down(server_reader, writer)
-                tasks.cancel_scope.cancel()
+                if writer not in self._lost:
+                    tasks.cancel_scope.cancel()
             self._writers -= {writer, server_writer}
+            self._lost -= {writer, server_writer}
             writer.transport.abort()
             server_writer.transport.abort()
         except OSError:
@@ -103,6 +113,8 @@ class CuttingProxy:
         try:
             while data := await reader.read(65536):
                 await self._open.wait()
+                if writer in self._lost:
+                    continue
                 if writer.is_closing():
                     break
                 writer.write(data)
@@ -115,6 +127,8 @@ class CuttingProxy:
         try:
             while data := await reader.read(65536):
                 await self._open.wait()
+                if writer in self._lost:
+                    continue
                 if writer.is_closing():
                     return
                 left = self._budgets[0] if self._budgets else len(data)

@@ -185,3 +185,23 @@ async def test_a_node_that_was_cut_off_is_ready_again_though_nobody_asks_it_for_
             with anyio.fail_after(10):
                 while not (await node.health()).ready:
                     await anyio.lowlevel.checkpoint()
+
+
+async def test_a_node_does_not_wait_for_connections_that_were_cut_silently(nodes: Nodes) -> None:
+    """The network is whole again, and knows nothing of the connections that were there before."""
+    nodes.ttl = 2.0
+    async with (
+        CuttingProxy(nodes.store) as proxy,
+        nodes.node(count, store=through(proxy, nodes.store)).running() as node,
+    ):
+        started = await start(node)
+        proxy.forget()
+        with anyio.fail_after(20):
+            events = await read(node, started.task_id)
+            assert events[-1].state in (TaskState.COMPLETED, TaskState.FAILED)
+            while not (await node.health()).ready:
+                await anyio.lowlevel.checkpoint()
+            again = await start(node)
+            events = await read(node, again.task_id)
+        assert events[-1].state is TaskState.COMPLETED
+        assert shown(events) == WHOLE

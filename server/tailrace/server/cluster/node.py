@@ -6,6 +6,7 @@ looks at its row in the same transaction (`Node.check`), so a dead node cannot w
 could not beat for its time to live, by its own clock, stops before that.
 """
 
+import asyncio
 import time
 from uuid import uuid4
 
@@ -129,6 +130,7 @@ class NodeDatabase(PostgresqlDatabase):
     def __init__(self, url: URL, node: Node) -> None:
         super().__init__(url)
         self._node = node
+        self._seconds = node.ttl  # whoever waits for longer is dead to the others
 
     async def beside(self, work: Work[T]) -> T:
         """Run a short transaction that writes beside the others, and asks nobody whether it may.
@@ -141,7 +143,7 @@ class NodeDatabase(PostgresqlDatabase):
         if self._engine is None:
             raise StoreError("the store is closed")
         with self.translating("write to the store", *self._driver_errors):
-            async with self._engine.begin() as connection:
+            async with asyncio.timeout(self._seconds), self._engine.begin() as connection:
                 return await connection.run_sync(work)
 
     def _session(self) -> dict[str, str]:

@@ -85,20 +85,31 @@ class PostgresqlDatabase(Database):
         if "sslmode" in query:
             query["ssl"] = query.pop("sslmode")
         self._url = url.set(drivername="postgresql+asyncpg", query=query)
+        # For a whole transaction, with the connection that it may need; None for no bound but those.
+        self._seconds: float | None = None
         self._engine: AsyncEngine | None = None
         self._connection: AsyncConnection | None = None
         self._writing = anyio.Lock(fast_acquire=True)
 
     async def open(self) -> None:
         """As `Database.open`."""
+        from tailrace.server.stores.connections import (
+            BoundedConnection,
+            watch_connections,
+        )  # the driver is there
+
         self._engine = create_async_engine(
             self._url,
             pool_size=READERS + 1,
             max_overflow=READERS,
-            pool_pre_ping=True,
-            connect_args={**self._patience, "server_settings": self._session()},
+            connect_args={
+                **self._patience,
+                "server_settings": self._session(),
+                "connection_class": BoundedConnection,
+            },
             **engine_options(),
         )
+        watch_connections(self._engine)
         try:
             await _to_its_end(self._open(self._engine))
         except BaseException:
@@ -135,7 +146,8 @@ class PostgresqlDatabase(Database):
             if self._connection is None:
                 raise StoreError("the store is closed")
             with self.translating("write to the store", *self._driver_errors):
-                return await self._transaction(self._connection, work)
+                async with asyncio.timeout(self._seconds):
+                    return await self._transaction(self._connection, work)
 
     async def _transaction(self, connection: AsyncConnection, work: Work[T]) -> T:
         async with connection.begin():
@@ -179,7 +191,7 @@ class PostgresqlDatabase(Database):
         if self._engine is None:
             raise StoreError("the store is closed")
         with self.translating("read from the store", *self._driver_errors):
-            async with self._engine.connect() as connection:
+            async with asyncio.timeout(self._seconds), self._engine.connect() as connection:
                 return await connection.run_sync(work)
 
     def is_temporary(self, error: Exception) -> bool:
