@@ -8,7 +8,11 @@ from support.postgres import PostgresServer
 from support.valkey import ValkeyServer
 from tailrace.server.app import create_notifier
 from tailrace.server.cluster.assembly import Cluster
+from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.engine import ClusterEngine
+from tailrace.server.cluster.node import Node
+from tailrace.server.cluster.store import ClusterStore
+from tailrace.server.cluster.streams import TaskStreams
 from tailrace.server.engine import Engine
 from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction
 from tailrace.server.live import Subscription
@@ -54,6 +58,19 @@ class Nodes:
             handler = FunctionHandler(handler)
         cluster = Cluster(settings, Retention())
         return cluster.engine(handler, push=create_notifier(settings, cluster.store), **options)
+
+    @asynccontextmanager
+    async def store_of_one(self) -> AsyncGenerator[tuple[ClusterStore, Node]]:
+        """What a node has of the store, while the block runs; without the engine that would use it now and then."""
+        node, broker = Node(ttl=60), Broker(self.events)
+        store = ClusterStore(self.store, node, TaskStreams(broker))
+        await store.open()
+        try:
+            await node.join(store.database)
+            yield store, node
+        finally:
+            await store.close()
+            await broker.close()
 
     @asynccontextmanager
     async def running(

@@ -10,6 +10,7 @@ import anyio
 from opentelemetry.trace import SpanContext
 
 from tailrace.server.store import PushConfig, SendKey
+from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.lifecycle import TaskState
@@ -237,7 +238,10 @@ class Subscription:
             events = await self._tasks.read(self._live, self._after, max_lag=max_lag)
             if events or not self._live.moved:
                 return events
-            self._live = await self._tasks.find(self.task_id, self._live.owner)
+            try:
+                self._live = await self._tasks.find(self.task_id, self._live.owner)
+            except TaskNotFoundError:  # not even its beginning was kept
+                raise self._live.error or StoreError("the task is not there any more") from None
 
 
 def ends_turn(state: TaskState | None) -> bool:

@@ -10,11 +10,13 @@ import pytest
 from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.proxy import CuttingProxy
+from support.stored import numbers_of, write
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.engine import ClusterEngine
 from tailrace.server.engine import Engine
 from tailrace.server.handlers import Turn
 from tailrace.server.live import Subscription
+from tailrace.server.store import NotOurs, TasksRefused
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse
 from tailrace.streaming.a2a.requests import SendMessageRequest
@@ -205,3 +207,22 @@ async def test_a_node_does_not_wait_for_connections_that_were_cut_silently(nodes
             events = await read(node, again.task_id)
         assert events[-1].state is TaskState.COMPLETED
         assert shown(events) == WHOLE
+
+
+async def test_what_was_begun_under_a_name_that_was_lost_is_not_begun_under_the_next(nodes: Nodes) -> None:
+    """Its beginning was on its way, and the task was given up meanwhile: nobody would work on it, and no node take it over."""
+    async with nodes.store_of_one() as (store, node), nodes.store_of_one() as (other, _):
+        store.forget_ours(["t"])
+        await node.join(store.database)
+        with pytest.raises(TasksRefused) as caught:
+            await store.commit(
+                [write("t", 1, state=TaskState.WORKING), write("u", 1, state=TaskState.WORKING)]
+            )
+        assert set(caught.value.tasks) == {"t"}
+        assert isinstance(caught.value.tasks["t"], NotOurs)
+        assert await other.load_task("t", "me") is None
+        assert await numbers_of(other, "t") == []
+        assert await numbers_of(other, "u") == [1]
+        # Whoever names a task so, from now on, begins it.
+        await store.commit([write("t", 1, state=TaskState.WORKING)])
+        assert await numbers_of(other, "t") == [1]

@@ -1,7 +1,6 @@
 """Webhooks of tasks that another node runs, or that a dead node ran: told by one node, once."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 
 import anyio
 import pytest
@@ -12,11 +11,7 @@ from support.postgres import PostgresServer
 from support.receiver import Told, receiving
 from support.stored import write
 from support.valkey import ValkeyServer
-from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.engine import ClusterEngine
-from tailrace.server.cluster.node import Node
-from tailrace.server.cluster.store import ClusterStore
-from tailrace.server.cluster.streams import TaskStreams
 from tailrace.server.handlers import Turn
 from tailrace.server.live import Subscription
 from tailrace.server.store import PushConfig
@@ -91,26 +86,12 @@ async def test_what_a_dead_node_did_not_get_to_tell_another_one_tells(
     assert len({each.event for each in told}) == 2
 
 
-@asynccontextmanager
-async def store_of_a_node(nodes: Nodes) -> AsyncGenerator[tuple[ClusterStore, Node]]:
-    """What a node has of the store, without the engine that would use it now and then."""
-    node, broker = Node(ttl=60), Broker(nodes.events)
-    store = ClusterStore(nodes.store, node, TaskStreams(broker))
-    await store.open()
-    try:
-        await node.join(store.database)
-        yield store, node
-    finally:
-        await store.close()
-        await broker.close()
-
-
 async def test_a_webhook_goes_with_its_task_to_the_node_that_takes_that_over(nodes: Nodes) -> None:
     """Whoever else had it would not hear of what becomes of the task."""
     async with (
-        store_of_a_node(nodes) as (dead, node),
-        store_of_a_node(nodes) as (first, _),
-        store_of_a_node(nodes) as (second, _),
+        nodes.store_of_one() as (dead, node),
+        nodes.store_of_one() as (first, _),
+        nodes.store_of_one() as (second, _),
     ):
         await dead.commit([write("t", 1, state=TaskState.WORKING)])
         config = TaskPushNotificationConfig(id="w", task_id="t", url="http://127.0.0.1:1/")

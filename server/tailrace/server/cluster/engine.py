@@ -389,14 +389,15 @@ class ClusterEngine(Engine):
     async def _begin_anew(self) -> None:
         """The others have given this node up: so does it give up what it had, and goes on under another name."""
         logger.error("this node was given up by the others: its tasks are theirs, and it begins anew")
-        for live in self._tasks.all():
-            if not live.followed and not live.record.state.terminal:
-                self._turns.give_up(live, NotOurs("this node was given up by the others"))
+        ours = [live for live in self._tasks.all() if not live.followed and not live.record.state.terminal]
+        unkept = [live.record.id for live in ours if not live.log.number]
+        for live in ours:
+            self._turns.give_up(live, NotOurs("this node was given up by the others"))
         if self._push is not None:
             self._push.let_go()
         self._orphans.clear()
         self._to_release.clear()
-        self._shared.forget_ours()
+        self._shared.forget_ours(unkept)
         await self._node.join(self._shared.database)
 
     async def _keep_up(self) -> None:

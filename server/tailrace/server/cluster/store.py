@@ -6,7 +6,7 @@ first: when the node dies between the two, the stream lacks events that are in P
 there. While the broker does not work, all events go to PostgreSQL, and readers find them in the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -110,6 +110,8 @@ class ClusterStore(Store):
         # Of a batch that is tried again: what is in PostgreSQL already, and which tasks turned out not to be ours.
         self._kept: list[TaskWrite] = []
         self._foreign: set[str] = set()
+        # Tasks that this node began under a name that it lost, before anything of them was kept.
+        self._abandoned: set[str] = set()
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -143,6 +145,7 @@ class ClusterStore(Store):
                 raise failure[0]
             for task_id in self._foreign:
                 refused[task_id] = NotOurs("another node has the task by now")
+            self._abandoned -= self._foreign
             await self._add(self._behind_whole(bound), refused, are_kept=True)
         else:
             await self._add(free, refused)
@@ -171,7 +174,7 @@ class ClusterStore(Store):
         node = self._node.id
         begun = {write.task_id for write in writes if write.events and write.events[0].number == 1}
         known = {write.task_id for write in writes} - begun
-        self._foreign = known - _ours_of(connection, known, node)
+        self._foreign = (known - _ours_of(connection, known, node)) | (begun & self._abandoned)
         writes = [write for write in writes if write.task_id not in self._foreign]
         insert_events(connection, rows_of(writes))
         keep_tasks(connection, writes, node)
@@ -258,9 +261,15 @@ class ClusterStore(Store):
         """Take note that nobody else can add to a task's stream."""
         self._ours[task_id] = True
 
-    def forget_ours(self) -> None:
-        """This node has another name from now on: nothing is its own any more."""
+    def forget_ours(self, unkept: Collection[str] = ()) -> None:
+        """This node has another name from now on: nothing is its own any more.
+
+        Args:
+            unkept: Tasks of which nothing was kept. Their beginning may be on its way, and is not to be kept any more:
+                under the new name, it would be a task of this node that nobody works on.
+        """
         self._ours.clear()
+        self._abandoned.update(unkept)
 
     async def drop_expired(self) -> bool:
         """As `Store.drop_expired`; one node at a time does it."""
