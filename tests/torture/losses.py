@@ -66,6 +66,8 @@ async def kills(folder: Path, rng: random.Random, outcome: Outcome, *, rounds: i
             restarted += restarts
             tasks += len(everyone)
             refusals += sum(each.refusals for each in everyone)
+            # A node finds out after a moment that Valkey is back; whoever reads until then is told to come again.
+            await _until_well(nodes, outcome, f"after kill {number}")
             await check(nodes, everyone, outcome)
             await check_none_is_open(nodes, outcome)
             outcome.rounds += 1
