@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tailrace.server.stores.database import Database, parse_url
-from tailrace.server.stores.event_rows import Row
+from tailrace.server.stores.push_config_rows import open_push_configs, put_push_config, read_push_config
 from tailrace.server.stores.records import (
     EventsDropped,
     NotOurs,
@@ -31,8 +31,8 @@ from tailrace.server.stores.records import (
 from tailrace.server.stores.retention import drop_expired
 from tailrace.server.stores.schema import claims, events, messages, push_configs, send_keys, tasks
 from tailrace.server.stores.sqlite import SqliteDatabase
+from tailrace.server.stores.task_rows import has_more, holds_all, keep_tasks, rows_of
 from tailrace.streaming.a2a.models import Message, Task
-from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import Event
 from tailrace.wrappers import ConfigurationError, StoreError
@@ -125,7 +125,7 @@ class Store:
             was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
             if error.temporary or not was_in_doubt:
                 raise
-            if not await self._database.read(lambda connection: _holds_all(connection, writes)):
+            if not await self._database.read(lambda connection: holds_all(connection, writes)):
                 raise
         else:
             self._in_doubt = False
@@ -331,126 +331,6 @@ def _database(url: str) -> Database:
 # --- transactions -----------------------------------------------------------------------------------------------
 
 
-def has_more(write: TaskWrite) -> bool:
-    """Whether there is more to be kept than events that do not change the task's status."""
-    return bool(
-        write.snapshot is not None
-        or write.updated is not None
-        or write.said
-        or write.webhooks
-        or write.send_key is not None
-    )
-
-
-def rows_of(writes: Sequence[TaskWrite]) -> list[Row]:
-    """The events of writes as rows of their table."""
-    return [
-        (write.task_id, item.number, item.body, None if item.state is None else item.state.value)
-        for write in writes
-        for item in write.events
-    ]
-
-
-def keep_tasks(connection: Connection, writes: Sequence[TaskWrite], node: str | None = None) -> None:
-    """Write all of a batch but its events, which are there already.
-
-    Args:
-        connection: In a transaction.
-        writes: The batch.
-        node: Which of several servers has the tasks; None where there is one server.
-    """
-    said = [
-        {
-            "owner": write.owner,
-            "context_id": write.context_id,
-            "task_id": write.task_id,
-            "body": message.to_json(),
-        }
-        for write in writes
-        for message in write.said
-    ]
-    if said:
-        connection.execute(_INSERT_MESSAGE, said)
-    for write in writes:
-        if write.snapshot is not None:
-            _put_task(connection, write, write.snapshot, node)
-        elif write.updated is not None:
-            _put_status(connection, write, write.updated)
-        for webhook in write.webhooks:
-            put_push_config(connection, webhook, node)
-        if write.send_key is not None:
-            named = write.send_key
-            values = {"key": named.key, "fingerprint": named.fingerprint, "task_id": named.task_id}
-            connection.execute(insert(send_keys).values(owner=write.owner, **values))
-
-
-def _holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
-    """Whether all events of a batch are there, byte for byte; a batch without events is not known to be."""
-    new_events = [(write.task_id, item) for write in writes for item in write.events]
-    for task_id, item in new_events:
-        key = (events.c.task_id == task_id, events.c.number == item.number)
-        if connection.scalar(select(events.c.body).where(*key)) != item.body:
-            return False
-    return bool(new_events)
-
-
-def _put_task(connection: Connection, write: TaskWrite, task: Task, node: str | None) -> None:
-    values: dict[str, Any] = {
-        "state": task.status.state,
-        "updated": task.status.timestamp or datetime.now(UTC),
-        "snapshot": task.to_json(),
-        "node": None if task.status.state.terminal else node,
-    }
-    if not write.events:
-        _put_task_alone(connection, write, values)
-        return
-    values |= {"number": write.events[-1].number, "events_kept": True}
-    where = {"task_id": write.task_id, "task_owner": write.owner}
-    if not connection.execute(_UPDATE_TASK, {**where, **values}).rowcount:
-        key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
-        connection.execute(_INSERT_TASK, {**key, **values})
-
-
-def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, Any]) -> None:
-    """A task that is kept without events stands where it stood, or at the last event that there is."""
-    where = (tasks.c.id == write.task_id, tasks.c.owner == write.owner)
-    newest = {"number": _last_number(write.task_id, tasks.c.number)}
-    changed = connection.execute(update(tasks).where(*where).values({**values, **newest}))
-    if not changed.rowcount:
-        key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
-        newest = {"number": _last_number(write.task_id, 0)}
-        connection.execute(insert(tasks).values({**key, **values, **newest}))
-
-
-def _put_status(connection: Connection, write: TaskWrite, updated: datetime) -> None:
-    state = next(event.state for event in reversed(write.events) if event.state is not None)
-    connection.execute(_UPDATE_STATUS, {"task_id": write.task_id, "state": state, "updated": updated})
-
-
-# Made once: to make a statement takes longer than to carry it out.
-_INSERT_MESSAGE = insert(messages)
-_INSERT_TASK = insert(tasks)
-_UPDATE_TASK = (
-    update(tasks)
-    .where(tasks.c.id == bindparam("task_id"), tasks.c.owner == bindparam("task_owner"))
-    .values(
-        {name: bindparam(name) for name in ("state", "updated", "snapshot", "number", "events_kept", "node")}
-    )
-)
-_UPDATE_STATUS = (
-    update(tasks)
-    .where(tasks.c.id == bindparam("task_id"))
-    .values({name: bindparam(name) for name in ("state", "updated")})
-)
-
-
-def _last_number(task_id: str, otherwise: Any) -> Any:
-    """The number of a task's last event that is there."""
-    return func.coalesce(
-        select(func.max(events.c.number)).where(events.c.task_id == task_id).scalar_subquery(), otherwise
-    )
-
-
 def _load_events(
     connection: Connection,
     task_id: str,
@@ -517,32 +397,3 @@ def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
         for table in (events, messages, push_configs, send_keys):
             connection.execute(delete(table).where(table.c.task_id == task_id))
     return bool(gone.rowcount)
-
-
-def put_push_config(connection: Connection, webhook: PushConfig, node: str | None = None) -> None:
-    """Write a webhook, in the place of the one of the same ids; ``node`` is the one of several servers that tells it."""
-    task_id, config_id = webhook.key
-    values = {"dialect": webhook.dialect, "body": webhook.config.to_json(), "node": node}
-    where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
-    # What a replaced webhook was told of, its successor need not be told again.
-    changed = connection.execute(update(push_configs).where(*where).values(values))
-    if not changed.rowcount:
-        key = {"task_id": task_id, "id": config_id, "owner": webhook.owner, "delivered": webhook.delivered}
-        connection.execute(insert(push_configs).values({**key, **values}))
-
-
-def open_push_configs() -> Any:
-    """A query for the webhooks that have or may yet have something to be told of, and whether they have for certain."""
-    over = tasks.c.state.in_([state for state in TaskState if state.terminal])
-    behind = push_configs.c.delivered < tasks.c.number
-    return (
-        select(push_configs, behind.label("behind"))
-        .join(tasks, tasks.c.id == push_configs.c.task_id)
-        .where(~over | behind)
-    )
-
-
-def read_push_config(row: Any) -> PushConfig:
-    """A webhook of a row of its table."""
-    config = TaskPushNotificationConfig.model_validate_json(row.body)
-    return PushConfig(row.owner, row.dialect, config, row.delivered)

@@ -25,18 +25,14 @@ from tailrace.server.store import (
     Store,
     TasksRefused,
     TaskWrite,
-    has_more,
-    keep_tasks,
-    open_push_configs,
-    put_push_config,
     read_events,
-    read_push_config,
-    rows_of,
 )
 from tailrace.server.stores.database import parse_url
 from tailrace.server.stores.event_rows import insert_events
+from tailrace.server.stores.push_config_rows import open_push_configs, put_push_config, read_push_config
 from tailrace.server.stores.retention import drop_expired
 from tailrace.server.stores.schema import claims, events, nodes, push_configs, tasks
+from tailrace.server.stores.task_rows import has_more, keep_tasks, rows_of
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.task import Event
 from tailrace.wrappers import StoreError
