@@ -116,6 +116,27 @@ async def test_a_broker_is_asked(valkey: ValkeyServer) -> None:
     assert "topsecret" not in str(await found(events="redis://:topsecret@127.0.0.1:1/0"))
 
 
+@pytest.mark.parametrize(
+    ("setting", "bad", "good"),
+    [
+        ("appendonly", "no", "yes"),
+        ("appendfsync", "everysec", "always"),
+        ("maxmemory-policy", "allkeys-lru", "noeviction"),
+    ],
+)
+async def test_a_broker_that_may_lose_what_was_shown_is_no_good(
+    setting: str, bad: str, good: str, valkey: ValkeyServer
+) -> None:
+    valkey.command("CONFIG", "SET", setting, bad)
+    try:
+        broker = (await found(events=valkey.url()))["broker"]
+    finally:
+        valkey.command("CONFIG", "SET", setting, good)
+    assert broker.verdict == "warning"
+    assert f"{setting} is {bad}" in broker.says
+    assert broker.advice == f"set it to {good}"
+
+
 async def test_an_agent_that_is_fronted_is_asked_for_its_card() -> None:
     async with serving(create_app(Settings(store="sqlite://"), handler=Scripted())) as url:
         assert (await found(agent=url))["agent"].verdict == "ok"

@@ -1,6 +1,6 @@
 """Trouble between nodes and their broker, and between nodes and their database: nothing is lost, nothing is told twice."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from urllib.parse import urlsplit
 
 import anyio
@@ -226,3 +226,67 @@ async def test_what_was_begun_under_a_name_that_was_lost_is_not_begun_under_the_
         # Whoever names a task so, from now on, begins it.
         await store.commit([write("t", 1, state=TaskState.WORKING)])
         assert await numbers_of(other, "t") == [1]
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    with anyio.fail_after(10):
+        while not await holds():
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_broker_that_may_lose_what_was_shown_is_told_of_at_the_start_and_when_it_is_back(
+    nodes: Nodes, valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "appendfsync" in record.getMessage()]
+
+    async def is_away() -> bool:
+        return "broker" in (await node.health()).problems
+
+    async def was_told() -> bool:
+        return bool(told())
+
+    async def was_told_again() -> bool:
+        return len(told()) == 2
+
+    valkey.command("CONFIG", "SET", "appendfsync", "everysec")
+    try:
+        async with CuttingProxy(valkey.url()) as proxy:
+            node = nodes.node(count, events=f"redis://{urlsplit(proxy.url).netloc}/0")
+            async with node.running():
+                await until(was_told)
+                proxy.refuse()
+                await until(is_away)
+                proxy.heal()
+                await until(was_told_again)
+    finally:
+        valkey.command("CONFIG", "SET", "appendfsync", "always")
+    assert "appendfsync is everysec" in told()[0]
+    assert "set it to always" in told()[0]
+
+
+async def test_a_broker_without_room_is_told_of_once_and_streams_go_on(
+    nodes: Nodes, valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def is_refused() -> bool:
+        return (await second.health()).problems.get("broker") == "it refuses what it is given"
+
+    async def is_well() -> bool:
+        return not (await second.health()).problems
+
+    async with nodes.running(count) as (first, second):
+        valkey.command("CONFIG", "SET", "maxmemory", "1")
+        try:
+            started = await start(second)
+            await until(is_refused)
+            events = [event async for batch in started.batches() for event in batch]
+        finally:
+            valkey.command("CONFIG", "SET", "maxmemory", "0")
+        assert shown(events) == WHOLE
+        assert [event.number for event in events] == list(range(1, len(events) + 1))
+        await until(is_well)
+        late = await first.subscribe(started.task_id, after=0)
+        assert [event async for batch in late.batches() for event in batch] == events
+    told = [record.getMessage() for record in caplog.records if "takes no events" in record.getMessage()]
+    assert len(told) == 1
+    assert "maxmemory" in told[0]

@@ -288,7 +288,10 @@ async def _broker(settings: Settings) -> list[Finding]:
     where = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
     if not _is_installed("redis"):
         return [Finding("broker", "problem", "its client is missing", "pip install 'tailrace[redis]'")]
-    client_of: Any = import_module("redis.asyncio")  # an extra
+    from tailrace.server.cluster.broker import Broker  # an extra, too
+    from tailrace.server.cluster.link import ReplyError
+
+    client_of: Any = import_module("redis.asyncio")
     failures: tuple[type[Exception], ...] = (OSError, ValueError, client_of.RedisError)
 
     try:
@@ -300,7 +303,22 @@ async def _broker(settings: Settings) -> list[Finding]:
         return [
             Finding("broker", "problem", f"{where} cannot be used: {error or type(error).__name__}", advice)
         ]
-    return [Finding("broker", "ok", f"{where} answers")]
+    broker = Broker(settings.events)
+    try:
+        weaknesses = await broker.weaknesses()
+    except ReplyError as error:
+        says = f"{where} answers; whether it keeps what it is given cannot be seen: {error.reply}"
+        return [Finding("broker", "warning", says, "see docs/scaling.md for what it has to be set to")]
+    except TailraceError as error:
+        return [Finding("broker", "problem", f"{where} cannot be used: {error}", "try again")]
+    finally:
+        await broker.close()
+    if not weaknesses:
+        return [Finding("broker", "ok", f"{where} answers, and keeps what it is given")]
+    return [
+        Finding("broker", "warning", f"{where}: {says}", advice)
+        for says, _, advice in (weakness.rpartition("; ") for weakness in weaknesses)
+    ]
 
 
 # --- who answers ------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ Whatever goes wrong is a `BrokerError`; the connection is made anew at the next 
 that is known not to work: `Broker.works` says so at once, and `Broker.watch` finds out when it works again.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -13,8 +14,20 @@ import anyio
 from tailrace.server.cluster.link import TIMEOUT, BrokerError, Connect, Link, ReplyError, Subscriber
 from tailrace.wrappers import ConfigurationError
 
+logger = logging.getLogger("tailrace.server")
+
 PROBE_INTERVAL = 0.25
 """Seconds between two tries to reach a broker that does not work."""
+
+
+_PROBE_KEY = b"tailrace:probe"
+
+_SETTINGS = {
+    "appendonly": ("yes", "what clients were shown is lost when it stops"),
+    "appendfsync": ("always", "what clients were shown in the last seconds may be lost when it stops"),
+    "maxmemory-policy": ("noeviction", "it may throw streams away while they are read"),
+}
+"""What it has to be told so that nothing that was shown is lost, and what happens otherwise."""
 
 
 class Broker:
@@ -27,6 +40,7 @@ class Broker:
     Attributes:
         writing: For what is kept.
         reading: For what is looked up.
+        refuses: It answers, and takes nothing: it has no room, or may not be written to.
 
     Raises:
         ConfigurationError: The address is none, or the client is not installed.
@@ -37,6 +51,7 @@ class Broker:
         self._timeout = timeout
         self.writing = self.link()
         self.reading = self.link()
+        self.refuses = False
         self._failed = anyio.Event()
         self._works = True
 
@@ -53,11 +68,18 @@ class Broker:
         """Whether it did when it was last asked."""
         return self._works
 
-    def fail(self) -> None:
-        """Say that it does not work: it is not asked again before it answers `watch`."""
-        if self._works:
-            self._works = False
-            self._failed.set()
+    def fail(self, error: BrokerError) -> None:
+        """Say that it does not work, and why: it is not asked again before it does what `watch` asks of it."""
+        if not self._works:
+            return
+        self._works = False
+        self._failed.set()
+        if isinstance(error, ReplyError):  # of a connection that broke, those say so who listen on one
+            self.refuses = True
+            logger.warning(
+                "the broker (TAILRACE_EVENTS) takes no events, which go to the database until it does: %s",
+                error.reply,
+            )
 
     async def watch(self) -> None:
         """For ever: find out when a broker that failed works again."""
@@ -66,9 +88,12 @@ class Broker:
             while True:
                 await self._failed.wait()
                 await anyio.sleep(PROBE_INTERVAL)
-                if await self.answers(probe):
-                    self._failed = anyio.Event()
+                if await self._takes(probe):
+                    if self.refuses:
+                        logger.info("the broker (TAILRACE_EVENTS) takes events again")
+                    self._failed, self.refuses = anyio.Event(), False
                     self._works = True
+                    await self.warn(probe)
         finally:
             with anyio.CancelScope(shield=True):
                 await probe.close()
@@ -80,6 +105,47 @@ class Broker:
         except BrokerError:
             return False
         return not isinstance(reply, ReplyError)
+
+    async def _takes(self, link: Link) -> bool:
+        """Whether it takes what it is given: one without room answers, too."""
+        try:
+            [reply] = await link.run((b"SET", _PROBE_KEY, b"", b"PX", 1000))
+        except BrokerError:
+            return False
+        return not isinstance(reply, ReplyError)
+
+    async def weaknesses(self, link: Link | None = None) -> list[str]:
+        """What it may lose as it is set up, in plain words, each with what can be done; nothing where it loses nothing.
+
+        Raises:
+            ReplyError: It does not let its settings be seen.
+            BrokerError: It does not work.
+        """
+        commands = [(b"CONFIG", b"GET", name.encode()) for name in _SETTINGS]
+        found: list[str] = []
+        for (name, (wanted, loss)), reply in zip(
+            _SETTINGS.items(), await (link or self.reading).run(*commands), strict=True
+        ):
+            if isinstance(reply, ReplyError):
+                raise reply
+            given = reply[1].decode("utf-8", "replace") if len(reply) > 1 else ""
+            if given not in ("", wanted):
+                found.append(f"{name} is {given}: {loss}; set it to {wanted}")
+                if name == "appendonly":
+                    break  # how often it writes to the disk what it does not write is no matter
+        return found
+
+    async def warn(self, link: Link | None = None) -> None:
+        """Say in the log what it may lose as it is set up."""
+        try:
+            for weakness in await self.weaknesses(link):
+                logger.warning("the broker (TAILRACE_EVENTS): %s", weakness)
+        except ReplyError as error:
+            logger.info(
+                "whether the broker (TAILRACE_EVENTS) keeps what it is given cannot be seen: %s", error.reply
+            )
+        except BrokerError:
+            pass  # which whoever uses it next finds out
 
     async def close(self) -> None:
         """Close the connections."""

@@ -204,7 +204,7 @@ class Commands:
                         await self._subscriber.run(lambda: [_channel(node)])
                     except BrokerError as error:
                         logger.warning("other nodes cannot be heard at present: %s", error)
-                        self._broker.fail()
+                        self._broker.fail(error)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._sending.close()

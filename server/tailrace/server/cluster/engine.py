@@ -183,7 +183,9 @@ class ClusterEngine(Engine):
         with anyio.move_on_after(HEALTH_TIMEOUT):
             hears = self._broker.works and await self._broker.answers()
         if not hears:
-            problems["broker"] = "it does not answer"
+            problems["broker"] = (
+                "it refuses what it is given" if self._broker.refuses else "it does not answer"
+            )
         if not self._node.may_write:
             problems.setdefault("store", "this node may not write now")
         return Health(problems, (*known.parts, "broker"))
@@ -339,6 +341,7 @@ class ClusterEngine(Engine):
         try:
             async with anyio.create_task_group() as group:
                 for each in (
+                    self._broker.warn,
                     self._broker.watch,
                     self._following.run,
                     self._listen,
@@ -377,7 +380,8 @@ class ClusterEngine(Engine):
         while True:
             await anyio.sleep(self._interval)
             try:
-                with anyio.fail_after(self._interval):
+                # A database that answers slowly, but does, is not in trouble; and there is time for a second try.
+                with anyio.fail_after(max(self._interval, self._node.ttl / 2)):
                     is_alive = await self._node.beat(self._shared.database)
                 if not is_alive:
                     await self._begin_anew()

@@ -107,7 +107,7 @@ class Following:
                 await self._subscriber.run(self._followed.keys)
             except BrokerError as error:
                 logger.warning("tasks of other nodes cannot be followed at present: %s", error)
-                self._broker.fail()
+                self._broker.fail(error)
 
     def _begin(self, key: bytes) -> None:
         followed = self._followed.get(key)
@@ -153,8 +153,10 @@ class Following:
                 continue
             try:
                 found = await self._streams.read_several(wanted, ENTRIES)
-            except BrokerError:  # said by who listens; when the broker works again, all streams are read
-                self._broker.fail()
+            except (
+                BrokerError
+            ) as error:  # said by who listens; when the broker works again, all streams are read
+                self._broker.fail(error)
                 await anyio.sleep(PROBE_INTERVAL)
                 for followed, _ in held:
                     self._read_soon(followed)

@@ -217,8 +217,8 @@ class ClusterStore(Store):
         if self.streams.broker.works:
             try:
                 outcomes = await self.streams.add(self._node.id, additions)
-            except BrokerError:
-                self.streams.broker.fail()
+            except BrokerError as error:
+                self.streams.broker.fail(error)
             else:
                 for each, outcome in zip(additions, outcomes, strict=True):
                     if outcome is Outcome.REFUSED:
