@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Generator
@@ -37,7 +38,14 @@ def _keep_files_in_memory() -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = _IN_MEMORY
 
 
+def _let_programs_be_interrupted() -> None:
+    """A shell has what runs in its background ignore Ctrl-C, and so would every program that the tests start there."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 _keep_files_in_memory()
+_let_programs_be_interrupted()
 
 
 @pytest.hookimpl(wrapper=True)
