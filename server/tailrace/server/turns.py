@@ -293,11 +293,6 @@ class TurnRunner:
         if live.error is not None:
             return  # given up: what cannot be kept is not shown, and a log has no gaps
         record = live.record
-        if event.state is None and not snapshot and not (live.said or live.webhooks or live.send_key):
-            # A piece of text, as nearly always.
-            write = TaskWrite(record.id, live.owner, record.context_id, (event,))
-            self._writer.put(write, partial(self._kept, live, ()))
-            return
         said, live.said = live.said, []
         webhooks, live.webhooks = live.webhooks, []
         send_key, live.send_key = live.send_key, None

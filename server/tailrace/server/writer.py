@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import anyio
+import anyio.lowlevel
 
 from tailrace.server.observability import NO_OBSERVER, Observer
 from tailrace.server.store import Store, TasksRefused, TaskWrite
@@ -123,7 +124,7 @@ class GroupWriter:
                 if self._waiting:
                     # Whoever is about to have something is let in: a turn that was just begun, for example, which will have
                     # asked its provider then. And a store that writes at once would let nobody else run.
-                    await asyncio.sleep(0)  # noqa: TID251 — anyio's looks up which loop runs, every time
+                    await anyio.lowlevel.checkpoint()
                     await self._write_waiting()
                 elif self._closing:
                     break

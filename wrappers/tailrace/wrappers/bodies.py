@@ -8,7 +8,7 @@ looks now and then for how long it has.
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from typing import Any, Protocol, Self, cast
+from typing import Protocol, Self, cast
 
 import aiohttp
 
@@ -39,17 +39,14 @@ class _PieceReader(aiohttp.StreamReader):
         """As in the base class."""
         if not data:
             return False
+        self._buffer.append(data)
+        self._size += len(data)
         self.total_bytes += len(data)
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
             if not waiter.done():
-                # Who reads has it before anybody looks at what is kept here: it need not be kept. Only who is cancelled in
-                # between does not get it, and reads no more.
-                cast("asyncio.Future[bytes]", waiter).set_result(data)
-                return False
-        self._buffer.append(data)
-        self._size += len(data)
+                waiter.set_result(None)
         if self._size > self._high_water:
             self._protocol.pause_reading()
         return False
@@ -65,11 +62,8 @@ class _PieceReader(aiohttp.StreamReader):
         if self._size <= self._high_water and not self._eof:
             self._protocol.resume_reading()
 
-    def arrival(self) -> asyncio.Future[bytes | None] | None:
-        """What to wait for before `taken`: it gives what comes first, if anything does.
-
-        Returns:
-            None when there is something to take, or nothing follows.
+    def arrival(self) -> asyncio.Future[None] | None:
+        """What to wait for before `taken`; None when there is something to take, or nothing follows.
 
         Raises:
             Exception: The connection broke, and all that came before was taken.
@@ -80,9 +74,8 @@ class _PieceReader(aiohttp.StreamReader):
             raise self._exception
         if self._eof:
             return None
-        waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._waiter = waiter
-        return waiter
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     def taken(self) -> bytes:
         """All that is there; empty at the end of the body."""
@@ -162,9 +155,8 @@ class PostedBody:
                 arrival = reader.arrival()
                 if arrival is not None:
                     self._waits_since = self._loop.time()
-                    data = (await arrival or b"") + reader.taken()
-                else:
-                    data = reader.taken()
+                    await arrival
+                data = reader.taken()
         except (aiohttp.ClientError, OSError) as error:
             if self._is_silent:
                 raise TimeoutError from error

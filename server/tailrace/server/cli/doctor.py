@@ -288,37 +288,23 @@ async def _broker(settings: Settings) -> list[Finding]:
     where = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
     if not _is_installed("redis"):
         return [Finding("broker", "problem", "its client is missing", "pip install 'tailrace[redis]'")]
-    from tailrace.server.cluster.broker import Broker  # an extra, too
+    from tailrace.server.cluster.broker import Broker  # an extra
     from tailrace.server.cluster.link import ReplyError
 
-    client_of: Any = import_module("redis.asyncio")
-    failures: tuple[type[Exception], ...] = (OSError, ValueError, client_of.RedisError)
-
     try:
-        with anyio.fail_after(_CONNECT_SECONDS):
-            async with client_of.from_url(settings.events) as client:
-                await client.ping()
-    except failures as error:
-        advice = "check that it runs, and host, port and password in TAILRACE_EVENTS"
-        return [
-            Finding("broker", "problem", f"{where} cannot be used: {error or type(error).__name__}", advice)
-        ]
-    broker = Broker(settings.events)
-    try:
-        weaknesses = await broker.weaknesses()
+        async with AsyncExitStack() as stack:
+            broker = Broker(settings.events)
+            stack.push_async_callback(broker.close)
+            weaknesses = await broker.weaknesses()
     except ReplyError as error:
         says = f"{where} answers; whether it keeps what it is given cannot be seen: {error.reply}"
         return [Finding("broker", "warning", says, "see docs/scaling.md for what it has to be set to")]
     except TailraceError as error:
-        return [Finding("broker", "problem", f"{where} cannot be used: {error}", "try again")]
-    finally:
-        await broker.close()
+        advice = "check that it runs, and host, port and password in TAILRACE_EVENTS"
+        return [Finding("broker", "problem", f"{where} cannot be used: {error}", advice)]
     if not weaknesses:
         return [Finding("broker", "ok", f"{where} answers, and keeps what it is given")]
-    return [
-        Finding("broker", "warning", f"{where}: {says}", advice)
-        for says, _, advice in (weakness.rpartition("; ") for weakness in weaknesses)
-    ]
+    return [Finding("broker", "warning", f"{where}: {says}", advice) for says, advice in weaknesses]
 
 
 # --- who answers ------------------------------------------------------------------------------------------------

@@ -11,14 +11,13 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from tailrace.server.cluster.link import TIMEOUT, BrokerError, Connect, Link, ReplyError, Subscriber
+from tailrace.server.cluster.link import TIMEOUT, BrokerError, Command, Connect, Link, ReplyError, Subscriber
 from tailrace.wrappers import ConfigurationError
 
 logger = logging.getLogger("tailrace.server")
 
 PROBE_INTERVAL = 0.25
 """Seconds between two tries to reach a broker that does not work."""
-
 
 _PROBE_KEY = b"tailrace:probe"
 
@@ -88,58 +87,46 @@ class Broker:
             while True:
                 await self._failed.wait()
                 await anyio.sleep(PROBE_INTERVAL)
-                if await self._takes(probe):
+                # Something to keep: one without room answers a PING, too.
+                if await _does(probe, (b"SET", _PROBE_KEY, b"", b"PX", 1000)):
                     if self.refuses:
                         logger.info("the broker (TAILRACE_EVENTS) takes events again")
                     self._failed, self.refuses = anyio.Event(), False
                     self._works = True
-                    await self.warn(probe)
+                    await self.warn()
         finally:
             with anyio.CancelScope(shield=True):
                 await probe.close()
 
-    async def answers(self, link: Link | None = None) -> bool:
+    async def answers(self) -> bool:
         """Ask it whether it works: not while it loads its data, for example."""
-        try:
-            [reply] = await (link or self.reading).run((b"PING",))
-        except BrokerError:
-            return False
-        return not isinstance(reply, ReplyError)
+        return await _does(self.reading, (b"PING",))
 
-    async def _takes(self, link: Link) -> bool:
-        """Whether it takes what it is given: one without room answers, too."""
-        try:
-            [reply] = await link.run((b"SET", _PROBE_KEY, b"", b"PX", 1000))
-        except BrokerError:
-            return False
-        return not isinstance(reply, ReplyError)
-
-    async def weaknesses(self, link: Link | None = None) -> list[str]:
-        """What it may lose as it is set up, in plain words, each with what can be done; nothing where it loses nothing.
+    async def weaknesses(self) -> list[tuple[str, str]]:
+        """What it may lose as it is set up, each with what can be done, in plain words; nothing where it loses nothing.
 
         Raises:
             ReplyError: It does not let its settings be seen.
             BrokerError: It does not work.
         """
         commands = [(b"CONFIG", b"GET", name.encode()) for name in _SETTINGS]
-        found: list[str] = []
-        for (name, (wanted, loss)), reply in zip(
-            _SETTINGS.items(), await (link or self.reading).run(*commands), strict=True
-        ):
+        replies = await self.reading.run(*commands)
+        found: list[tuple[str, str]] = []
+        for (name, (wanted, loss)), reply in zip(_SETTINGS.items(), replies, strict=True):
             if isinstance(reply, ReplyError):
                 raise reply
             given = reply[1].decode("utf-8", "replace") if len(reply) > 1 else ""
             if given not in ("", wanted):
-                found.append(f"{name} is {given}: {loss}; set it to {wanted}")
+                found.append((f"{name} is {given}: {loss}", f"set it to {wanted}"))
                 if name == "appendonly":
                     break  # how often it writes to the disk what it does not write is no matter
         return found
 
-    async def warn(self, link: Link | None = None) -> None:
+    async def warn(self) -> None:
         """Say in the log what it may lose as it is set up."""
         try:
-            for weakness in await self.weaknesses(link):
-                logger.warning("the broker (TAILRACE_EVENTS): %s", weakness)
+            for weakness in await self.weaknesses():
+                logger.warning("the broker (TAILRACE_EVENTS): %s; %s", *weakness)
         except ReplyError as error:
             logger.info(
                 "whether the broker (TAILRACE_EVENTS) keeps what it is given cannot be seen: %s", error.reply
@@ -151,6 +138,14 @@ class Broker:
         """Close the connections."""
         await self.writing.close()
         await self.reading.close()
+
+
+async def _does(link: Link, command: Command) -> bool:
+    try:
+        [reply] = await link.run(command)
+    except BrokerError:
+        return False
+    return not isinstance(reply, ReplyError)
 
 
 def _connector(url: str) -> Connect:
