@@ -1,9 +1,10 @@
 """A task that is alive in this process: being worked on, followed by somebody, or not all written yet."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -150,6 +151,7 @@ class Subscription:
 
     Attributes:
         task_id: The task.
+        take: Given the newest events in the place of `batches`, while that waits for them; see `EventStream.take_at_once`.
     """
 
     def __init__(
@@ -162,6 +164,7 @@ class Subscription:
         max_lag: int,
     ) -> None:
         self.task_id = live.record.id
+        self.take: Callable[[Sequence[Event]], bool] | None = None
         self._tasks = tasks
         self._max_lag = max_lag
         self._live = live
@@ -216,7 +219,9 @@ class Subscription:
             while True:
                 events = self._live.log.newest(self._after)
                 if events is None:
-                    await self._live.log.change()
+                    await self._live.log.change(
+                        None if self.take is None else partial(self._take, self.take, until_interrupted)
+                    )
                     continue
                 if not events:
                     events = await self._next(max_lag)
@@ -232,6 +237,18 @@ class Subscription:
                 if self._after >= self._live.log.number:
                     max_lag = self._max_lag
                 yield events
+
+    def _take(self, take: Callable[[Sequence[Event]], bool], until_interrupted: bool) -> bool:
+        """Have what is new taken at once; False where `batches` has to see to it."""
+        events = self._live.log.newest(self._after)
+        if not events:
+            return events is None
+        if until_interrupted and any(event.state is not None for event in events):
+            return False
+        if not take(events):
+            return False
+        self._after = events[-1].number
+        return True
 
     async def _next(self, max_lag: int | None) -> list[Event]:
         while True:

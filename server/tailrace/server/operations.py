@@ -146,6 +146,16 @@ class EventStream:
         with self._place:
             yield [Event(0, StreamResponse(message=self.message).to_json())]
 
+    def take_at_once(self, take: Callable[[Sequence[Event]], bool]) -> None:
+        """Have events handed on where they are shown, without a task being woken for them.
+
+        Args:
+            take: Given events in the place of `batches` while that waits for them. False when it took none: they come
+                from `batches` then. It raises nothing.
+        """
+        if self._subscription is not None and self._history_length is None:
+            self._subscription.take = take
+
     def closes(self, event: Event) -> bool:
         """Whether nothing follows this event on this stream."""
         if event.state is None:

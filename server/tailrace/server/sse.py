@@ -7,13 +7,15 @@ now leaves in one write.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 
 import anyio
 import anyio.lowlevel
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from tailrace.server.direct_writing import Writer, writer_of
 from tailrace.server.open_streams import OpenStreams
 from tailrace.server.operations import EventStream
 from tailrace.server.settings import Settings
@@ -72,10 +74,17 @@ class _EventStream(StreamingResponse):
     """
 
     def __init__(
-        self, frames: AsyncGenerator[bytes], streams: OpenStreams, settings: Settings, headers: dict[str, str]
+        self,
+        frames: AsyncGenerator[bytes],
+        streams: OpenStreams,
+        settings: Settings,
+        headers: dict[str, str],
+        newest: "NewestEvents | None" = None,
     ) -> None:
         super().__init__(frames, headers=_HEADERS | headers, media_type="text/event-stream")
         self._frames = frames
+        self._newest = newest
+        self._writer: Writer | None = None
         self._streams = streams
         self._silence: float = settings.ping_interval
         self._patience = settings.send_timeout
@@ -87,6 +96,9 @@ class _EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         clock = asyncio.get_running_loop().time
         self._sent_at = clock()
+        self._writer = None if self._newest is None else writer_of(scope)
+        if self._newest is not None and self._writer is not None:
+            self._newest.stream.take_at_once(self._take)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         with anyio.CancelScope() as stream, self._streams.holding(stream):
             # In a task of its own: on the way to here are a dozen callers, all of whom a task goes through to go on. And a
@@ -122,6 +134,21 @@ class _EventStream(StreamingResponse):
                 await self._frames.aclose()
             stream.cancel()
 
+    def _take(self, events: Sequence[Event]) -> bool:
+        """Write events at once, if the one before was taken."""
+        writer, newest = self._writer, self._newest
+        if writer is None or newest is None or self._sends_since < math.inf or not writer.ready:
+            return False
+        try:
+            data = newest.frame(events)
+            if data:
+                self._sent_at = asyncio.get_running_loop().time()
+                writer.write(data)
+        except Exception:
+            logger.exception("a stream's events cannot be written at once")
+            return False
+        return True
+
     async def _look_after(self, receive: Receive, send: Send, stream: anyio.CancelScope) -> None:
         """Until the client leaves, or takes nothing for too long: then the stream is cancelled."""
         clock = asyncio.get_running_loop().time
@@ -149,8 +176,26 @@ class _EventStream(StreamingResponse):
                 return
 
 
+@dataclass(frozen=True, slots=True)
+class NewestEvents:
+    """How the newest events of a stream are framed while its frames wait for them.
+
+    Attributes:
+        stream: Whose events they are.
+        frame: Gives what the frames would hold.
+    """
+
+    stream: EventStream
+    frame: Callable[[Sequence[Event]], bytes]
+
+
 def sse_response(
-    frames: AsyncGenerator[bytes], *, settings: Settings, headers: dict[str, str], streams: OpenStreams
+    frames: AsyncGenerator[bytes],
+    *,
+    settings: Settings,
+    headers: dict[str, str],
+    streams: OpenStreams,
+    newest: NewestEvents | None = None,
 ) -> Response:
     """A ``text/event-stream`` response of ready-made frames, with comments while nothing happens.
 
@@ -162,5 +207,6 @@ def sse_response(
         headers: Further ones.
         streams: Where the stream is one of while it is open; they are cut off some time after the server is told to
             stop (`STOP_TIMEOUT`).
+        newest: So that no task need be woken for an event.
     """
-    return _EventStream(frames, streams, settings, headers)
+    return _EventStream(frames, streams, settings, headers, newest)

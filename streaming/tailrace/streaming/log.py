@@ -6,7 +6,7 @@ holds the newest events only and says so (`Behind`) to a reader that wants older
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from tailrace.streaming.task import Event
 
@@ -42,6 +42,7 @@ class TaskLog:
         "_events",
         "_first",
         "_fresh",
+        "_listening",
         "_max_bytes",
         "_unread_bytes",
         "_waiting",
@@ -59,6 +60,9 @@ class TaskLog:
         self._max_bytes = max_bytes
         self._unread_bytes = unread_bytes
         self._waiting: list[asyncio.Future[None]] = []  # one a reader that has nothing to read
+        self._listening: list[
+            tuple[Callable[[], bool], asyncio.Future[None]]
+        ] = []  # those that need not be woken
 
     def publish(self, events: Sequence[Event]) -> None:
         """Show events to the readers; they must be durable by now and next in number.
@@ -73,7 +77,7 @@ class TaskLog:
             if event.number != number:
                 raise ValueError(f"event {event.number} cannot follow event {number - 1}")
             size += len(event.body)
-        if self._waiting:
+        if self._waiting or self._listening:
             self._fresh = before
         self.number = number
         self._bytes += size
@@ -137,16 +141,25 @@ class TaskLog:
             after = events[-1].number
             yield events
 
-    async def change(self) -> None:
-        """Wait until something is published, or the log ends."""
+    async def change(self, take: Callable[[], bool] | None = None) -> None:
+        """Wait until something is published, or the log ends.
+
+        Args:
+            take: Called each time, from within `publish` or `end`, instead of waking whoever waits here. False when it
+                cannot deal with it: then the wait is over. It raises nothing.
+        """
         # A bare future: an event that several can wait for costs more than all else that a reader does with one event.
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(change)
+        if take is None:
+            self._waiting.append(change)
+        else:
+            self._listening.append((take, change))
         try:
             await change
         except asyncio.CancelledError:
             if change in self._waiting:
                 self._waiting.remove(change)
+            self._listening = [each for each in self._listening if each[1] is not change]
             raise
 
     def _drop_oldest(self) -> None:
@@ -166,3 +179,15 @@ class TaskLog:
         for change in waiting:
             if not change.done():  # cancelled: a reader that has left
                 change.set_result(None)
+        if self._listening:
+            self._listening = [each for each in self._listening if _goes_on(*each)]
+
+
+def _goes_on(take: Callable[[], bool], change: "asyncio.Future[None]") -> bool:
+    """Whether who listens goes on to do so; wakes it otherwise."""
+    if change.done():
+        return False
+    if take():
+        return True
+    change.set_result(None)
+    return False

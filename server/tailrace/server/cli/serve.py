@@ -26,6 +26,7 @@ from tailrace.server.app import create_app
 from tailrace.server.cli import INTERRUPTED
 from tailrace.server.cli.completion import complete_model
 from tailrace.server.cli.workers import run_workers
+from tailrace.server.direct_writing import offer_writer
 from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings
 from tailrace.server.shutdown import SIGNALS
@@ -260,8 +261,10 @@ class _Start:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """The application, as ASGI has it."""
-        live = self._live if scope["type"] == "lifespan" else self._app
-        return live(scope, receive, send)
+        if scope["type"] == "lifespan":
+            return self._live(scope, receive, send)
+        offer_writer(scope, send)
+        return self._app(scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         failed: Message | None = None
