@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from tailrace.server.handlers import Handler, Item, Turn
+from tailrace.server.handlers import AtOnce, Handler, Item, Turn
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.agent import Agent, open_calls
 from tailrace.streaming.conversation import results_message
@@ -12,7 +12,7 @@ from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.streaming.lifecycle import TaskState
 from tailrace.streaming.output import OutputReader
 from tailrace.streaming.request_facts import RequestFacts
-from tailrace.streaming.run import AgentError
+from tailrace.streaming.run import AgentError, Received
 from tailrace.streaming.translator import calls_message
 from tailrace.streaming.turn_translator import TurnTranslator
 from tailrace.streaming.updates import Said, StatusUpdate
@@ -76,7 +76,13 @@ class AgentHandler(Handler):
             rounds=sum(message.role is Role.MODEL for message in _behind(turn)),
             reader=self._agent.reader if asked.output is None else OutputReader.of_format(asked.output),
         )
-        steps = self._agent.steps(folded, options=asked, task_id=turn.task_id, context_id=turn.context_id)
+        steps = self._agent.steps(
+            folded,
+            options=asked,
+            task_id=turn.task_id,
+            context_id=turn.context_id,
+            taker=None if turn.at_once is None else _Taker(translator, turn.at_once),
+        )
         error: AgentError | None = None
         try:
             async with aclosing(steps):
@@ -87,6 +93,29 @@ class AgentHandler(Handler):
             error = given
         for item in translator.close(open_calls(folded), error):
             yield item
+
+
+class _Taker:
+    """Shows the usual steps of a turn where they arrive.
+
+    Args:
+        translator: Says what they amount to.
+        at_once: Carries it out.
+    """
+
+    __slots__ = ("_at_once", "_translate")
+
+    def __init__(self, translator: TurnTranslator, at_once: AtOnce) -> None:
+        self._at_once = at_once
+        self._translate = translator.take
+
+    @property
+    def ready(self) -> bool:
+        return self._at_once.ready
+
+    def take(self, step: Received) -> None:
+        for item in self._translate(step):
+            self._at_once.show(item)
 
 
 def _behind(turn: Turn) -> Sequence[Message]:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.request_facts import NO_FACTS, RequestFacts
@@ -27,6 +27,23 @@ Item = Update | Said | Message
 """What a handler yields: what happens to its task, what joins the conversation, or its direct answer."""
 
 HandlerFunction = Callable[["Turn"], AsyncIterator[Item]]
+
+
+class AtOnce(Protocol):
+    """Carries out what a handler would yield, while the engine waits for it to yield something."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be done now: there is a task, which is not cancelled, and not too much waits to be written."""
+        ...
+
+    def show(self, item: Item) -> None:
+        """Carry out an update that does not end the turn. Only to be called when `ready`.
+
+        Raises:
+            InvalidAgentResponseError: It ends the turn, or is too large. It is to be let out by the handler.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +62,7 @@ class Turn:
         facts: What the caller asks for beyond the message, in this request or in one for the same task before it.
         extensions: URIs of the extensions that the request uses, of those that the agent's card lists.
         resumed: How many messages of the history stand behind this one: a crash interrupted the turn after them.
+        at_once: For updates that come from a callback while the handler waits; None where every one has to be yielded.
     """
 
     task_id: str
@@ -57,6 +75,7 @@ class Turn:
     extensions: tuple[str, ...] = ()
     facts: RequestFacts = NO_FACTS
     resumed: int = 0
+    at_once: AtOnce | None = None
 
 
 class Handler(ABC):

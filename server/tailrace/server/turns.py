@@ -179,6 +179,7 @@ class TurnRunner:
             extensions=waiting.extensions,
             facts=kept_request_facts(asked),
             resumed=_behind_caller(said) if waiting.is_said else 0,
+            at_once=_AtOnce(self, self._writer, live),
         )
 
     def _end_turn(self, live: LiveTask, ending: StatusUpdate) -> None:
@@ -212,14 +213,19 @@ class TurnRunner:
                     return None
                 self.begin(live)
                 reply.ready.set()
-            ending = self._take(live, item)
+            ending = self.take(live, item)
             if ending is not None:
                 return ending
             if self._writer.is_full:
                 await self._writer.room()
         return None
 
-    def _take(self, live: LiveTask, item: Item) -> StatusUpdate | None:
+    def take(self, live: LiveTask, item: Item) -> StatusUpdate | None:
+        """Carry out what a handler gives; returns what ends the turn, which is the caller's to carry out.
+
+        Raises:
+            InvalidAgentResponseError: It cannot be carried out.
+        """
         if isinstance(item, TextDelta):  # first, since almost everything is one
             if len(item.text) > self._max_text:
                 self._check_size(size_of(Part(text=item.text)))
@@ -349,6 +355,26 @@ class TurnRunner:
             live.record.state.terminal or (self.stopping and not live.running)
         ):
             live.log.end()
+
+
+class _AtOnce:
+    """What a handler gives from a callback, while `TurnRunner` waits for its next update; see `AtOnce`."""
+
+    __slots__ = ("_live", "_turns", "_writer")
+
+    def __init__(self, turns: TurnRunner, writer: GroupWriter, live: LiveTask) -> None:
+        self._turns = turns
+        self._writer = writer
+        self._live = live
+
+    @property
+    def ready(self) -> bool:
+        live = self._live
+        return bool(live.record.number) and not (live.scope.cancel_called or self._writer.is_full)
+
+    def show(self, item: Item) -> None:
+        if self._turns.take(self._live, item) is not None:
+            raise InvalidAgentResponseError("the end of a turn has to be yielded")
 
 
 def _behind_caller(said: Sequence[Message]) -> int:

@@ -13,12 +13,13 @@ stand in one message.
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from types import UnionType
 from typing import Any, Generic, Self, cast
 
 from typing_extensions import TypeVar
 
-from tailrace.streaming.observing import RUN_OBSERVER
+from tailrace.streaming.observing import RUN_OBSERVER, AnswerWatch
 from tailrace.streaming.output import OutputReader
 from tailrace.streaming.run import (
     AgentError,
@@ -28,6 +29,7 @@ from tailrace.streaming.run import (
     ResponseEnded,
     RoundEnded,
     Step,
+    StepTaker,
     ToolEnded,
 )
 from tailrace.streaming.tools import (
@@ -42,6 +44,7 @@ from tailrace.streaming.tools import (
 from tailrace.streaming.trimming import HistoryPolicy, keep_all
 from tailrace.streaming.turn import TurnAccumulator, TurnDelta
 from tailrace.wrappers import (
+    ChunkWrapper,
     ConfigurationError,
     ContentPart,
     ContentPartText,
@@ -54,7 +57,7 @@ from tailrace.wrappers import (
     Role,
     UpstreamError,
 )
-from tailrace.wrappers.model import Model
+from tailrace.wrappers.model import ArrivingBatches, ChunkBatches, Model
 from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.providers import create_model
 from tailrace.wrappers.tool_ids import unmatched_tools
@@ -241,6 +244,7 @@ class Agent(Generic[T]):
         runner: ToolRunner | None = None,
         task_id: str = "",
         context_id: str = "",
+        taker: StepTaker | None = None,
     ) -> AsyncGenerator[Step]:
         """Run a turn to its end, step by step: what `run` and `run_stream` are made of, and what serves an agent.
 
@@ -253,6 +257,8 @@ class Agent(Generic[T]):
             runner: The tools; those of the agent when None.
             task_id: For the tools' `ToolContext`.
             context_id: For the tools' `ToolContext`.
+            taker: Takes usual steps, which are text, where they arrive and while the next one is waited for. All others
+                come from the generator; None: all do.
 
         Raises:
             AgentError: The turn has taken all rounds that it may.
@@ -268,6 +274,7 @@ class Agent(Generic[T]):
             with observer.answering(self.model, asked, turn) as watch:
                 try:
                     async with watch.sent(self.model.stream(self._to_send(turn), asked)) as batches:
+                        self._offer(batches, turn, watch, taker)
                         async for batch in batches:
                             if not watch.chunks:
                                 watch.first_chunk()
@@ -311,6 +318,33 @@ class Agent(Generic[T]):
         raise AgentError(
             f"the model asked for tools in all {self._max_rounds} rounds that a turn may take", turn.messages
         )
+
+    def _offer(
+        self, batches: ChunkBatches, turn: TurnAccumulator, watch: AnswerWatch, taker: StepTaker | None
+    ) -> None:
+        """Have chunks of text taken where they arrive, where that can be."""
+        if taker is not None and isinstance(batches, ArrivingBatches):
+            batches.take_at_once(partial(self._take, turn, watch, taker))
+
+    def _take(
+        self,
+        turn: TurnAccumulator,
+        watch: AnswerWatch,
+        taker: StepTaker,
+        chunks: Sequence[ChunkWrapper[Any]],
+    ) -> bool:
+        """What `steps` does with chunks of text, where they arrive."""
+        if not (watch.chunks and turn.error is None and taker.ready):
+            return False
+        for chunk in chunks:
+            if not chunk.plain:
+                return False
+        watch.chunks += len(chunks)
+        for together in (chunks,) if self._merge_reads else zip(chunks):
+            changes = turn.add_all(together)
+            if changes:
+                taker.take(Received(changes))
+        return True
 
     def has_tool(self, name: str) -> bool:
         """Whether the agent runs a tool of that name itself, as far as its tools are connected."""

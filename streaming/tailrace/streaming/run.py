@@ -1,7 +1,7 @@
 """What comes of an agent's run: its results, its errors, and its steps."""
 
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 import msgspec
 from typing_extensions import TypeVar
@@ -125,3 +125,16 @@ class RoundEnded(msgspec.Struct, frozen=True):
 
 Step = Received | ResponseEnded | ToolEnded | RoundEnded
 """What happens in a turn, in order."""
+
+
+class StepTaker(Protocol):
+    """Takes the usual steps of a turn where they arrive, so that whoever waits for the next step need not be woken."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes one now."""
+        ...
+
+    def take(self, step: Received) -> None:
+        """Take one; only called when `ready`. What it raises, the turn's steps raise."""
+        ...

@@ -7,7 +7,7 @@ looks now and then for how long it has.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol, Self, cast
 
 import aiohttp
@@ -62,6 +62,25 @@ class _PieceReader(aiohttp.StreamReader):
         if self._size <= self._high_water and not self._eof:
             self._protocol.resume_reading()
 
+    def listen(self, listener: "_Listener") -> None:
+        """Have a listener told of what comes next, in the place of a future."""
+        self._waiter = cast("asyncio.Future[None]", listener)
+
+    def leave(self, listener: "_Listener") -> None:
+        """Have it told no more."""
+        if self._waiter is cast("object", listener):
+            self._waiter = None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to take already."""
+        return bool(self._buffer)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing will follow what is there."""
+        return self._eof or self._exception is not None
+
     def arrival(self) -> asyncio.Future[None] | None:
         """What to wait for before `taken`; None when there is something to take, or nothing follows.
 
@@ -92,6 +111,65 @@ class _PieceReader(aiohttp.StreamReader):
         if is_full:
             self._protocol.resume_reading()
         return data
+
+
+class _Listener:
+    """Waits for the pieces of a body as a future does, and hands them on without anybody being woken.
+
+    aiohttp tells it what it tells a future. Pieces that come with one read are handed on together: it tells of the first, and
+    they are taken in the event loop's next round.
+
+    Args:
+        body: Whose pieces they are.
+        reader: Has them.
+        take: Given each; False ends the wait.
+
+    Attributes:
+        woken: Ends the wait: True when what came was taken, None when it has yet to be.
+    """
+
+    __slots__ = ("_body", "_loop", "_reader", "_take", "woken")
+
+    def __init__(self, body: "PostedBody", reader: _PieceReader, take: Callable[[bytes], bool]) -> None:
+        self._body = body
+        self._reader = reader
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self.woken: asyncio.Future[bool | None] = self._loop.create_future()
+        reader.listen(self)
+
+    def done(self) -> bool:
+        """As a future's."""
+        return self.woken.done()
+
+    def set_result(self, _result: None) -> None:
+        """Something came, or the body is over."""
+        self._loop.call_soon(self._hand_on)
+
+    def set_exception(self, error: BaseException) -> None:
+        """The connection broke."""
+        if not self.woken.done():
+            self.woken.set_exception(error)
+
+    def _hand_on(self) -> None:
+        if self.woken.done():  # whoever waited has left: what came stays for the next
+            return
+        reader = self._reader
+        try:
+            data = reader.taken()
+            if data and not self._take(data):
+                self.woken.set_result(True)
+                return
+        except Exception as error:
+            self.woken.set_exception(error)
+            return
+        if reader.has_more:
+            self._loop.call_soon(self._hand_on)
+        elif reader.is_over:
+            self.woken.set_result(None)
+        else:
+            self._body.waits_on()
+            reader.listen(self)
 
 
 # What `_PieceReader` leans on is aiohttp's own business: an aiohttp that is otherwise is read as it likes to be.
@@ -129,9 +207,14 @@ class PostedBody:
     Args:
         response: Its headers have been read; closed with this.
         timeout: Seconds that a reader waits for a piece. What the reader does between two pieces does not count.
+
+    Attributes:
+        take: Given pieces in the place of whoever waits for them, so that nobody need be woken. When it returns False, or
+            raises, the wait is over: by an empty piece, as all that came was taken, or by what was raised. None for nobody.
     """
 
     def __init__(self, response: aiohttp.ClientResponse, timeout: float) -> None:
+        self.take: Callable[[bytes], bool] | None = None
         self._response = response
         self._reader = _piece_reader(response)
         self._timeout = timeout
@@ -154,8 +237,12 @@ class PostedBody:
             else:
                 arrival = reader.arrival()
                 if arrival is not None:
-                    self._waits_since = self._loop.time()
-                    await arrival
+                    self.waits_on()
+                    if self.take is None:
+                        await arrival
+                    elif await self._all_taken(reader, self.take):
+                        self._waits_since = math.inf
+                        return b""
                 data = reader.taken()
         except (aiohttp.ClientError, OSError) as error:
             if self._is_silent:
@@ -167,6 +254,20 @@ class PostedBody:
         if self._is_silent:
             raise TimeoutError
         raise StopAsyncIteration
+
+    async def _all_taken(self, reader: _PieceReader, take: Callable[[bytes], bool]) -> bool | None:
+        listener = _Listener(self, reader, take)
+        try:
+            taken = await listener.woken
+        finally:
+            reader.leave(listener)
+        if not taken:
+            reader.arrival()  # raises what the connection broke with, meanwhile
+        return taken
+
+    def waits_on(self) -> None:
+        """From now on somebody waits for the next piece."""
+        self._waits_since = self._loop.time()
 
     def close(self) -> None:
         """Close the connection, unless the body was read to its end."""

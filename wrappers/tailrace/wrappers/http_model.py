@@ -11,7 +11,7 @@ import math
 import random
 import sys
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -30,7 +30,7 @@ from tailrace.wrappers.error_reports import provider_error
 from tailrace.wrappers.errors import ProtocolError, UpstreamError, UpstreamFault
 from tailrace.wrappers.loose_json import read_json
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
+from tailrace.wrappers.model import REQUEST_HEADERS, ArrivingBatches, ChunkBatches, Model, TakeChunks
 from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.parameters import merged, offered
 from tailrace.wrappers.tool_ids import with_answers, with_matched_ids
@@ -126,45 +126,22 @@ class HTTPModel(Model):
                 body = await stack.enter_async_context(self._send(names.in_history(history), parameters))
             except ValueError as error:
                 raise ProtocolError(f"{self.provider} cannot be asked that: {error}") from error
-            yield self._batches(body, names)
-
-    async def _batches(self, body: Body, names: ToolNames) -> AsyncIterator[Sequence[ChunkWrapper[Any]]]:
-        decoder = self._decoder()
-        try:
-            async for data in body:
-                chunks = decoder.feed(data)
-                if chunks:
-                    yield names.restored(chunks)
-                if decoder.done:
-                    break
-            last = decoder.close()
-        except (aiohttp.ClientError, OSError, *self.transport_errors) as error:
-            held = [
-                chunk for chunk in decoder.close() if chunk.details is None or chunk.details.error is None
-            ]
-            held = [*names.restored(held), *names.close()]
-            if held:
-                yield held  # what waited for more of the stream is part of the answer; why it ended is said here
-            if is_timeout(error):
-                raise self._silent() from error
-            raise UpstreamError(
-                f"the connection broke in the middle of the answer: {_first_words(error)}",
-                fault=UpstreamFault.TRUNCATED,
-                provider=self.provider,
-            ) from error
-        except UpstreamError:
-            held = names.close()
-            if held:
-                yield held
-            raise
-        chunks = [*names.restored(last), *names.close()]
-        if chunks:
-            yield chunks
+            errors = (aiohttp.ClientError, OSError, *self.transport_errors)
+            yield _Batches(body, self._decoder(), names, errors, self._broken)
 
     def _silent(self) -> UpstreamError:
         return UpstreamError(
             f"the provider sent nothing for {self._read_timeout:g} seconds",
             fault=UpstreamFault.TIMEOUT,
+            provider=self.provider,
+        )
+
+    def _broken(self, error: Exception) -> UpstreamError:
+        if is_timeout(error):
+            return self._silent()
+        return UpstreamError(
+            f"the connection broke in the middle of the answer: {_first_words(error)}",
+            fault=UpstreamFault.TRUNCATED,
             provider=self.provider,
         )
 
@@ -205,6 +182,87 @@ class HTTPModel(Model):
             retry_after=retry_after(headers),
             details=body,
         )
+
+
+class _Batches(ArrivingBatches):
+    """The chunks of an answer as its body comes.
+
+    Args:
+        body: The body.
+        decoder: Decodes it.
+        names: Gives tools their own names back.
+        transport_errors: What is raised when the connection breaks.
+        broken: The error that one of these means.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        decoder: ResponseDecoder[Any],
+        names: ToolNames,
+        transport_errors: tuple[type[Exception], ...],
+        broken: Callable[[Exception], UpstreamError],
+    ) -> None:
+        self._body = body
+        self._decoder = decoder
+        self._names = names
+        self._transport_errors = transport_errors
+        self._broken = broken
+        self._take: TakeChunks | None = None
+        self._left: Sequence[ChunkWrapper[Any]] = ()
+        self._failed: Exception | None = None
+        self._given = self._read()
+
+    def __anext__(self) -> Awaitable[Sequence[ChunkWrapper[Any]]]:
+        return self._given.__anext__()
+
+    def take_at_once(self, take: TakeChunks) -> None:
+        """As `ArrivingBatches.take_at_once`."""
+        if isinstance(self._body, PostedBody):
+            self._take = take
+            self._body.take = self._at_once
+
+    def _at_once(self, data: bytes) -> bool:
+        """Decode what came, and have it taken; False where `_read` has to see to it."""
+        chunks = self._names.restored(self._decoder.feed(data))
+        try:
+            if chunks and (self._take is None or not self._take(chunks)):
+                self._left = chunks
+        except Exception as error:  # of whoever takes, not of the connection
+            self._failed = error
+        return not (self._left or self._failed or self._decoder.done)
+
+    async def _read(self) -> AsyncGenerator[Sequence[ChunkWrapper[Any]]]:
+        decoder, names = self._decoder, self._names
+        try:
+            async for data in self._body:
+                if data:
+                    chunks = names.restored(decoder.feed(data))
+                else:
+                    chunks, self._left = self._left, ()
+                if chunks:
+                    yield chunks
+                if decoder.done or self._failed is not None:
+                    break
+            last = decoder.close()
+        except self._transport_errors as error:
+            held = [
+                chunk for chunk in decoder.close() if chunk.details is None or chunk.details.error is None
+            ]
+            held = [*names.restored(held), *names.close()]
+            if held:
+                yield held  # what waited for more of the stream is part of the answer; why it ended is said here
+            raise self._broken(error) from error
+        except UpstreamError:
+            held = names.close()
+            if held:
+                yield held
+            raise
+        if self._failed is not None:
+            raise self._failed
+        chunks = [*names.restored(last), *names.close()]
+        if chunks:
+            yield chunks
 
 
 class DirectModel(HTTPModel):

@@ -1,7 +1,7 @@
 """A model that can be asked, over the network, whoever provides it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -14,6 +14,21 @@ from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 
 ChunkBatches = AsyncIterator[Sequence[ChunkWrapper[Any]]]
 """The chunks of a response as they arrive: those that came with one read of the network stand together."""
+
+TakeChunks = Callable[[Sequence[ChunkWrapper[Any]]], bool]
+"""Takes chunks where they arrive, and says whether it has: those that it has not come from the iterator. What it raises, that raises."""
+
+
+class ArrivingBatches(ABC, AsyncIterator[Sequence[ChunkWrapper[Any]]]):
+    """Batches that can be taken where they arrive, while somebody waits for them, without that being woken for each.
+
+    An iterator of another kind gives them all to whoever waits.
+    """
+
+    @abstractmethod
+    def take_at_once(self, take: TakeChunks) -> None:
+        """Offer each batch to this first, while the iterator is waited for."""
+
 
 REQUEST_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
     "tailrace_request_headers", default=MappingProxyType({})
