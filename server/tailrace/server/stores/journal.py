@@ -21,6 +21,9 @@ TAIL_BYTES = 8192
 KEPT_ROWS = 512
 """Rows of the journal after which what is still in older ones is moved, and these are dropped; it has twice as many at most."""
 
+_LOOK_ROWS = KEPT_ROWS // 2  # after so many rows what is old by then is looked for
+_DROPPED_ROWS = 8  # dropped with one write
+
 _decode = msgspec.msgpack.Decoder(list[Row]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -31,7 +34,7 @@ class _Tail:
     Attributes:
         rows: Those that are in the journal alone, or may be.
         size: Bytes of their bodies.
-        first: The row of the journal in which the first of them is.
+        first: The row of the journal in which the first of them is; of the last ones that there were, when there are none.
         last: The number of the task's last event.
     """
 
@@ -56,6 +59,10 @@ class Journal:
         self._tails: dict[str, _Tail] = {}
         self._held: dict[str, list[Row]] | None = None
         self._position = 0
+        self._old: list[str] = []  # tasks that have rows which are to be dropped
+        self._old_step = 1  # how many of them are moved with one write
+        self._drop_to = 0  # the last row that is to be dropped
+        self._dropped = 0  # the last that was
 
     def tail(self, task_id: str) -> list[Row]:
         """The last events of a task, in order, with all of those that are in the journal alone."""
@@ -114,23 +121,45 @@ class Journal:
                     moved += tail.rows
                 tails[task_id] = _Tail(number)
         if added:
-            self._position = position
-            if position % KEPT_ROWS == 0:
-                moved += self._drop_old(driver, position - KEPT_ROWS)
+            self._add(driver, added)
+        if self._dropped < self._drop_to:
+            moved += self._drop_old(driver)
         if direct or moved:
             for statement, parameters in (*statements(direct), *statements(moved, "OR IGNORE ")):
                 driver.execute(statement, parameters)
-        if added:
-            driver.execute("INSERT INTO journal VALUES (?, ?)", (position, _encode(added)))
 
-    def _drop_old(self, driver: Any, last: int) -> list[Row]:
-        """Drop the journal's rows up to this one; gives what may be in them alone."""
-        driver.execute("DELETE FROM journal WHERE position <= ?", (last,))
-        moved: list[Row] = []
+    def _add(self, driver: Any, rows: list[Row]) -> None:
+        """One more row of the journal."""
+        self._position += 1
+        driver.execute("INSERT INTO journal VALUES (?, ?)", (self._position, _encode(rows)))
+        if self._position % _LOOK_ROWS == 0:
+            self._find_old(self._position - KEPT_ROWS)
+
+    def _find_old(self, last: int) -> None:
+        """Look for what is in the rows of the journal up to this one alone, so that it is moved and they are dropped."""
+        self._drop_to = last
         for task_id, tail in list(self._tails.items()):
-            if tail.rows and tail.first <= last:
-                moved += tail.rows
+            if tail.first > last:
+                continue
+            if tail.rows:
+                self._old.append(task_id)
+            else:  # nothing was written of it for long
                 del self._tails[task_id]
+        self._old_step = 1 + len(self._old) // (_LOOK_ROWS // 2)
+
+    def _drop_old(self, driver: Any) -> list[Row]:
+        """Go on with it, a little with each write, which all tasks wait for; gives what is to be moved."""
+        moved: list[Row] = []
+        for task_id in self._old[-self._old_step :]:
+            tail = self._tails.get(task_id)
+            if tail is not None and tail.first <= self._drop_to:
+                moved += tail.rows
+                tail.rows = []
+                tail.size = 0
+        del self._old[-self._old_step :]
+        if not self._old:
+            self._dropped = min(self._dropped + _DROPPED_ROWS, self._drop_to)
+            driver.execute("DELETE FROM journal WHERE position <= ?", (self._dropped,))
         return moved
 
     def undo(self, driver: Any) -> None:
@@ -147,9 +176,10 @@ class Journal:
             sqlite3.Error: It cannot be read.
         """
         tails: dict[str, _Tail] = {}
-        for position, body in driver.execute(
-            "SELECT position, body FROM journal ORDER BY position"
-        ).fetchall():
+        found = driver.execute("SELECT position, body FROM journal ORDER BY position").fetchall()
+        self._old, self._drop_to = [], 0
+        self._dropped = found[0][0] - 1 if found else self._position
+        for position, body in found:
             self._position = position
             for row in _decode(body):
                 task_id, number = row[:2]
@@ -178,4 +208,4 @@ class Journal:
             for statement, parameters in statements(tail.rows, "OR IGNORE "):
                 driver.execute(statement, parameters)
         driver.execute("DELETE FROM journal")
-        self._tails, self._position = {}, 0
+        self._tails, self._position, self._dropped = {}, 0, 0
