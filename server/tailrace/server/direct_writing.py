@@ -8,9 +8,16 @@ that stands between it and the server's transport; that costs more than the toke
 from typing import Any, Protocol
 
 from starlette.types import Scope, Send
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+try:
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+except ImportError:  # there is no httptools, as on Windows
+    RequestResponseCycle = None
 
 _EXTENSION = "tailrace.writer"
+
+# What `_CycleWriter` leans on is uvicorn's own business: where it is otherwise, `send` is all there is.
+_KNOWN = ("chunked_encoding", "disconnected", "flow", "response_complete", "scope", "transport")
 
 
 class Writer(Protocol):
@@ -31,7 +38,7 @@ class _CycleWriter:
 
     __slots__ = ("_cycle",)
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: Any) -> None:
         self._cycle = cycle
 
     @property
@@ -50,7 +57,8 @@ class _CycleWriter:
 def offer_writer(scope: Scope, send: Send) -> None:
     """Tell the application that it may write at once, where the server is one that this can be done with."""
     cycle: Any = getattr(send, "__self__", None)
-    if isinstance(cycle, RequestResponseCycle):
+    is_uvicorns = RequestResponseCycle is not None and isinstance(cycle, RequestResponseCycle)
+    if is_uvicorns and all(hasattr(cycle, name) for name in _KNOWN):
         scope.setdefault("extensions", {})[_EXTENSION] = _CycleWriter(cycle)
 
 
