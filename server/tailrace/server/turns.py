@@ -86,7 +86,8 @@ class TurnRunner:
 
     def conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
         """What keeps the turns of a conversation that run here one after the other."""
-        return self._contexts.setdefault((live.owner, live.record.context_id), anyio.Lock())
+        # Without giving way to others where it is free: the provider is to be asked before the first event is written.
+        return self._contexts.setdefault((live.owner, live.record.context_id), anyio.Lock(fast_acquire=True))
 
     def begin(self, live: LiveTask) -> None:
         """Make the task known: its first event, with the message that it is for."""

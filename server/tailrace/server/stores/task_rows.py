@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from tailrace.server.stores.event_rows import Row
 from tailrace.server.stores.push_config_rows import put_push_config
 from tailrace.server.stores.records import TaskWrite
 from tailrace.server.stores.schema import events, messages, send_keys, tasks
-from tailrace.streaming.a2a.models import Task
 
 
 def has_more(write: TaskWrite) -> bool:
@@ -53,11 +53,8 @@ def keep_tasks(connection: Connection, writes: Sequence[TaskWrite], node: str | 
     ]
     if said:
         connection.execute(_INSERT_MESSAGE, said)
+    _put_tasks(connection, writes, node)
     for write in writes:
-        if write.snapshot is not None:
-            _put_task(connection, write, write.snapshot, node)
-        elif write.updated is not None:
-            _put_status(connection, write, write.updated)
         for webhook in write.webhooks:
             put_push_config(connection, webhook, node)
         if write.send_key is not None:
@@ -76,21 +73,52 @@ def holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
     return bool(new_events)
 
 
-def _put_task(connection: Connection, write: TaskWrite, task: Task, node: str | None) -> None:
-    values: dict[str, Any] = {
+def _put_tasks(connection: Connection, writes: Sequence[TaskWrite], node: str | None) -> None:
+    """Bring tasks up to date, each by one statement: a turn that begins has a snapshot and a status in one batch."""
+    changes: dict[str, tuple[TaskWrite, dict[str, Any]]] = {}
+    new: set[str] = set()
+    for write in writes:
+        values = _values(write, node)
+        if values and not write.events:
+            if write.task_id in changes:
+                _put_task(connection, *changes.pop(write.task_id), is_new=write.task_id in new)
+            _put_task_alone(connection, write, values)
+        elif values:
+            first, merged = changes.setdefault(write.task_id, (write, {}))
+            merged |= values
+            if first.events[0].number == 1:
+                new.add(write.task_id)
+    for task_id, (write, values) in changes.items():
+        _put_task(connection, write, values, is_new=task_id in new)
+
+
+def _values(write: TaskWrite, node: str | None) -> dict[str, Any]:
+    """What changes of a task's row; nothing where it stays as it is."""
+    task = write.snapshot
+    if task is None and write.updated is None:
+        return {}
+    if task is None:
+        state = next(event.state for event in reversed(write.events) if event.state is not None)
+        return {"state": state, "updated": write.updated}
+    values = {
         "state": task.status.state,
         "updated": task.status.timestamp or datetime.now(UTC),
         "snapshot": task.to_json(),
         "node": None if task.status.state.terminal else node,
     }
-    if not write.events:
-        _put_task_alone(connection, write, values)
+    return {**values, "number": write.events[-1].number, "events_kept": True} if write.events else values
+
+
+def _put_task(connection: Connection, write: TaskWrite, values: dict[str, Any], *, is_new: bool) -> None:
+    if "snapshot" not in values:
+        connection.execute(_UPDATE_STATUS, {"task_id": write.task_id, **values})
         return
-    values |= {"number": write.events[-1].number, "events_kept": True}
+    row = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id, **values}
+    if is_new and connection.execute(_ADD_TASK[connection.dialect.name], row).rowcount:
+        return
     where = {"task_id": write.task_id, "task_owner": write.owner}
     if not connection.execute(_UPDATE_TASK, {**where, **values}).rowcount:
-        key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
-        connection.execute(_INSERT_TASK, {**key, **values})
+        connection.execute(_INSERT_TASK, row)
 
 
 def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, Any]) -> None:
@@ -104,14 +132,13 @@ def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, 
         connection.execute(insert(tasks).values({**key, **values, **newest}))
 
 
-def _put_status(connection: Connection, write: TaskWrite, updated: datetime) -> None:
-    state = next(event.state for event in reversed(write.events) if event.state is not None)
-    connection.execute(_UPDATE_STATUS, {"task_id": write.task_id, "state": state, "updated": updated})
-
-
 # Made once: to make a statement takes longer than to carry it out.
 _INSERT_MESSAGE = insert(messages)
 _INSERT_TASK = insert(tasks)
+_ADD_TASK = {  # by dialect: unless there is one of that id
+    "sqlite": sqlite.insert(tasks).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(tasks).on_conflict_do_nothing(),
+}
 _UPDATE_TASK = (
     update(tasks)
     .where(tasks.c.id == bindparam("task_id"), tasks.c.owner == bindparam("task_owner"))
