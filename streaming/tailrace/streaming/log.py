@@ -39,6 +39,7 @@ class TaskLog:
 
     __slots__ = (
         "_bytes",
+        "_calls_soon",
         "_events",
         "_first",
         "_fresh",
@@ -63,6 +64,7 @@ class TaskLog:
         self._listening: list[
             tuple[Callable[[], bool], asyncio.Future[None]]
         ] = []  # those that need not be woken
+        self._calls_soon = False
 
     def publish(self, events: Sequence[Event]) -> None:
         """Show events to the readers; they must be durable by now and next in number.
@@ -145,8 +147,8 @@ class TaskLog:
         """Wait until something is published, or the log ends.
 
         Args:
-            take: Called each time, from within `publish` or `end`, instead of waking whoever waits here. False when it
-                cannot deal with it: then the wait is over. It raises nothing.
+            take: Called soon after that, and each time again, instead of waking whoever waits here: once for all that is
+                published together. False when it cannot deal with it: then the wait is over. It raises nothing.
         """
         # A bare future: an event that several can wait for costs more than all else that a reader does with one event.
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -179,8 +181,13 @@ class TaskLog:
         for change in waiting:
             if not change.done():  # cancelled: a reader that has left
                 change.set_result(None)
-        if self._listening:
-            self._listening = [each for each in self._listening if _goes_on(*each)]
+        if self._listening and not self._calls_soon:
+            self._calls_soon = True
+            asyncio.get_running_loop().call_soon(self._call)
+
+    def _call(self) -> None:
+        self._calls_soon = False
+        self._listening = [each for each in self._listening if _goes_on(*each)]
 
 
 def _goes_on(take: Callable[[], bool], change: "asyncio.Future[None]") -> bool:
