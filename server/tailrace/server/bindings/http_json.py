@@ -32,7 +32,7 @@ from tailrace.server.bindings.http import (
 from tailrace.server.caching import cached_response
 from tailrace.server.operations import Caller, EventStream, Operations
 from tailrace.server.settings import Settings
-from tailrace.server.sse import farewell, frame_data, frame_events, sse_response
+from tailrace.server.sse import NewestEvents, farewell, frame_data, frame_events, sse_response
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import InvalidParamsError, ParseError, VersionNotSupportedError
 from tailrace.streaming.a2a.v1_0 import Version10
@@ -172,11 +172,13 @@ class HttpJsonBinding:
                 after=cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None,
                 repeat_finished=self._dialect.repeats_finished,
             )
+            framing = _Framing(stream, self._dialect)
             return sse_response(
-                self._frames(stream, ends=route.ends),
+                self._frames(framing, ends=route.ends),
                 settings=self._settings,
                 headers={},
                 streams=self._operations.streams,
+                newest=NewestEvents(stream, framing.frame),
             )
         result = await self._operations.answer(operation, asked, caller)
         body = self._dialect.write_result(operation, result)
@@ -219,24 +221,44 @@ class HttpJsonBinding:
             raise InvalidParamsError("the body must be a JSON object")
         return cast("Mapping[str, Any]", value)
 
-    async def _frames(self, stream: EventStream, *, ends: bool) -> AsyncGenerator[bytes]:
-        events: Sequence[Event] = ()
+    async def _frames(self, framing: "_Framing", *, ends: bool) -> AsyncGenerator[bytes]:
         try:
-            async with aclosing(stream.batches()) as batches:
+            async with aclosing(framing.stream.batches()) as batches:
                 async for events in batches:
-                    yield frame_events(stream, events, self._dialect)
+                    yield framing.frame(events)
         except StoreError as error:
             yield frame_data(self._version.write_problem(Problem.of(error)))
             return
         if self._operations.stopping.is_set():
             yield farewell()
-            ends = ends and bool(events) and stream.closes(events[-1])  # else it is to come back
+            ends = ends and framing.closed  # else it is to come back
         if ends:
             yield b"event: end\ndata: {}\n\n"
 
     def _refuse(self, problem: Problem) -> Response:
         body = self._version.write_problem(problem)
         return Response(body, problem.code, headers=problem.headers, media_type="application/json")
+
+
+class _Framing:
+    """Writes the events of a stream.
+
+    Attributes:
+        stream: Whose they are.
+        closed: Nothing follows the last of them.
+    """
+
+    __slots__ = ("_dialect", "closed", "stream")
+
+    def __init__(self, stream: EventStream, dialect: Dialect) -> None:
+        self.stream = stream
+        self.closed = False
+        self._dialect = dialect
+
+    def frame(self, events: Sequence[Event]) -> bytes:
+        """Events, in order, as frames."""
+        self.closed = self.stream.closes(events[-1])
+        return frame_events(self.stream, events, self._dialect)
 
 
 class _Unreadable(Exception):
