@@ -1,12 +1,18 @@
 """The bodies of answers, read from a real connection: whole, however they are cut up."""
 
 import asyncio
+import itertools
+import socket
+import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tailrace.wrappers import bodies
 from tailrace.wrappers.bodies import PostedBody
@@ -50,6 +56,71 @@ async def posted(answer: Answer, patience: float = 30) -> AsyncGenerator[PostedB
 
 async def whole(body: PostedBody) -> bytes:
     return b"".join([piece async for piece in body])
+
+
+class Told:
+    """A provider that sends what it is told to, each thing by itself; as an `Answer`, its headers first.
+
+    What it is told before a body is waited for arrives while it is: nothing runs between.
+    """
+
+    def __init__(self) -> None:
+        self._next: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._resets = False
+
+    async def __call__(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD)
+        await writer.drain()
+        while (data := await self._next.get()) is not None:
+            writer.write(data)
+            await writer.drain()
+        if self._resets:
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+
+    def send(self, *sent: bytes) -> None:
+        for data in sent:
+            self._next.put_nowait(data)
+
+    def close(self) -> None:
+        """Leave when everything is sent, be the body whole or not."""
+        self._next.put_nowait(None)
+
+    def reset(self) -> None:
+        """Leave as a crashed process does."""
+        self._resets = True
+        self.close()
+
+
+@asynccontextmanager
+async def told(patience: float = 30) -> AsyncGenerator[tuple[Told, PostedBody]]:
+    """A body, and who sends it."""
+    provider = Told()
+    async with posted(provider, patience) as body:
+        try:
+            yield provider, body
+        finally:
+            provider.close()
+
+
+class Taker:
+    """Takes pieces of a body in the place of whoever waits for them.
+
+    Args:
+        then: Called behind each; without one, or with True, the next one is taken, too.
+
+    Attributes:
+        pieces: That were taken.
+    """
+
+    def __init__(self, then: Callable[[], bool] = lambda: True) -> None:
+        self.pieces: list[bytes] = []
+        self._then = then
+
+    def __call__(self, data: bytes) -> bool:
+        self.pieces.append(data)
+        return self._then()
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["ours", "aiohttp's"])
@@ -140,3 +211,244 @@ async def test_a_provider_that_says_nothing_is_given_up():
         with pytest.raises(TimeoutError):
             await anext(pieces)
         over.set()
+
+
+# --- pieces that are taken where they arrive --------------------------------------------------------------------
+
+
+async def test_pieces_are_taken_in_order_while_nobody_is_woken():
+    async with told() as (provider, body):
+        rest = [chunk(b"b"), chunk(b"c"), END]
+
+        def go_on() -> bool:
+            provider.send(rest.pop(0))
+            return True
+
+        body.take = taker = Taker(go_on)
+        provider.send(chunk(b"a"))
+        assert await whole(body) == b""
+        assert taker.pieces == [b"a", b"b", b"c"]
+
+
+async def test_what_comes_with_one_read_is_taken_together():
+    async with told() as (provider, body):
+        body.take = taker = Taker()
+        provider.send(b"".join(map(chunk, (b"a", b"b", b"c"))) + END)
+        assert await whole(body) == b""
+        assert taker.pieces == [b"abc"]
+
+
+async def test_what_has_come_already_is_read_and_what_follows_taken():
+    async with told() as (provider, body):
+        provider.send(chunk(b"a"))
+        assert await anext(body) == b"a"
+        body.take = taker = Taker()
+        provider.send(chunk(b"b") + END)
+        assert await whole(body) == b""
+        assert taker.pieces == [b"b"]
+
+
+async def test_a_taken_body_is_whole_wherever_it_is_split():
+    said = [b"data: 1\n\n", b"data: \xe2\x82\xac\n\n", b"data: [DONE]\n\n"]
+    wire = b"".join(map(chunk, said)) + END
+    for at in range(1, len(wire)):
+        async with told() as (provider, body):
+            body.take = taker = Taker()
+            provider.send(wire[:at], wire[at:])
+            read = await whole(body)
+            assert b"".join(taker.pieces) + read == b"".join(said)
+            assert taker.pieces
+
+
+async def test_a_body_that_comes_byte_by_byte_is_taken_byte_by_byte():
+    said = b"data: 1\n\n"
+    wire = [bytes([byte]) for each in said for byte in chunk(bytes([each]))] + [END]
+    async with told() as (provider, body):
+        body.take = taker = Taker()
+        provider.send(*wire)
+        assert await whole(body) == b""
+        assert b"".join(taker.pieces) == said
+        assert len(taker.pieces) > 1
+
+
+async def test_who_takes_may_end_the_wait_and_go_on_with_the_next():
+    async with told() as (provider, body):
+        body.take = taker = Taker(lambda: False)
+        for piece in (b"a", b"b"):
+            provider.send(chunk(piece))
+            assert await anext(body) == b""
+        provider.send(chunk(b"c"))
+        body.take = None
+        assert await anext(body) == b"c"
+        body.take = taker
+        provider.send(chunk(b"d") + END)
+        assert await anext(body) == b""
+        assert await whole(body) == b""
+        assert taker.pieces == [b"a", b"b", b"d"]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OSError("no"), KeyError("no")], ids=repr)
+async def test_what_is_raised_by_whoever_takes_ends_the_wait(error: Exception):
+    async with told() as (provider, body):
+
+        def fail() -> bool:
+            raise error
+
+        body.take = taker = Taker(fail)
+        provider.send(chunk(b"a"))
+        with pytest.raises(type(error)) as raised:
+            await anext(body)
+        assert raised.value is error
+        body.take = None
+        provider.send(chunk(b"b") + END)
+        assert await whole(body) == b"b"
+        assert taker.pieces == [b"a"]
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+@pytest.mark.parametrize("sent", [[], [b"a"], [b"a", b"b"]], ids=len)
+@pytest.mark.parametrize("takes_more", [True, False])
+async def test_a_connection_that_breaks_is_an_error_behind_what_was_taken(
+    how: str, sent: list[bytes], takes_more: bool
+):
+    async with told() as (provider, body):
+        leave = provider.close if how == "closed" else provider.reset
+        left = [*map(chunk, sent)]
+
+        def go_on() -> bool:
+            if left:
+                provider.send(left.pop(0))
+            else:
+                leave()
+            return takes_more
+
+        body.take = taker = Taker(go_on)
+        go_on()
+        for _ in sent if not takes_more else ():
+            assert await anext(body) == b""
+        with pytest.raises(aiohttp.ClientError):
+            await anext(body)
+        assert taker.pieces == sent
+        with pytest.raises(aiohttp.ClientError):  # and so it stays
+            await anext(body)
+
+
+async def test_a_connection_that_breaks_with_the_last_piece_is_an_error_behind_it():
+    async with told() as (provider, body):
+        body.take = taker = Taker()
+        provider.send(chunk(b"half") + b"100\r\nrest")
+        provider.close()
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await whole(body)
+        assert b"".join(taker.pieces) == b"halfrest"
+
+
+@pytest.mark.parametrize("sent", [[], [b"a"]], ids=len)
+async def test_a_provider_that_says_nothing_more_is_given_up_where_pieces_are_taken(sent: list[bytes]):
+    async with told(patience=0.1) as (provider, body):
+        body.take = taker = Taker()
+        provider.send(*map(chunk, sent))
+        with pytest.raises(TimeoutError):
+            await whole(body)
+        assert taker.pieces == sent
+
+
+async def test_each_piece_that_is_taken_begins_the_wait_anew(monkeypatch: pytest.MonkeyPatch):
+    loop, later = asyncio.get_running_loop(), 0.0
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + later)
+    async with told(patience=30) as (provider, body):
+
+        def go_on() -> bool:
+            nonlocal later
+            later += 20
+            provider.send(chunk(b"x") if later < 100 else END)
+            return True
+
+        body.take = taker = Taker(go_on)
+        go_on()
+        assert await whole(body) == b""
+        assert len(taker.pieces) == 4
+
+
+@pytest.mark.parametrize("takes_more", [True, False])
+async def test_whoever_waits_may_be_cancelled_at_any_moment_and_nothing_is_lost(takes_more: bool):
+    pieces = [b"a", b"b", b"c"]
+    taken_before: set[int] = set()
+    for moment in range(16):  # rounds of the event loop: a piece is there after some
+        async with told() as (provider, body):
+            body.take = taker = Taker(lambda: takes_more)
+            read: list[bytes] = []
+
+            async def listen(body: PostedBody = body, read: list[bytes] = read) -> None:
+                async for piece in body:
+                    read.append(piece)  # noqa: PERF401 — as far as it comes
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(listen)
+                await anyio.wait_all_tasks_blocked()
+                provider.send(*map(chunk, pieces))
+                for _ in range(moment):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            taken = len(taker.pieces)
+            taken_before.add(taken)
+            provider.send(END)
+            body.take = None
+            read.append(await whole(body))
+            assert len(taker.pieces) == taken
+            assert b"".join([*taker.pieces, *read]) == b"".join(pieces)
+    assert 0 in taken_before
+    assert max(taken_before) > 0
+
+
+@pytest.mark.parametrize("takes_more", [True, False])
+@pytest.mark.parametrize("parts", [1, 64])
+async def test_a_large_body_is_taken_whole(parts: int, takes_more: bool):
+    # Far more than aiohttp reads ahead, in one chunk of HTTP and in many.
+    part = bytes(range(256)) * (16 * 1024 // parts)
+    async with told() as (provider, body):
+        body.take = taker = Taker(lambda: takes_more)
+        provider.send(b"".join([chunk(part * 4) for _ in range(parts)]) + END)
+        async for piece in body:
+            if piece:  # was there before it was waited for
+                taker.pieces.append(piece)
+        assert b"".join(taker.pieces) == part * 4 * parts
+        assert len(taker.pieces) > 1
+
+
+async def test_a_body_that_is_read_as_aiohttp_likes_is_read_whole_by_whoever_waits(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(bodies, "_IS_KNOWN", False)
+    async with told() as (provider, body):
+        body.take = taker = Taker()
+        provider.send(chunk(b"a") + chunk(b"b") + END)
+        assert await whole(body) == b"ab"
+        assert not taker.pieces
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pieces=st.lists(st.binary(min_size=1, max_size=4), max_size=6),
+    cuts=st.lists(st.integers(0, 80), max_size=8),
+    more=st.lists(st.booleans(), min_size=1, max_size=4),
+)
+async def test_what_is_taken_and_what_is_read_are_the_body_in_order(
+    pieces: list[bytes], cuts: list[int], more: list[bool]
+):
+    wire = b"".join(map(chunk, pieces)) + END
+    ends = sorted({0, len(wire), *(min(cut, len(wire)) for cut in cuts)})
+    found: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        assert data
+        found.append(data)
+        return more[len(found) % len(more)]
+
+    async with told() as (provider, body):
+        body.take = take
+        provider.send(*(wire[begin:end] for begin, end in itertools.pairwise(ends)))
+        async for piece in body:
+            found.append(piece)  # noqa: PERF401 — in the order in which it comes
+    assert b"".join(found) == b"".join(pieces)
