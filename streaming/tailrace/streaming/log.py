@@ -7,6 +7,8 @@ holds the newest events only and says so (`Behind`) to a reader that wants older
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import copy_context
+from functools import partial
 
 from tailrace.streaming.task import Event
 
@@ -148,14 +150,15 @@ class TaskLog:
 
         Args:
             take: Called soon after that, and each time again, instead of waking whoever waits here: once for all that is
-                published together. False when it cannot deal with it: then the wait is over. It raises nothing.
+                published together, and in the context of whoever waits. False when it cannot deal with it: then the wait is over. It
+                raises nothing.
         """
         # A bare future: an event that several can wait for costs more than all else that a reader does with one event.
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if take is None:
             self._waiting.append(change)
         else:
-            self._listening.append((take, change))
+            self._listening.append((partial(copy_context().run, take), change))
         try:
             await change
         except asyncio.CancelledError:

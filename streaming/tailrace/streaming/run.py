@@ -136,5 +136,5 @@ class StepTaker(Protocol):
         ...
 
     def take(self, step: Received) -> None:
-        """Take one; only called when `ready`. What it raises, the turn's steps raise."""
+        """Take one; only called when `ready`. What it raises, the turn's steps raise; an `UpstreamError` is the provider's."""
         ...

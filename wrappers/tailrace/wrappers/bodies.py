@@ -8,6 +8,7 @@ looks now and then for how long it has.
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
+from contextvars import copy_context
 from typing import Protocol, Self, cast
 
 import aiohttp
@@ -117,7 +118,7 @@ class _Listener:
     """Waits for the pieces of a body as a future does, and hands them on without anybody being woken.
 
     aiohttp tells it what it tells a future. Pieces that come with one read are handed on together: it tells of the first, and
-    they are taken in the event loop's next round.
+    they are taken in the event loop's next round, in the context of whoever waits.
 
     Args:
         body: Whose pieces they are.
@@ -128,13 +129,14 @@ class _Listener:
         woken: Ends the wait: True when what came was taken, None when it has yet to be.
     """
 
-    __slots__ = ("_body", "_loop", "_reader", "_take", "woken")
+    __slots__ = ("_body", "_context", "_loop", "_reader", "_take", "woken")
 
     def __init__(self, body: "PostedBody", reader: _PieceReader, take: Callable[[bytes], bool]) -> None:
         self._body = body
         self._reader = reader
         self._take = take
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self.woken: asyncio.Future[bool | None] = self._loop.create_future()
         reader.listen(self)
 
@@ -144,7 +146,7 @@ class _Listener:
 
     def set_result(self, _result: None) -> None:
         """Something came, or the body is over."""
-        self._loop.call_soon(self._hand_on)
+        self._loop.call_soon(self._hand_on, context=self._context)
 
     def set_exception(self, error: BaseException) -> None:
         """The connection broke."""
@@ -163,12 +165,12 @@ class _Listener:
         except Exception as error:
             self.woken.set_exception(error)
             return
+        self._body.waits_on()
         if reader.has_more:
-            self._loop.call_soon(self._hand_on)
+            self._loop.call_soon(self._hand_on, context=self._context)
         elif reader.is_over:
             self.woken.set_result(None)
         else:
-            self._body.waits_on()
             reader.listen(self)
 
 
@@ -241,14 +243,14 @@ class PostedBody:
                     if self.take is None:
                         await arrival
                     elif await self._all_taken(reader, self.take):
-                        self._waits_since = math.inf
                         return b""
                 data = reader.taken()
         except (aiohttp.ClientError, OSError) as error:
             if self._is_silent:
                 raise TimeoutError from error
             raise
-        self._waits_since = math.inf
+        finally:
+            self._waits_since = math.inf
         if data:
             return data
         if self._is_silent:

@@ -244,7 +244,7 @@ class _Batches(ArrivingBatches):
                     yield chunks
                 if decoder.done or self._failed is not None:
                     break
-            last = decoder.close()
+            last = [] if self._failed is not None else decoder.close()
         except self._transport_errors as error:
             held = [
                 chunk for chunk in decoder.close() if chunk.details is None or chunk.details.error is None
