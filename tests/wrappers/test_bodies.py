@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import aiohttp
 import anyio
@@ -231,6 +232,25 @@ async def test_pieces_are_taken_in_order_while_nobody_is_woken():
         provider.send(chunk(b"a"))
         assert await whole(body) == b""
         assert taker.pieces == [b"a", b"b", b"c"]
+
+
+async def test_pieces_are_taken_in_the_context_of_whoever_waits():
+    whose: ContextVar[str] = ContextVar("whose", default="who opened the connection")
+    seen: list[str] = []
+
+    async def read(body: PostedBody) -> None:
+        whose.set("who waits")
+        await whole(body)
+
+    def take() -> bool:
+        seen.append(whose.get())
+        return True
+
+    async with told() as (provider, body):
+        body.take = Taker(take)
+        provider.send(chunk(b"a"), chunk(b"b"), END)
+        await asyncio.create_task(read(body))  # noqa: TID251 — a task with a context of its own
+    assert set(seen) == {"who waits"}
 
 
 async def test_what_comes_with_one_read_is_taken_together():

@@ -2,11 +2,9 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -212,33 +210,6 @@ async def test_what_is_raised_by_whoever_takes_wins_over_what_the_rest_of_the_re
     large = sse(openai_chunk({"content": "x" * LARGE}))
     heard = await hear([*ANSWER[:2], ANSWER[2] + large, Hang()], fail, max_event_bytes=LARGE)
     assert heard.error is error
-
-
-async def test_chunks_are_taken_in_the_context_of_whoever_waits_on_whatever_connection() -> None:
-    whose: ContextVar[str] = ContextVar("whose", default="nobody")
-    gate = Gate()
-    seen: set[tuple[str, str]] = set()
-    async with ScriptedUpstream(paced(gate, ANSWER)) as upstream:
-        model = PacedModel(upstream, gate)
-
-        async def ask(name: str) -> None:
-            whose.set(name)
-
-            def take(_chunks: Chunks) -> bool:
-                seen.add((name, whose.get()))
-                return True
-
-            async with model.stream(HISTORY) as batches:
-                assert isinstance(batches, ArrivingBatches)
-                batches.take_at_once(take)
-                async for _ in batches:
-                    pass
-
-        for name in ("first", "second"):
-            async with anyio.create_task_group() as group:
-                group.start_soon(ask, name)
-        await model.aclose()
-    assert seen == {("first", "first"), ("second", "second")}
 
 
 @pytest.mark.parametrize("with_others", [True, False])
