@@ -146,12 +146,12 @@ class EventStream:
         with self._place:
             yield [Event(0, StreamResponse(message=self.message).to_json())]
 
-    def take_at_once(self, take: Callable[[Sequence[Event]], bool]) -> None:
+    def take_at_once(self, take: Callable[[Sequence[Event]], bool] | None) -> None:
         """Have events handed on where they are shown, without a task being woken for them.
 
         Args:
             take: Given events in the place of `batches` while that waits for them. False when it took none: they come
-                from `batches` then. It raises nothing.
+                from `batches` then. It raises nothing. None: from now on nobody does.
         """
         if self._subscription is not None and self._history_length is None:
             self._subscription.take = take

@@ -111,6 +111,8 @@ class _EventStream(StreamingResponse):
                     await anyio.lowlevel.checkpoint()  # it has begun, and will give back what the frames hold
                     handing_on.cancel()
                     await asyncio.wait([handing_on])
+                if self._newest is not None:
+                    self._newest.stream.take_at_once(None)  # which holds this
         if self._failed is not None:
             raise self._failed
         if self._is_whole:

@@ -49,6 +49,7 @@ class TaskLog:
         "_max_bytes",
         "_unread_bytes",
         "_waiting",
+        "_woken",
         "ended",
         "number",
     )
@@ -67,6 +68,7 @@ class TaskLog:
             tuple[Callable[[], bool], asyncio.Future[None]]
         ] = []  # those that need not be woken
         self._calls_soon = False
+        self._woken = 0  # readers that were, and have not gone on yet
 
     def publish(self, events: Sequence[Event]) -> None:
         """Show events to the readers; they must be durable by now and next in number.
@@ -81,7 +83,7 @@ class TaskLog:
             if event.number != number:
                 raise ValueError(f"event {event.number} cannot follow event {number - 1}")
             size += len(event.body)
-        if self._waiting or self._listening:
+        if (self._waiting or self._listening) and not self._woken:
             self._fresh = before
         self.number = number
         self._bytes += size
@@ -166,6 +168,8 @@ class TaskLog:
                 self._waiting.remove(change)
             self._listening = [each for each in self._listening if each[1] is not change]
             raise
+        finally:
+            self._woken -= not change.cancelled()
 
     def _drop_oldest(self) -> None:
         """Drop the oldest events beyond the bound; in steps of many, so that an event costs O(1)."""
@@ -182,22 +186,23 @@ class TaskLog:
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
         for change in waiting:
-            if not change.done():  # cancelled: a reader that has left
-                change.set_result(None)
+            self._let_go_on(change)
         if self._listening and not self._calls_soon:
             self._calls_soon = True
             asyncio.get_running_loop().call_soon(self._call)
 
     def _call(self) -> None:
         self._calls_soon = False
-        self._listening = [each for each in self._listening if _goes_on(*each)]
+        listening, self._listening = self._listening, []
+        for take, change in listening:
+            if change.done():
+                continue
+            if take():
+                self._listening.append((take, change))
+            else:
+                self._let_go_on(change)
 
-
-def _goes_on(take: Callable[[], bool], change: "asyncio.Future[None]") -> bool:
-    """Whether who listens goes on to do so; wakes it otherwise."""
-    if change.done():
-        return False
-    if take():
-        return True
-    change.set_result(None)
-    return False
+    def _let_go_on(self, change: "asyncio.Future[None]") -> None:
+        if not change.done():  # cancelled: a reader that has left
+            change.set_result(None)
+            self._woken += 1

@@ -149,7 +149,7 @@ class _Listener:
         self._loop.call_soon(self._hand_on, context=self._context)
 
     def set_exception(self, error: BaseException) -> None:
-        """The connection broke."""
+        """The connection broke, or what came could not be taken."""
         if not self.woken.done():
             self.woken.set_exception(error)
 
@@ -159,14 +159,16 @@ class _Listener:
         reader = self._reader
         try:
             data = reader.taken()
-            if data and not self._take(data):
-                self.woken.set_result(True)
-                return
+            goes_on = not data or self._take(data)
         except Exception as error:
-            self.woken.set_exception(error)
+            self.set_exception(error)
+            return
+        if self.woken.done():  # cancelled by what was taken
             return
         self._body.waits_on()
-        if reader.has_more:
+        if not goes_on:
+            self.woken.set_result(True)
+        elif reader.has_more:
             self._loop.call_soon(self._hand_on, context=self._context)
         elif reader.is_over:
             self.woken.set_result(None)
@@ -273,6 +275,7 @@ class PostedBody:
 
     def close(self) -> None:
         """Close the connection, unless the body was read to its end."""
+        self.take = None  # which may hold this
         self._timer.cancel()
         self._response.close()
 

@@ -127,7 +127,7 @@ class HTTPModel(Model):
             except ValueError as error:
                 raise ProtocolError(f"{self.provider} cannot be asked that: {error}") from error
             errors = (aiohttp.ClientError, OSError, *self.transport_errors)
-            yield _Batches(body, self._decoder(), names, errors, self._broken)
+            yield _Batches(_Reading(body, self._decoder(), names, errors, self._broken))
 
     def _silent(self) -> UpstreamError:
         return UpstreamError(
@@ -185,7 +185,22 @@ class HTTPModel(Model):
 
 
 class _Batches(ArrivingBatches):
-    """The chunks of an answer as its body comes.
+    """The chunks of an answer as its body comes."""
+
+    def __init__(self, reading: "_Reading") -> None:
+        self._reading = reading
+        self._given = reading.batches()  # which does not hold this, and ends when nobody does
+
+    def __anext__(self) -> Awaitable[Sequence[ChunkWrapper[Any]]]:
+        return self._given.__anext__()
+
+    def take_at_once(self, take: TakeChunks) -> None:
+        """As `ArrivingBatches.take_at_once`."""
+        self._reading.take_at_once(take)
+
+
+class _Reading:
+    """Reads an answer: decodes what its body brings, whoever is given that.
 
     Args:
         body: The body.
@@ -211,19 +226,15 @@ class _Batches(ArrivingBatches):
         self._take: TakeChunks | None = None
         self._left: Sequence[ChunkWrapper[Any]] = ()
         self._failed: Exception | None = None
-        self._given = self._read()
-
-    def __anext__(self) -> Awaitable[Sequence[ChunkWrapper[Any]]]:
-        return self._given.__anext__()
 
     def take_at_once(self, take: TakeChunks) -> None:
-        """As `ArrivingBatches.take_at_once`."""
+        """Offer chunks to this first, where the body can be taken."""
         if isinstance(self._body, PostedBody):
             self._take = take
             self._body.take = self._at_once
 
     def _at_once(self, data: bytes) -> bool:
-        """Decode what came, and have it taken; False where `_read` has to see to it."""
+        """Decode what came, and have it taken; False where `batches` has to see to it."""
         chunks = self._names.restored(self._decoder.feed(data))
         try:
             if chunks and (self._take is None or not self._take(chunks)):
@@ -232,7 +243,8 @@ class _Batches(ArrivingBatches):
             self._failed = error
         return not (self._left or self._failed or self._decoder.done)
 
-    async def _read(self) -> AsyncGenerator[Sequence[ChunkWrapper[Any]]]:
+    async def batches(self) -> AsyncGenerator[Sequence[ChunkWrapper[Any]]]:
+        """The chunks, but for those that were taken."""
         decoder, names = self._decoder, self._names
         try:
             async for data in self._body:
