@@ -152,8 +152,8 @@ class TaskLog:
 
         Args:
             take: Called soon after that, and each time again, instead of waking whoever waits here: once for all that is
-                published together, and in the context of whoever waits. False when it cannot deal with it: then the wait is over. It
-                raises nothing.
+                published together, and in the context of whoever waits. False when it cannot deal with it: then the wait is over,
+                as it is when the log has ended. It raises nothing.
         """
         # A bare future: an event that several can wait for costs more than all else that a reader does with one event.
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -197,7 +197,7 @@ class TaskLog:
         for take, change in listening:
             if change.done():
                 continue
-            if take():
+            if take() and not self.ended:
                 self._listening.append((take, change))
             else:
                 self._let_go_on(change)
