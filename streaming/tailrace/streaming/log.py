@@ -83,7 +83,7 @@ class TaskLog:
             if event.number != number:
                 raise ValueError(f"event {event.number} cannot follow event {number - 1}")
             size += len(event.body)
-        if (self._waiting or self._listening) and not self._woken:
+        if (self._waiting or self._listening) and not (self._woken or self._calls_soon):
             self._fresh = before
         self.number = number
         self._bytes += size
