@@ -1,5 +1,7 @@
 """A task's log as its readers see it: cursors, what is dropped, waiting and leaving."""
 
+from collections import deque
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
@@ -281,3 +283,213 @@ async def test_every_reader_sees_every_event_once_and_in_order_while_it_is_writt
             await checkpoint()
         log.end()
     assert found == [list(range(1, 101))] * 5
+
+
+# --- taking where it is shown -----------------------------------------------------------------------------------
+
+
+class Taker:
+    """Takes what is new in a log where it is shown, so many times.
+
+    Attributes:
+        after: The number of the last event that was taken.
+        calls: How often it was asked.
+        is_woken: It waits no more.
+    """
+
+    def __init__(self, log: TaskLog, times: int = 1_000_000) -> None:
+        self.after = log.number
+        self.calls = 0
+        self.is_woken = False
+        self._log = log
+        self._times = times
+
+    def take(self) -> bool:
+        self.calls += 1
+        events = self._log.newest(self.after)
+        if not events or self._times == 0:
+            return False
+        self._times -= 1
+        assert numbers(events) == list(range(self.after + 1, self._log.number + 1))
+        self.after = self._log.number
+        return True
+
+    async def wait(self) -> None:
+        await self._log.change(self.take)
+        self.is_woken = True
+
+
+async def test_who_takes_what_is_shown_waits_on() -> None:
+    log = filled(2)
+    taker = Taker(log)
+    async with anyio.create_task_group() as group:
+        group.start_soon(taker.wait)
+        await anyio.wait_all_tasks_blocked()
+        for number in (3, 4):
+            log.publish(events(number, number))
+            assert taker.after == number  # before anybody else ran
+        log.publish(events(5, 9))
+        assert taker.after == 9
+        await anyio.wait_all_tasks_blocked()
+        assert not taker.is_woken
+        assert taker.calls == 3
+        group.cancel_scope.cancel()
+
+
+async def test_who_takes_no_more_is_woken_and_finds_all_that_was_not_taken() -> None:
+    log = filled(1)
+    taker = Taker(log, 2)
+    async with anyio.create_task_group() as group:
+        group.start_soon(taker.wait)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(2, 7):
+            log.publish(events(number, number))
+    assert taker.is_woken
+    assert taker.calls == 3  # not again, once it has refused
+    assert taker.after == 3
+    assert numbers(log.newest(taker.after) or []) == [4, 5, 6]
+
+
+async def test_the_end_of_the_log_ends_the_wait_of_who_takes() -> None:
+    log = filled(1)
+    taker = Taker(log)
+    async with anyio.create_task_group() as group:
+        group.start_soon(taker.wait)
+        await anyio.wait_all_tasks_blocked()
+        log.publish(events(2, 3))
+        log.end()
+    assert taker.is_woken
+    assert taker.after == 3
+    assert log.newest(3) == []
+
+
+async def test_who_takes_and_leaves_is_not_asked_again_and_touches_nobody() -> None:
+    log = filled(1)
+    stays, leaves, leaves_at_once = Taker(log), Taker(log), Taker(log)
+    async with anyio.create_task_group() as group:
+        group.start_soon(stays.wait)
+        async with anyio.create_task_group() as leavers:
+            leavers.start_soon(leaves.wait)
+            await anyio.wait_all_tasks_blocked()
+            log.publish(events(2, 2))
+            leavers.cancel_scope.cancel()
+        async with anyio.create_task_group() as leavers:
+            leavers.start_soon(leaves_at_once.wait)
+            await anyio.wait_all_tasks_blocked()
+            leavers.cancel_scope.cancel()
+            log.publish(events(3, 3))  # before it has learned that it is to leave
+        log.publish(events(4, 5))
+        assert (stays.after, stays.calls) == (5, 3)
+        log.end()
+    assert (leaves.after, leaves.calls) == (2, 1)
+    assert leaves_at_once.calls == 0
+    assert (stays.is_woken, leaves.is_woken, leaves_at_once.is_woken) == (True, False, False)
+
+
+async def test_those_who_take_and_those_who_are_woken_each_have_everything() -> None:
+    log = TaskLog()
+    takers = [Taker(log), Taker(log, 3), Taker(log, 0), Taker(log)]
+    read: list[list[int]] = [[], []]
+
+    async def reader(at: int) -> None:
+        async for batch in log.follow(0):
+            read[at] += numbers(batch)
+
+    async with anyio.create_task_group() as group:
+        for at in range(2):
+            group.start_soon(takers[at].wait)
+            group.start_soon(reader, at)
+            group.start_soon(takers[2 + at].wait)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(1, 6):
+            log.publish(events(number, number))
+            await anyio.wait_all_tasks_blocked()
+        assert [taker.after for taker in takers] == [5, 3, 0, 5]
+        assert [taker.is_woken for taker in takers] == [False, True, True, False]
+        for taker in takers:
+            assert numbers(log.read_nowait(taker.after)) == list(range(taker.after + 1, 6))
+        log.end()
+    assert read == [[1, 2, 3, 4, 5]] * 2
+    assert all(taker.is_woken for taker in takers)
+
+
+def first_held(log: TaskLog) -> int:
+    """The number of the oldest event in memory."""
+    try:
+        log.read_nowait(0)
+    except Behind as behind:
+        return behind.first
+    return 1
+
+
+async def test_nothing_is_held_for_who_takes_at_once() -> None:
+    log = TaskLog(max_bytes=10, unread_bytes=1000)
+    taker = Taker(log)
+    async with anyio.create_task_group() as group:
+        group.start_soon(taker.wait)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(1, 101):
+            log.publish(events(number, number))
+            assert first_held(log) >= number - 2
+        assert taker.after == 100
+        group.cancel_scope.cancel()
+
+
+async def test_what_was_refused_is_held_until_it_is_read_but_within_the_bound_of_what_is_unread() -> None:
+    log = TaskLog(max_bytes=10, unread_bytes=200)
+    taker = Taker(log, 50)
+    async with anyio.create_task_group() as group:
+        group.start_soon(taker.wait)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(1, 51):
+            log.publish(events(number, number))
+        assert taker.after == 50
+        for number in range(51, 68):
+            log.publish(events(number, number))
+            assert numbers(log.newest(50) or []) == list(range(51, number + 1))
+        assert taker.after == 50
+        for number in range(68, 201):
+            log.publish(events(number, number))
+            assert number - first_held(log) <= 20
+        assert log.newest(50) == []  # they are in the store
+    assert taker.is_woken
+
+
+@pytest.mark.no_cover
+@given(
+    steps=st.lists(st.sampled_from(["one", "three", "run", "leave"]), max_size=30),
+    answers=st.lists(st.booleans(), max_size=30),
+)
+async def test_whatever_is_refused_everything_is_taken_or_found_once_and_in_order(
+    steps: list[str], answers: list[bool]
+) -> None:
+    log, got, refusals, to_do = TaskLog(), list[int](), iter(answers), deque(steps)
+
+    def take() -> bool:
+        found = log.newest(got[-1] if got else 0)
+        if not found or not next(refusals, True):
+            return False
+        got.extend(numbers(found))
+        return True
+
+    async def reader() -> None:
+        while (found := log.newest(got[-1] if got else 0)) != []:
+            if found is None:
+                await log.change(take)
+            else:
+                got.extend(numbers(found))
+
+    while to_do:
+        async with anyio.create_task_group() as group:
+            group.start_soon(reader)
+            await anyio.wait_all_tasks_blocked()
+            while to_do and (step := to_do.popleft()) != "leave":
+                if step == "run":
+                    await anyio.wait_all_tasks_blocked()
+                    assert got == list(range(1, log.number + 1))
+                else:
+                    log.publish(events(log.number + 1, log.number + (1 if step == "one" else 3)))
+            group.cancel_scope.cancel()
+    log.end()
+    await reader()
+    assert got == list(range(1, log.number + 1))
