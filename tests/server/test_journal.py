@@ -1,6 +1,7 @@
 """SQLite's journal: an event is in it or in its table, is read as if it were in the table, and is never lost."""
 
 import sqlite3
+from itertools import cycle, islice
 from pathlib import Path
 
 import anyio
@@ -88,6 +89,120 @@ def test_old_rows_are_dropped_when_what_is_in_them_has_moved():
     assert count <= 2 * KEPT_ROWS
     assert [each[1] for each in in_table(driver, "quiet")] == [1, 2]
     assert [each[1] for each in known(journal, driver, "busy")] == list(range(1, number + 1))
+
+
+class Many:
+    """A journal of many tasks, of which some are written at a time.
+
+    Attributes:
+        kept: Everything that was kept of each.
+    """
+
+    def __init__(self, tasks: int, at_once: int) -> None:
+        self.driver = a_database()
+        self.journal = Journal()
+        self.kept: dict[str, list[Row]] = {f"t{at}": [] for at in range(tasks)}
+        self._names = cycle(self.kept)
+        self._at_once = at_once
+
+    def write(self, *, is_kept: bool = True) -> list[Row]:
+        """The next events of the next tasks; gives what of other tasks has moved into the table with them."""
+        names = list(islice(self._names, self._at_once))
+        rows = [row(name, len(self.kept[name]) + 1, 1) for name in names]
+        [last] = self.driver.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()
+        self.journal.write(self.driver, rows)
+        query = "SELECT task_id, number, body, state FROM events WHERE rowid > ?"
+        moved = [each for each in self.driver.execute(query, (last,)) if each[0] not in names]
+        if is_kept:
+            self.driver.commit()
+            for each in rows:
+                self.kept[each[0]].append(each)
+        else:
+            self.driver.rollback()
+            self.journal.undo(self.driver)
+        return moved
+
+    def write_into(self, step: int) -> None:
+        """Until what is old has been moved for so many writes."""
+        while not self.write():
+            pass
+        for _ in range(step):
+            self.write()
+
+    def positions(self) -> list[int]:
+        """Of the rows of the journal."""
+        return [at for (at,) in self.driver.execute("SELECT position FROM journal ORDER BY position")]
+
+    def check(self) -> None:
+        """All that was kept is known, and would be after a start."""
+        started = Journal()
+        started.load(self.driver)
+        for name, rows in self.kept.items():
+            assert known(self.journal, self.driver, name) == rows
+            assert known(started, self.driver, name) == rows
+
+
+@pytest.mark.parametrize(("tasks", "at_once"), [(400, 5), (400, 1), (1200, 5), (40, 5)])
+def test_with_each_write_a_little_of_what_is_old_moves_however_many_tasks_have_some(tasks: int, at_once: int):
+    many = Many(tasks, at_once)
+    moved_of: set[str] = set()
+    before = many.positions()
+    for _ in range(6 * KEPT_ROWS):
+        moved = {each[0] for each in many.write()}
+        assert len(moved) <= 10
+        moved_of |= moved
+        positions = many.positions()
+        assert len(set(before) - set(positions)) <= 8
+        assert len(positions) <= 2 * KEPT_ROWS
+        before = positions
+    assert len(moved_of) > tasks / 2
+    assert before[0] > KEPT_ROWS
+    many.check()
+
+
+MIDDLE = [0, 1, 50, 98, 99, 100, 101, 110, 140]
+"""Writes since the first of those that move something of 400 tasks: while they do, and while rows are dropped then."""
+
+
+@pytest.mark.parametrize("step", MIDDLE)
+def test_a_program_that_ends_while_what_is_old_moves_loses_nothing(step: int):
+    many = Many(400, 5)
+    many.write_into(step)
+    many.journal = Journal()
+    many.journal.load(many.driver)
+    many.check()
+    for _ in range(2 * KEPT_ROWS):
+        many.write()
+    many.check()
+    many.write_into(step)
+    many.journal = Journal()
+    many.journal.empty(many.driver)
+    for name, rows in many.kept.items():
+        assert in_table(many.driver, name) == rows
+    many.write_into(step)
+    many.check()
+
+
+@pytest.mark.parametrize("step", MIDDLE)
+def test_a_transaction_that_comes_to_nothing_while_what_is_old_moves_loses_nothing(step: int):
+    many = Many(400, 5)
+    many.write_into(step)
+    many.write(is_kept=False)
+    for _ in range(8):
+        many.check()
+        for _ in range(40):
+            many.write()
+    many.check()
+
+
+def test_what_is_written_else_of_a_task_while_what_is_old_moves_is_in_the_table():
+    many = Many(400, 5)
+    many.write_into(50)
+    for name, rows in many.kept.items():
+        rows.append(row(name, len(rows) + 1, state="TASK_STATE_COMPLETED"))
+        many.journal.write(many.driver, rows[-1:], {name})
+        assert in_table(many.driver, name) == rows
+    assert all(many.journal.tail(name) == [] for name in many.kept)
 
 
 def test_a_transaction_that_came_to_nothing_leaves_nothing():
