@@ -1,0 +1,70 @@
+"""A task that is written as a test says, without an engine: what is shown, when, and with how much of it in memory."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from support.stored import opened
+from tailrace.server.live import LiveTask, Subscription
+from tailrace.server.registry import TaskRegistry
+from tailrace.server.store import Store, TaskWrite
+from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
+from tailrace.streaming.log import TaskLog
+from tailrace.streaming.task import TaskRecord
+
+MESSAGE = Message(message_id="m", role=Role.USER, parts=(Part(text="hello"),))
+ASKED = StatusUpdate(TaskState.INPUT_REQUIRED)
+WORKING = StatusUpdate(TaskState.WORKING)
+PIECE = TextDelta("text", "0123456789")
+
+
+class Written:
+    """A task that is written as a test says: what is shown is in the store, and the newest of it in memory.
+
+    Attributes:
+        events: Everything that was shown.
+    """
+
+    def __init__(self, store: Store, log: TaskLog) -> None:
+        self.events: list[Event] = []
+        self.record = TaskRecord.create(MESSAGE)
+        self._store = store
+        self._live = LiveTask(self.record, "me", log)
+        self._tasks = TaskRegistry(store, lost=lambda live: None)
+        self._tasks.add(self._live)
+
+    async def begin(self) -> None:
+        artifact = Artifact(artifact_id="text", parts=(Part(text=""),))
+        await self._show([[self.record.submitted()]])
+        await self.show(WORKING, ArtifactUpdate(artifact, last=False))
+
+    async def show(self, *updates: Update) -> None:
+        """Each by itself, before any reader runs."""
+        await self._show([[self.record.apply(update)] for update in updates])
+
+    async def show_together(self, *updates: Update) -> None:
+        await self._show([[self.record.apply(update) for update in updates]])
+
+    async def end(self) -> None:
+        await self.show(*self.record.closing_updates(), StatusUpdate(TaskState.COMPLETED))
+        self._live.log.end()
+
+    async def _show(self, batches: list[list[Event]]) -> None:
+        for batch in batches:
+            snapshot = self.record.snapshot() if batch[-1].state is not None else None
+            await self._store.commit([TaskWrite(self.record.id, "me", "c", batch, snapshot)])
+        for batch in batches:
+            self.events += batch
+            self._live.log.publish(batch)
+
+    def subscription(self, after: int = 0, first: Event | None = None) -> Subscription:
+        return Subscription(self._live, after, first, tasks=self._tasks, max_lag=1_000_000)
+
+
+@asynccontextmanager
+async def written(log: TaskLog | None = None) -> AsyncGenerator[Written]:
+    """A task that has begun."""
+    async with opened("sqlite://") as store:
+        task = Written(store, log or TaskLog())
+        await task.begin()
+        yield task
