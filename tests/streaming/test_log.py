@@ -327,12 +327,27 @@ async def test_who_takes_what_is_shown_waits_on() -> None:
         await anyio.wait_all_tasks_blocked()
         for number in (3, 4):
             log.publish(events(number, number))
-            assert taker.after == number  # before anybody else ran
+            await checkpoint()
+            assert taker.after == number
         log.publish(events(5, 9))
+        await checkpoint()
         assert taker.after == 9
         await anyio.wait_all_tasks_blocked()
         assert not taker.is_woken
         assert taker.calls == 3
+        group.cancel_scope.cancel()
+
+
+async def test_what_is_shown_together_is_taken_together_and_held_until_then() -> None:
+    log = TaskLog(max_bytes=10, unread_bytes=1000)
+    taker = Taker(log)
+    async with anyio.create_task_group() as group:
+        group.start_soon(taker.wait)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(1, 41):
+            log.publish(events(number, number))
+        await checkpoint()
+        assert (taker.after, taker.calls) == (40, 1)
         group.cancel_scope.cancel()
 
 
@@ -344,6 +359,7 @@ async def test_who_takes_no_more_is_woken_and_finds_all_that_was_not_taken() -> 
         await anyio.wait_all_tasks_blocked()
         for number in range(2, 7):
             log.publish(events(number, number))
+            await checkpoint()
     assert taker.is_woken
     assert taker.calls == 3  # not again, once it has refused
     assert taker.after == 3
@@ -372,6 +388,7 @@ async def test_who_takes_and_leaves_is_not_asked_again_and_touches_nobody() -> N
             leavers.start_soon(leaves.wait)
             await anyio.wait_all_tasks_blocked()
             log.publish(events(2, 2))
+            await checkpoint()
             leavers.cancel_scope.cancel()
         async with anyio.create_task_group() as leavers:
             leavers.start_soon(leaves_at_once.wait)
@@ -379,6 +396,7 @@ async def test_who_takes_and_leaves_is_not_asked_again_and_touches_nobody() -> N
             leavers.cancel_scope.cancel()
             log.publish(events(3, 3))  # before it has learned that it is to leave
         log.publish(events(4, 5))
+        await checkpoint()
         assert (stays.after, stays.calls) == (5, 3)
         log.end()
     assert (leaves.after, leaves.calls) == (2, 1)
@@ -403,6 +421,7 @@ async def test_those_who_take_and_those_who_are_woken_each_have_everything() -> 
         await anyio.wait_all_tasks_blocked()
         for number in range(1, 6):
             log.publish(events(number, number))
+            await checkpoint()
             await anyio.wait_all_tasks_blocked()
         assert [taker.after for taker in takers] == [5, 3, 0, 5]
         assert [taker.is_woken for taker in takers] == [False, True, True, False]
@@ -430,6 +449,7 @@ async def test_nothing_is_held_for_who_takes_at_once() -> None:
         await anyio.wait_all_tasks_blocked()
         for number in range(1, 101):
             log.publish(events(number, number))
+            await checkpoint()
             assert first_held(log) >= number - 2
         assert taker.after == 100
         group.cancel_scope.cancel()
@@ -443,13 +463,16 @@ async def test_what_was_refused_is_held_until_it_is_read_but_within_the_bound_of
         await anyio.wait_all_tasks_blocked()
         for number in range(1, 51):
             log.publish(events(number, number))
+            await checkpoint()
         assert taker.after == 50
         for number in range(51, 68):
             log.publish(events(number, number))
+            await checkpoint()
             assert numbers(log.newest(50) or []) == list(range(51, number + 1))
         assert taker.after == 50
         for number in range(68, 201):
             log.publish(events(number, number))
+            await checkpoint()
             assert number - first_held(log) <= 20
         assert log.newest(50) == []  # they are in the store
     assert taker.is_woken

@@ -3,6 +3,8 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from anyio.lowlevel import checkpoint
+
 from support.stored import opened
 from tailrace.server.live import LiveTask, Subscription
 from tailrace.server.registry import TaskRegistry
@@ -56,6 +58,7 @@ class Written:
         for batch in batches:
             self.events += batch
             self._live.log.publish(batch)
+            await checkpoint()  # whoever takes it does so now, and whoever refused it has yet to run
 
     def subscription(self, after: int = 0, first: Event | None = None) -> Subscription:
         return Subscription(self._live, after, first, tasks=self._tasks, max_lag=1_000_000)

@@ -48,6 +48,7 @@ class _CycleWriter:
             cycle.chunked_encoding
             and not (cycle.flow.write_paused or cycle.disconnected or cycle.response_complete)
             and cycle.scope["method"] != "HEAD"
+            and not cycle.transport.is_closing()
         )
 
     def write(self, data: bytes) -> None:

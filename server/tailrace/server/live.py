@@ -219,6 +219,7 @@ class Subscription:
             while True:
                 events = self._live.log.newest(self._after)
                 if events is None:
+                    max_lag = self._max_lag  # it has caught up
                     await self._live.log.change(
                         None if self.take is None else partial(self._take, self.take, until_interrupted)
                     )

@@ -34,16 +34,16 @@ class _Tail:
     Attributes:
         rows: Those that are in the journal alone, or may be.
         size: Bytes of their bodies.
-        first: The row of the journal in which the first of them is; of the last ones that there were, when there are none.
+        first: The row of the journal in which the first of them is; when there are none, an earlier one than the next will be in.
         last: The number of the task's last event.
     """
 
     __slots__ = ("first", "last", "rows", "size")
 
-    def __init__(self, last: int) -> None:
+    def __init__(self, last: int, first: int) -> None:
         self.rows: list[Row] = []
         self.size = 0
-        self.first = 0
+        self.first = first
         self.last = last
 
 
@@ -119,7 +119,7 @@ class Journal:
             if task_id not in tasks:
                 if tail is not None:  # journal and table would otherwise have a task's events in turns
                     moved += tail.rows
-                tails[task_id] = _Tail(number)
+                tails[task_id] = _Tail(number, position)
         if added:
             self._add(driver, added)
         if self._dropped < self._drop_to:
@@ -187,15 +187,15 @@ class Journal:
                 if tail is None:
                     query = "SELECT coalesce(max(number), 0) FROM events WHERE task_id = ?"
                     [last] = driver.execute(query, (task_id,)).fetchone()
-                    tails[task_id] = tail = _Tail(last)
+                    tails[task_id] = tail = _Tail(last, position)
                 # Any other has moved into the table, and may have been dropped from there since, with its task or alone.
                 if number == tail.last + 1:
-                    tail.first = tail.first or position
                     tail.rows.append(row)
                     tail.size += len(row[2])
                     tail.last = number
         self._tails = {task_id: tail for task_id, tail in tails.items() if tail.rows}
         self.is_known = True
+        self._find_old(self._position - KEPT_ROWS)
 
     def empty(self, driver: Any) -> None:
         """Move all that is in the journal into the table, in the transaction that is under way.
