@@ -99,6 +99,7 @@ class Offering:
         offer_writer(scope, send)
         writer = writer_of(scope)
         assert writer is not None
+        assert not writer.ready  # nothing goes before the head
         watched = Watched(writer)
         scope["extensions"]["tailrace.writer"] = watched
         self.responses.append(watched)
@@ -276,26 +277,23 @@ async def test_a_connection_goes_on_after_a_stream() -> None:
             await client.rest()
             assert ids_of(client) == list(range(1, ids_of(client)[-1] + 1))
             assert len(app.responses) == count
+            await app.responses[-1].ended.wait()
+            assert not app.responses[-1].ready
             assert b"mill" in app.responses[-1].text
 
 
 async def test_what_was_asked_before_the_stream_is_over_is_answered_after_it() -> None:
     async with agent() as (url, told, app), connected(url) as client:
         client.ask("POST", "/", SEND)
-        await client.begin()
-        await client.until("begun")
         client.ask("POST", "/", SEND)
-        await say(told, client)
-        told.end()
-        await client.rest()
-        assert ids_of(client) == list(range(1, ids_of(client)[-1] + 1))
-        await client.begin()
-        await client.until("begun")
-        await say(told, client)
-        told.end()
-        await client.rest()
-        assert b"mill" in app.responses[0].text
-        assert b"mill" in app.responses[1].text
+        for at in (0, 1):
+            await client.begin()
+            await client.until("begun")
+            await say(told, client)
+            told.end()
+            await client.rest()
+            assert ids_of(client) == list(range(1, ids_of(client)[-1] + 1))
+            assert b"mill" in app.responses[at].text
 
 
 async def test_comments_between_events_are_frames_of_their_own() -> None:
@@ -368,6 +366,7 @@ async def test_a_client_that_leaves_is_missed_by_nobody(
             leave(leaver)
             await say(told, stays)  # which the server writes without having learned that it has left
             await app.responses[0].ended.wait()
+            assert not app.responses[0].ready
             async with connected(url) as third:  # there is a place for it now
                 subscription(third, task_of(leaver))
                 await third.begin()
@@ -450,6 +449,7 @@ async def test_who_asks_for_the_head_alone_is_given_nothing_else() -> None:
             other.ask("GET", "/")
             await other.begin()
             await other.until("WORKING")
+            assert [response.ready for response in app.responses] == [False, True]
             await task.show(PIECE, PIECE)
             await task.end()
             await other.rest()
