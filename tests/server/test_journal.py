@@ -160,6 +160,15 @@ def test_with_each_write_a_little_of_what_is_old_moves_however_many_tasks_have_s
     many.check()
 
 
+@pytest.mark.parametrize("failing", [20, 150, 1000])
+def test_the_journal_keeps_within_its_bound_though_transactions_fail(failing: int):
+    many = Many(400, 5)
+    for number in range(1, 8 * KEPT_ROWS):
+        many.write(is_kept=number % failing != 0)
+        assert len(many.positions()) <= 2 * KEPT_ROWS
+    many.check()
+
+
 MIDDLE = [0, 1, 50, 98, 99, 100, 101, 110, 140]
 """Writes since the first of those that move something of 400 tasks: while they do, and while rows are dropped then."""
 

@@ -86,7 +86,7 @@ async def test_what_comes_while_it_waits_is_taken_and_no_batch_has_it() -> None:
             assert reader.taken == []
             await task.show(PIECE)
             assert reader.got == task.events  # before the reader ran
-            await task.show(PIECE, PIECE)
+            await task.show_together(PIECE, PIECE)
             assert reader.got == task.events[:-2]
             await reader.until(6)
             await task.show_together(PIECE, PIECE, PIECE)

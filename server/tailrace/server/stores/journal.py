@@ -190,6 +190,8 @@ class Journal:
                     tails[task_id] = tail = _Tail(last, position)
                 # Any other has moved into the table, and may have been dropped from there since, with its task or alone.
                 if number == tail.last + 1:
+                    if not tail.rows:
+                        tail.first = position
                     tail.rows.append(row)
                     tail.size += len(row[2])
                     tail.last = number
@@ -208,4 +210,5 @@ class Journal:
             for statement, parameters in statements(tail.rows, "OR IGNORE "):
                 driver.execute(statement, parameters)
         driver.execute("DELETE FROM journal")
-        self._tails, self._position, self._dropped = {}, 0, 0
+        self._tails, self._position = {}, 0
+        self._old, self._drop_to, self._dropped = [], 0, 0
