@@ -1,5 +1,6 @@
 """Events that are written at once: on a real connection, and the same stream as when a task sends them."""
 
+import asyncio
 import json
 import logging
 import re
@@ -35,18 +36,18 @@ class Told:
     """A handler that says what it is told, each piece as an event of its own, until it is told to end."""
 
     def __init__(self) -> None:
-        self._tell, self._told = anyio.create_memory_object_stream[str | None](100)
+        self._told: asyncio.Queue[str | None] = asyncio.Queue()
 
     def say(self, text: str) -> None:
-        self._tell.send_nowait(text)
+        self._told.put_nowait(text)
 
     def end(self) -> None:
-        self._tell.send_nowait(None)
+        self._told.put_nowait(None)
 
     async def __call__(self, turn: Turn) -> AsyncIterator[Update | Message]:
         yield StatusUpdate(TaskState.WORKING)
         yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="begun"),)), last=False)
-        while (text := await self._told.receive()) is not None:
+        while (text := await self._told.get()) is not None:
             yield TextDelta("text", text)
 
 
