@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Executable, bindparam, func, insert, select, update
 
 from tailrace.server.stores.event_rows import Row
 from tailrace.server.stores.push_config_rows import put_push_config
@@ -114,7 +114,7 @@ def _put_task(connection: Connection, write: TaskWrite, values: dict[str, Any], 
         connection.execute(_UPDATE_STATUS, {"task_id": write.task_id, **values})
         return
     row = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id, **values}
-    if is_new and connection.execute(_ADD_TASK[connection.dialect.name], row).rowcount:
+    if is_new and connection.execute(_add_task(connection.dialect.name), row).rowcount:
         return
     where = {"task_id": write.task_id, "task_owner": write.owner}
     if not connection.execute(_UPDATE_TASK, {**where, **values}).rowcount:
@@ -135,10 +135,6 @@ def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, 
 # Made once: to make a statement takes longer than to carry it out.
 _INSERT_MESSAGE = insert(messages)
 _INSERT_TASK = insert(tasks)
-_ADD_TASK = {  # by dialect: unless there is one of that id
-    "sqlite": sqlite.insert(tasks).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(tasks).on_conflict_do_nothing(),
-}
 _UPDATE_TASK = (
     update(tasks)
     .where(tasks.c.id == bindparam("task_id"), tasks.c.owner == bindparam("task_owner"))
@@ -151,6 +147,16 @@ _UPDATE_STATUS = (
     .where(tasks.c.id == bindparam("task_id"))
     .values({name: bindparam(name) for name in ("state", "updated")})
 )
+
+
+@cache
+def _add_task(dialect: str) -> Executable:
+    """Insert a task unless there is one of that id. Each dialect has words of its own, and takes megabytes."""
+    if dialect == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as insert_into
+    else:
+        from sqlalchemy.dialects.postgresql import insert as insert_into
+    return insert_into(tasks).on_conflict_do_nothing()
 
 
 def _last_number(task_id: str, otherwise: Any) -> Any:
