@@ -5,7 +5,9 @@ that stands between it and the server's transport; that costs more than the toke
 ``scope["extensions"]["tailrace.writer"]``: only the one that ``tailrace serve`` runs does, where nothing stands between.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import ref
 
 from starlette.types import Scope, Send
 
@@ -39,20 +41,21 @@ class _CycleWriter:
     __slots__ = ("_cycle",)
 
     def __init__(self, cycle: Any) -> None:
-        self._cycle = cycle
+        self._cycle: Callable[[], Any] = ref(cycle)  # whose scope holds this
 
     @property
     def ready(self) -> bool:
-        cycle = self._cycle
+        cycle = self._cycle()
         return bool(
-            cycle.chunked_encoding
+            cycle is not None
+            and cycle.chunked_encoding
             and not (cycle.flow.write_paused or cycle.disconnected or cycle.response_complete)
             and cycle.scope["method"] != "HEAD"
             and not cycle.transport.is_closing()
         )
 
     def write(self, data: bytes) -> None:
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._cycle().transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 def offer_writer(scope: Scope, send: Send) -> None:

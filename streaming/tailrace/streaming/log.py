@@ -163,13 +163,14 @@ class TaskLog:
             self._listening.append((partial(copy_context().run, take), change))
         try:
             await change
-        except asyncio.CancelledError:
+        except BaseException:
             if change in self._waiting:
                 self._waiting.remove(change)
             self._listening = [each for each in self._listening if each[1] is not change]
             raise
         finally:
-            self._woken -= not change.cancelled()
+            if change.done() and not change.cancelled():
+                self._woken -= 1
 
     def _drop_oldest(self) -> None:
         """Drop the oldest events beyond the bound; in steps of many, so that an event costs O(1)."""
