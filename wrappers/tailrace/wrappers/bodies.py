@@ -10,8 +10,16 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextvars import copy_context
 from typing import Protocol, Self, cast
+from weakref import WeakKeyDictionary
 
 import aiohttp
+import anyio.lowlevel
+
+SMALL_BYTES = 32 * 1024
+"""How much of a body is taken at once in any case."""
+
+ROUND_BYTES = 256 * 1024
+"""How much is taken in one round of the event loop of bodies that have more: some milliseconds, for which all else waits."""
 
 
 class Body(Protocol):
@@ -25,6 +33,42 @@ class Body(Protocol):
             Exception: What the transport raises when the connection breaks.
         """
         ...
+
+
+class _Rounds:
+    """Shares the rounds of an event loop out among bodies that come faster than they are taken.
+
+    A provider that has a whole answer ready sends thousands of pieces with one read. Were all of them taken as they come,
+    everything else (other streams, requests, a call that cancels) would wait for every such answer in every round.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = ROUND_BYTES
+
+    def share(self, size: int, loop: asyncio.AbstractEventLoop) -> int:
+        """How much of so many bytes of a body may be taken in this round; 0 for none."""
+        if self._left <= 0:
+            return 0
+        if self._left == ROUND_BYTES:
+            loop.call_soon(self._begin)
+        given = min(size, max(self._left, SMALL_BYTES))
+        self._left -= given
+        return given
+
+    def _begin(self) -> None:
+        self._left = ROUND_BYTES
+
+
+_ROUNDS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Rounds] = WeakKeyDictionary()
+
+
+def _share(size: int, loop: asyncio.AbstractEventLoop) -> int:
+    rounds = _ROUNDS.get(loop)
+    if rounds is None:
+        rounds = _ROUNDS[loop] = _Rounds()
+    return rounds.share(size, loop)
 
 
 class _PieceReader(aiohttp.StreamReader):
@@ -97,19 +141,29 @@ class _PieceReader(aiohttp.StreamReader):
         self._waiter = self._loop.create_future()
         return self._waiter
 
-    def taken(self) -> bytes:
-        """All that is there; empty at the end of the body."""
-        buffer = self._buffer
+    def taken(self) -> bytes | None:
+        """What is there, or as much of it as may be taken in this round of the event loop.
+
+        Returns:
+            Empty at the end of the body; None when it is another round's.
+        """
+        buffer, size, offset = self._buffer, self._size, self._buffer_offset
         if not buffer:
             return b""
+        share = size if size <= SMALL_BYTES else _share(size, self._loop)
+        if not share:
+            return None
         data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
-        if self._buffer_offset:
-            data = data[self._buffer_offset :]
-            self._buffer_offset = 0
-        is_full = self._size > self._high_water
         buffer.clear()
-        self._size = 0
-        if is_full:
+        self._size = size - share
+        if self._size:
+            buffer.append(data)
+            self._buffer_offset = offset + share
+            data = data[offset : offset + share]
+        elif offset:
+            self._buffer_offset = 0
+            data = data[offset:]
+        if size > self._high_water >= self._size:
             self._protocol.resume_reading()
         return data
 
@@ -118,7 +172,7 @@ class _Listener:
     """Waits for the pieces of a body as a future does, and hands them on without anybody being woken.
 
     aiohttp tells it what it tells a future. Pieces that come with one read are handed on together: it tells of the first, and
-    they are taken in the event loop's next round, in the context of whoever waits.
+    they are taken in the event loop's next round, in the context of whoever waits. Of many, each round takes some.
 
     Args:
         body: Whose pieces they are.
@@ -138,7 +192,10 @@ class _Listener:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self.woken: asyncio.Future[bool | None] = self._loop.create_future()
-        reader.listen(self)
+        if reader.has_more:
+            self.set_result(None)
+        else:
+            reader.listen(self)
 
     def done(self) -> bool:
         """As a future's."""
@@ -159,6 +216,9 @@ class _Listener:
         reader = self._reader
         try:
             data = reader.taken()
+            if data is None:
+                self._loop.call_soon(self._hand_on, context=self._context)
+                return
             goes_on = not data or self._take(data)
         except Exception as error:
             self.set_exception(error)
@@ -224,6 +284,7 @@ class PostedBody:
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._waits_since = math.inf
+        self._is_behind = False  # more had come than was taken at once
         self._is_silent = False
         self._timer = self._loop.call_later(timeout, self._look)
         if response.connection is not None and response.connection.protocol is not None:
@@ -240,13 +301,19 @@ class PostedBody:
                 data = await self._response.content.readany()
             else:
                 arrival = reader.arrival()
-                if arrival is not None:
+                if arrival is not None or self._is_behind:
+                    self._is_behind = False
                     self.waits_on()
-                    if self.take is None:
+                    if self.take is not None:
+                        if await self._all_taken(reader, self.take):
+                            return b""
+                    elif arrival is not None:
                         await arrival
-                    elif await self._all_taken(reader, self.take):
-                        return b""
-                data = reader.taken()
+                    else:
+                        await anyio.lowlevel.checkpoint()  # everybody else is let run
+                while (data := reader.taken()) is None:
+                    await anyio.lowlevel.checkpoint()
+                self._is_behind = reader.has_more
         except (aiohttp.ClientError, OSError) as error:
             if self._is_silent:
                 raise TimeoutError from error
