@@ -8,13 +8,15 @@ import anyio
 import pytest
 
 from support.agents import Scripted, Updates
+from support.rounds import answer, model_at
 from support.rpc import Rpc, message, text_of
 from support.serving import serving
-from tailrace.server import Engine, FunctionHandler, Settings, Store, Turn, create_app
+from support.upstream import ScriptedUpstream
+from tailrace.server import AgentHandler, Engine, FunctionHandler, Settings, Store, Turn, create_app
 from tailrace.server.handlers import HandlerFunction
 from tailrace.server.limits import Limits, OverloadedError, RateLimitError
 from tailrace.server.live import Subscription
-from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta
+from tailrace.streaming import Agent, ArtifactUpdate, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.task import agent_message
@@ -147,6 +149,26 @@ async def test_waiting_for_another_turn_of_the_conversation_is_not_counted() -> 
             await anyio.lowlevel.checkpoint()
         scripted.go_on.set()
         assert (await state_of(engine, second))[0] is TaskState.COMPLETED
+
+
+async def test_what_one_read_brings_is_as_many_events_as_the_size_of_an_event_asks_for() -> None:
+    words = [f"word {number}, " for number in range(40)]
+    async with ScriptedUpstream([b"".join(answer(*words))]) as upstream:
+        app = create_app(
+            Settings(store="sqlite://", max_event_bytes=100), handler=AgentHandler(Agent(model_at(upstream)))
+        )
+        async with serving(app) as url, Rpc(url) as rpc:
+            events = await rpc.stream("SendStreamingMessage", message("Go"))
+            task = await rpc.result("GetTask", {"id": events[0][1]["task"]["id"]})
+    texts = [
+        event["artifactUpdate"]["artifact"]["parts"][0]["text"]
+        for _, event in events
+        if "artifactUpdate" in event
+    ]
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert "".join(texts) == text_of(task) == "".join(words)
+    assert 1 < len(texts) < len(words)
+    assert max(map(len, texts)) <= 100
 
 
 @pytest.mark.parametrize("large", ["artifact", "status", "text"])

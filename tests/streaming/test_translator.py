@@ -95,6 +95,50 @@ def test_text_of_one_read_is_one_update() -> None:
     ]
 
 
+def test_text_of_one_read_is_as_many_updates_as_its_size_asks_for_each_of_whole_deltas() -> None:
+    words = ["one ", "two ", "drei", "vi\u00e9r", "\U0001f30a\U0001f30a", "x" * 30, "six", "seven"]
+    said = [say(word) for word in words]
+    assert outline(translate(said, [end()], max_event_bytes=13)) == [
+        ("=", "text", "one two drei", False),
+        ("+", "text", "vi\u00e9r", False),
+        ("+", "text", "\U0001f30a\U0001f30a", False),
+        ("+", "text", "x" * 30, False),
+        ("+", "text", "sixseven", False),
+        ("+", "text", "", True),
+        ("COMPLETED",),
+    ]
+    assert outline(translate(said, [end()]))[0] == ("=", "text", "".join(words), False)
+
+
+def test_arguments_of_one_read_are_as_many_updates_as_their_size_asks_for() -> None:
+    pieces = ['{"a":"', "\ud83c", "\udf0a", "12345", '67"}']
+    reads = [call("", index=0, id="i", name="f")], [call(piece, index=0) for piece in pieces], [end()]
+    updates = translate(*reads, max_event_bytes=10)
+    shown = [update.text for update in updates if isinstance(update, TextDelta)]
+    assert shown == ['{"a":"', "\U0001f30a12345", '67"}']
+    assert max(len(text.encode()) for text in shown) <= 10
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.text(st.sampled_from("a\u00e9\u20ac\ud83c\udf0a"), min_size=1, max_size=4), max_size=12),
+    st.integers(min_value=16, max_value=40),
+    st.booleans(),
+)
+def test_no_merged_update_is_larger_than_it_may_be_and_none_is_cut(
+    texts: list[str], most: int, in_call: bool
+) -> None:
+    begun = [call("", index=0, id="i", name="f")] if in_call else [say("a")]
+    reads = begun, [call(text, index=0) if in_call else say(text) for text in texts], [end()]
+    split, whole = translate(*reads, max_event_bytes=most), translate(*reads)
+
+    def shown(updates: list[Update]) -> list[str]:
+        return [update.text for update in updates if isinstance(update, TextDelta)]
+
+    assert "".join(shown(split)) == "".join(shown(whole))
+    assert all(len(text.encode("utf-8", "surrogatepass")) <= most for text in shown(split))
+
+
 def test_merging_keeps_the_order_of_the_channels() -> None:
     assert outline(
         translate([think("a"), think("b"), say("c"), think("d"), think("e"), say("f")], [end()])

@@ -75,6 +75,7 @@ class AgentHandler(Handler):
             turn=turn.number,
             rounds=sum(message.role is Role.MODEL for message in _behind(turn)),
             reader=self._agent.reader if asked.output is None else OutputReader.of_format(asked.output),
+            max_event_bytes=turn.max_event_bytes,
         )
         steps = self._agent.steps(
             folded,

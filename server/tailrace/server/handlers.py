@@ -62,6 +62,7 @@ class Turn:
         facts: What the caller asks for beyond the message, in this request or in one for the same task before it.
         extensions: URIs of the extensions that the request uses, of those that the agent's card lists.
         resumed: How many messages of the history stand behind this one: a crash interrupted the turn after them.
+        max_event_bytes: How large an update may be; 0 for any size.
         at_once: For updates that come from a callback while the handler waits; None where every one has to be yielded.
     """
 
@@ -75,6 +76,7 @@ class Turn:
     extensions: tuple[str, ...] = ()
     facts: RequestFacts = NO_FACTS
     resumed: int = 0
+    max_event_bytes: int = 0
     at_once: AtOnce | None = None
 
 

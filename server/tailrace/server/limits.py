@@ -41,6 +41,7 @@ from tailrace.streaming.a2a.errors import (
 from tailrace.streaming.a2a.models import Message, Part
 from tailrace.wrappers import History
 from tailrace.wrappers.history import HistoryConverter
+from tailrace.wrappers.messages import utf8_size
 from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 
@@ -405,7 +406,7 @@ def size_of(part: Part) -> int:
     text = part.text if part.text is not None else part.url
     if text is None:
         text = json.dumps(part.data)
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return utf8_size(text)
 
 
 def _user_of(owner: str) -> str:

@@ -107,8 +107,8 @@ class Settings(BaseSettings):
         openai_user_is_key: Their member ``user`` names the conversation where nothing else in a request does.
         ai_sdk: Answer chats of Vercel's AI SDK too, at ``/ai-sdk``.
         ag_ui: Answer clients of AG-UI too, at ``/ag-ui``.
-        coalesce: ``read``: deltas that arrive with one read of the upstream become one event; ``none``: one
-            event a delta.
+        coalesce: ``read``: deltas that arrive with one read of the upstream become one event, or as many as the
+            size of an event asks for; ``none``: one event a delta.
         think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
         connect_timeout: Seconds for opening a connection to the provider.
         read_timeout: Seconds of silence allowed from the provider, before and within an answer; what suits the

@@ -180,6 +180,7 @@ class TurnRunner:
             extensions=waiting.extensions,
             facts=kept_request_facts(asked),
             resumed=_behind_caller(said) if waiting.is_said else 0,
+            max_event_bytes=self._max_event,
             at_once=_AtOnce(self, self._writer, live),
         )
 

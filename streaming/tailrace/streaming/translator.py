@@ -7,6 +7,7 @@ refusals, tool calls, usage, finish reason) is carried under the extension
 loses nothing of the answer.
 """
 
+import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -35,7 +36,7 @@ from tailrace.wrappers import (
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
 from tailrace.wrappers.fields import plain_json
-from tailrace.wrappers.messages import join_surrogates
+from tailrace.wrappers.messages import join_surrogates, utf8_size
 
 _NAMES = {
     Channel.TEXT: "Answer",
@@ -56,6 +57,7 @@ class ResponseTranslator:
         taken_ids: Gives the ids that calls of the conversation have already: a call that comes under one of them will
             get another.
         think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
+        max_event_bytes: How large the text of one update may become by merging; 0 for any size.
 
     Attributes:
         accumulator: Everything received so far.
@@ -69,11 +71,15 @@ class ResponseTranslator:
         accumulator: Accumulator | None = None,
         taken_ids: Callable[[], Container[str]] = tuple,
         think_tags: bool = True,
+        max_event_bytes: int = 0,
     ) -> None:
         self._taken_ids = taken_ids
         self.accumulator = accumulator or Accumulator(think_tags=think_tags)
         self._turn = turn
         self._round = round
+        self._max_event = max_event_bytes
+        # Characters of a text that surely fits (see `_pieces`): UTF-8 has four bytes for one at most.
+        self._max_text = max_event_bytes // 4 - 1 if max_event_bytes else math.inf
         self._whole_parts = 0
         self._results = 0
         self._artifact_ids: dict[tuple[Channel, int], str] = {}
@@ -90,10 +96,11 @@ class ResponseTranslator:
     def take(self, changes: list[Change]) -> list[Update]:
         """The updates that changes which happened together amount to.
 
-        Consecutive text of one artifact becomes one update: merging happens here, before anything is numbered.
+        Consecutive text of one artifact becomes one update, or as few as its size allows, each of whole changes:
+        merging happens here, before anything is numbered.
         """
         updates: list[Update] = []
-        for change in changes if len(changes) == 1 else _merged(changes):
+        for change in changes if len(changes) == 1 else self._merged(changes):
             if change.channel is _TOOL_CALL:
                 updates += self._arguments(change)
                 continue
@@ -183,6 +190,19 @@ class ResponseTranslator:
         """The calls that somebody has to run, of all choices."""
         choices = self.accumulator.choices.values()
         return [call for assembly in choices for call in assembly.tool_calls if call.kind != "server"]
+
+    def _merged(self, changes: list[Change]) -> list[Change]:
+        """Each run of changes to one channel of one choice as one change; what came whole stays as it is."""
+        merged: list[Change] = []
+        for (channel, choice, call, whole), run in groupby(changes, _place_of):
+            if whole:
+                merged += run
+                continue
+            texts = [change.text for change in run]
+            text = "".join(texts)
+            pieces = (text,) if len(text) <= self._max_text else _pieces(texts, self._max_event)
+            merged += [Change(channel, choice, piece, call) for piece in pieces]
+        return merged
 
     @cached_property
     def _taken(self) -> Container[str]:
@@ -366,15 +386,19 @@ def _a2a_parts(content: Sequence[ContentPart]) -> tuple[Part, ...]:
     return to_a2a_message(message, message_id="-").parts
 
 
-def _merged(changes: list[Change]) -> list[Change]:
-    """Each run of changes to one channel of one choice as one change; what came whole stays as it is."""
-    merged: list[Change] = []
-    for (channel, choice, call, whole), run in groupby(changes, _place_of):
-        if whole:
-            merged += run
-        else:
-            merged.append(Change(channel, choice, "".join([change.text for change in run]), call))
-    return merged
+def _pieces(texts: Iterable[str], most: int) -> Iterable[str]:
+    """Texts joined to as few pieces as fit; one that is too large itself stays alone."""
+    piece: list[str] = []
+    size = 0
+    for text in texts:
+        added = utf8_size(text)
+        # Less than fits: half of a character that a call's arguments held back adds a byte to the other half.
+        if piece and size + added >= most:
+            yield "".join(piece)
+            piece, size = [], 0
+        piece.append(text)
+        size += added
+    yield "".join(piece)
 
 
 def _place_of(change: Change) -> tuple[Channel, int, int, bool]:

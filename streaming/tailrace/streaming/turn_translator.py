@@ -25,6 +25,7 @@ class TurnTranslator:
         turn: Which of the task's turns this is.
         rounds: How many responses of this turn came before, in another process.
         reader: Reads the answer where it is to be JSON.
+        max_event_bytes: As `ResponseTranslator` takes it.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class TurnTranslator:
         turn: int = 1,
         rounds: int = 0,
         reader: OutputReader | None = None,
+        max_event_bytes: int = 0,
     ) -> None:
         self._folded = folded
         self._turn = turn
         self._round = rounds
         self._reader = reader
+        self._max_event = max_event_bytes
         self._response = ResponseTranslator(turn=turn)
         self._said = 0  # of the turn's messages
         self._complete = 0  # those whose artifacts are complete
@@ -96,6 +99,7 @@ class TurnTranslator:
                 taken_ids=lambda: {
                     call.id for said in self._folded.history.conversation for call in said.tool_calls
                 },
+                max_event_bytes=self._max_event,
             )
         return self._response
 

@@ -66,6 +66,11 @@ def join_surrogates(text: str) -> str:
     return text
 
 
+def utf8_size(text: str) -> int:
+    """How many bytes ``text`` has as UTF-8; half of a surrogate pair counts as three."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 class TooDeepError(ValueError):
     """A JSON value is nested deeper than `MAX_DEPTH`."""
 
