@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import anyio
@@ -24,7 +23,7 @@ from tailrace.server import Settings, Turn, create_app
 from tailrace.server.direct_writing import Writer, offer_writer, writer_of
 from tailrace.server.open_streams import OpenStreams
 from tailrace.server.operations import EventStream
-from tailrace.server.sse import NewestEvents, frame_events, sse_response
+from tailrace.server.sse import Framing, sse_response
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.streaming.a2a.v1_0 import Version10
@@ -418,32 +417,39 @@ async def test_a_client_that_takes_nothing_is_dropped_and_may_come_back(is_quiet
 # --- what is written by a task all the same ---------------------------------------------------------------------
 
 
-def a_stream_of(task: Written, frame: Callable[[EventStream, Sequence[Event]], bytes]) -> FastAPI:
-    """An application that streams a task."""
+def a_stream_of(task: Written, newest: type[Framing] = Framing) -> FastAPI:
+    """An application that streams a task.
+
+    Args:
+        task: What is streamed.
+        newest: Frames what is written at once.
+    """
     app = FastAPI()
 
     @app.api_route("/", methods=["GET", "HEAD"])
     async def stream() -> Response:
         events = EventStream(task.subscription())
-        newest = NewestEvents(events, partial(frame, events))
+        framing = Framing(events, Version10())
 
         async def frames() -> AsyncGenerator[bytes]:
             async with aclosing(events.batches()) as batches:
                 async for batch in batches:
-                    yield frame_events(events, batch, Version10())
+                    yield framing.frame(batch)
 
-        return sse_response(frames(), settings=Settings(), headers={}, streams=OpenStreams(), newest=newest)
+        return sse_response(
+            frames(),
+            settings=Settings(),
+            headers={},
+            streams=OpenStreams(),
+            framing=newest(events, Version10()),
+        )
 
     return app
 
 
-def framed(stream: EventStream, events: Sequence[Event]) -> bytes:
-    return frame_events(stream, events, Version10())
-
-
 async def test_who_asks_for_the_head_alone_is_given_nothing_else() -> None:
     async with written() as task:
-        app = Offering(a_stream_of(task, framed))
+        app = Offering(a_stream_of(task))
         async with serving(app) as url, connected(url) as client, connected(url) as other:
             client.ask("HEAD", "/")
             await client.begin()
@@ -466,13 +472,14 @@ async def test_who_asks_for_the_head_alone_is_given_nothing_else() -> None:
 async def test_what_cannot_be_written_at_once_is_sent(caplog: pytest.LogCaptureFixture) -> None:
     failures = [True, False, True]
 
-    def frame(stream: EventStream, events: Sequence[Event]) -> bytes:
-        if failures.pop(0):
-            raise ValueError("no ink")
-        return framed(stream, events)
+    class Failing(Framing):
+        def frame(self, events: Sequence[Event]) -> bytes:
+            if failures.pop(0):
+                raise ValueError("no ink")
+            return super().frame(events)
 
     async with written() as task:
-        app = Offering(a_stream_of(task, frame))
+        app = Offering(a_stream_of(task, Failing))
         async with serving(app) as url, connected(url) as client:
             client.ask("GET", "/")
             await client.begin()

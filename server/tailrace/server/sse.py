@@ -7,8 +7,7 @@ now leaves in one write.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Sequence
 
 import anyio
 import anyio.lowlevel
@@ -34,26 +33,41 @@ _COMMENT = b": ping\n\n"
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nobody between is to collect them
 
 
-def frame_events(
-    stream: EventStream, events: Sequence[Event], dialect: Dialect, head: bytes = b"", tail: bytes = b""
-) -> bytes:
-    r"""The events as SSE frames: ``id: NUMBER``, ``data: HEAD BODY TAIL`` on one line, an empty line.
+class Framing:
+    r"""Writes the events of one stream as SSE frames: ``id: NUMBER``, ``data: HEAD BODY TAIL`` on one line, an empty line.
 
     Args:
         stream: Whose events they are.
-        events: What to frame, in order.
         dialect: The version of the protocol to write.
         head: Put before each body, for example the opening of a JSON-RPC response.
         tail: Put after each body.
+
+    Attributes:
+        stream: As given.
+        closed: Nothing follows the last event that was written.
     """
-    frames: list[bytes] = []
-    for event in events:
-        body = dialect.write_event(event, closes=stream.closes(event))
-        if body is None:
-            continue
-        number = b"id: %d\n" % event.number if event.number else b""
-        frames.append(b"%bdata: %b%b%b\n\n" % (number, head, body, tail))
-    return b"".join(frames)
+
+    __slots__ = ("_head", "_tail", "_write", "closed", "stream")
+
+    def __init__(self, stream: EventStream, dialect: Dialect, head: bytes = b"", tail: bytes = b"") -> None:
+        self.stream = stream
+        self.closed = False
+        self._write = dialect.for_stream(stream.artifact_ids).write_event
+        self._head = head
+        self._tail = tail
+
+    def frame(self, events: Sequence[Event]) -> bytes:
+        """Events, in order, as frames."""
+        head, tail = self._head, self._tail
+        frames: list[bytes] = []
+        for event in events:
+            self.closed = closes = self.stream.closes(event)
+            body = self._write(event, closes=closes)
+            if body is None:
+                continue
+            number = b"id: %d\n" % event.number if event.number else b""
+            frames.append(b"%bdata: %b%b%b\n\n" % (number, head, body, tail))
+        return b"".join(frames)
 
 
 def frame_data(data: bytes) -> bytes:
@@ -79,11 +93,11 @@ class _EventStream(StreamingResponse):
         streams: OpenStreams,
         settings: Settings,
         headers: dict[str, str],
-        newest: "NewestEvents | None" = None,
+        framing: Framing | None = None,
     ) -> None:
         super().__init__(frames, headers=_HEADERS | headers, media_type="text/event-stream")
         self._frames = frames
-        self._newest = newest
+        self._framing = framing
         self._writer: Writer | None = None
         self._streams = streams
         self._silence: float = settings.ping_interval
@@ -96,9 +110,9 @@ class _EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         clock = asyncio.get_running_loop().time
         self._sent_at = clock()
-        self._writer = None if self._newest is None else writer_of(scope)
-        if self._newest is not None and self._writer is not None:
-            self._newest.stream.take_at_once(self._take)
+        self._writer = None if self._framing is None else writer_of(scope)
+        if self._framing is not None and self._writer is not None:
+            self._framing.stream.take_at_once(self._take)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         with anyio.CancelScope() as stream, self._streams.holding(stream):
             # In a task of its own: on the way to here are a dozen callers, all of whom a task goes through to go on. And a
@@ -111,8 +125,8 @@ class _EventStream(StreamingResponse):
                     await anyio.lowlevel.checkpoint()  # it has begun, and will give back what the frames hold
                     handing_on.cancel()
                     await asyncio.wait([handing_on])
-                if self._newest is not None:
-                    self._newest.stream.take_at_once(None)  # which holds this
+                if self._framing is not None:
+                    self._framing.stream.take_at_once(None)  # which holds this
         if self._failed is not None:
             raise self._failed
         if self._is_whole:
@@ -138,11 +152,11 @@ class _EventStream(StreamingResponse):
 
     def _take(self, events: Sequence[Event]) -> bool:
         """Write events at once, if the one before was taken."""
-        writer, newest = self._writer, self._newest
-        if writer is None or newest is None or self._sends_since < math.inf or not writer.ready:
+        writer, framing = self._writer, self._framing
+        if writer is None or framing is None or self._sends_since < math.inf or not writer.ready:
             return False
         try:
-            data = newest.frame(events)
+            data = framing.frame(events)
             if data:
                 self._sent_at = asyncio.get_running_loop().time()
                 writer.write(data)
@@ -178,26 +192,13 @@ class _EventStream(StreamingResponse):
                 return
 
 
-@dataclass(frozen=True, slots=True)
-class NewestEvents:
-    """How the newest events of a stream are framed while its frames wait for them.
-
-    Attributes:
-        stream: Whose events they are.
-        frame: Gives what the frames would hold.
-    """
-
-    stream: EventStream
-    frame: Callable[[Sequence[Event]], bytes]
-
-
 def sse_response(
     frames: AsyncGenerator[bytes],
     *,
     settings: Settings,
     headers: dict[str, str],
     streams: OpenStreams,
-    newest: NewestEvents | None = None,
+    framing: Framing | None = None,
 ) -> Response:
     """A ``text/event-stream`` response of ready-made frames, with comments while nothing happens.
 
@@ -209,6 +210,6 @@ def sse_response(
         headers: Further ones.
         streams: Where the stream is one of while it is open; they are cut off some time after the server is told to
             stop (`STOP_TIMEOUT`).
-        newest: So that no task need be woken for an event.
+        framing: What the frames are made with, so that no task need be woken for the newest events.
     """
-    return _EventStream(frames, streams, settings, headers, newest)
+    return _EventStream(frames, streams, settings, headers, framing)

@@ -30,13 +30,12 @@ from tailrace.server.bindings.http import (
     read_body,
 )
 from tailrace.server.caching import cached_response
-from tailrace.server.operations import Caller, EventStream, Operations
+from tailrace.server.operations import Caller, Operations
 from tailrace.server.settings import Settings
-from tailrace.server.sse import NewestEvents, farewell, frame_data, frame_events, sse_response
+from tailrace.server.sse import Framing, farewell, frame_data, sse_response
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import InvalidParamsError, ParseError, VersionNotSupportedError
 from tailrace.streaming.a2a.v1_0 import Version10
-from tailrace.streaming.task import Event
 from tailrace.wrappers import StoreError
 
 
@@ -172,13 +171,13 @@ class HttpJsonBinding:
                 after=cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None,
                 repeat_finished=self._dialect.repeats_finished,
             )
-            framing = _Framing(stream, self._dialect)
+            framing = Framing(stream, self._dialect)
             return sse_response(
                 self._frames(framing, ends=route.ends),
                 settings=self._settings,
                 headers={},
                 streams=self._operations.streams,
-                newest=NewestEvents(stream, framing.frame),
+                framing=framing,
             )
         result = await self._operations.answer(operation, asked, caller)
         body = self._dialect.write_result(operation, result)
@@ -221,7 +220,7 @@ class HttpJsonBinding:
             raise InvalidParamsError("the body must be a JSON object")
         return cast("Mapping[str, Any]", value)
 
-    async def _frames(self, framing: "_Framing", *, ends: bool) -> AsyncGenerator[bytes]:
+    async def _frames(self, framing: Framing, *, ends: bool) -> AsyncGenerator[bytes]:
         try:
             async with aclosing(framing.stream.batches()) as batches:
                 async for events in batches:
@@ -238,27 +237,6 @@ class HttpJsonBinding:
     def _refuse(self, problem: Problem) -> Response:
         body = self._version.write_problem(problem)
         return Response(body, problem.code, headers=problem.headers, media_type="application/json")
-
-
-class _Framing:
-    """Writes the events of a stream.
-
-    Attributes:
-        stream: Whose they are.
-        closed: Nothing follows the last of them.
-    """
-
-    __slots__ = ("_dialect", "closed", "stream")
-
-    def __init__(self, stream: EventStream, dialect: Dialect) -> None:
-        self.stream = stream
-        self.closed = False
-        self._dialect = dialect
-
-    def frame(self, events: Sequence[Event]) -> bytes:
-        """Events, in order, as frames."""
-        self.closed = self.stream.closes(events[-1])
-        return frame_events(self.stream, events, self._dialect)
 
 
 class _Unreadable(Exception):

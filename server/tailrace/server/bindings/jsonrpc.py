@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -31,9 +30,9 @@ from tailrace.server.bindings.http import (
     read_body,
 )
 from tailrace.server.limits import RequestTooLargeError
-from tailrace.server.operations import Caller, EventStream, Operations
+from tailrace.server.operations import Caller, Operations
 from tailrace.server.settings import Settings
-from tailrace.server.sse import NewestEvents, farewell, frame_data, frame_events, sse_response
+from tailrace.server.sse import Framing, farewell, frame_data, sse_response
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import (
     ContentTypeNotSupportedError,
@@ -124,13 +123,13 @@ class JsonRpcBinding:
             if operation.streams:
                 after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None
                 stream = await self._operations.stream(operation, asked, caller, after=after)
-                newest = _framing(stream, dialect, request_id)
+                framing = Framing(stream, dialect, _head(request_id), b"}")
                 return sse_response(
-                    self._frames(newest, dialect, request_id),
+                    self._frames(framing, dialect, request_id),
                     settings=self._settings,
                     headers=headers,
                     streams=self._operations.streams,
-                    newest=newest,
+                    framing=framing,
                 )
             result = await self._operations.answer(operation, asked, caller)
             answer = _head(request_id) + dialect.write_result(operation, result) + b"}"
@@ -175,24 +174,16 @@ class JsonRpcBinding:
         return next((dialect for dialect in speakers if dialect.version == version), speakers[0])
 
     async def _frames(
-        self, newest: NewestEvents, dialect: Dialect, request_id: JsonRpcId
+        self, framing: Framing, dialect: Dialect, request_id: JsonRpcId
     ) -> AsyncGenerator[bytes]:
         try:
-            async with aclosing(newest.stream.batches()) as batches:
+            async with aclosing(framing.stream.batches()) as batches:
                 async for events in batches:
-                    yield newest.frame(events)
+                    yield framing.frame(events)
         except StoreError as error:
             yield frame_data(_encode({"id": request_id, "error": dialect.write_error(as_a2a_error(error))}))
         if self._operations.stopping.is_set():
             yield farewell()
-
-
-def _framing(stream: EventStream, dialect: Dialect, request_id: JsonRpcId) -> NewestEvents:
-    """How the events of a stream are written that answers a request."""
-    dialect = dialect.for_stream(stream.artifact_ids)
-    return NewestEvents(
-        stream, partial(frame_events, stream, dialect=dialect, head=_head(request_id), tail=b"}")
-    )
 
 
 def _parse(body: bytes) -> Mapping[str, Any]:
