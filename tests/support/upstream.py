@@ -17,6 +17,7 @@ A script is a list of steps, played in order:
 ``Wait(event)``      until the test sets the event: the order of things is forced by state, never by sleeping
 ``Tell(event)``      sets an event: the test learns that the script has come this far
 ``Raw(bytes)``       bytes past all framing, for answers that are not HTTP
+``Shut()``           as ``Cut()``, but leaves it to the client to close the connection: waits until it has
 ``Cut()``            closes the connection (FIN) where the body stands: it is incomplete
 ``Reset()``          resets the connection (RST)
 ``Hang()``           sends nothing more until the client leaves
@@ -94,6 +95,10 @@ class Cut:
     """Close the connection in good order, the body being incomplete."""
 
 
+class Shut:
+    """Send no more, and say so (FIN); go on when the client has noticed, and left."""
+
+
 class Reset:
     """Reset the connection, as a crashed process or a proxy does."""
 
@@ -102,7 +107,7 @@ class Hang:
     """Send nothing more; go on when the client leaves."""
 
 
-Step = bytes | Head | Wait | Tell | Raw | Cut | Reset | Hang
+Step = bytes | Head | Wait | Tell | Raw | Shut | Cut | Reset | Hang
 
 
 @dataclass
@@ -307,6 +312,9 @@ class _Connection:
                 await event.wait()
             case Tell(event):
                 event.set()
+            case Shut():
+                self._writer.write_eof()
+                await anyio.sleep_forever()
             case Cut():
                 await self._close()
             case Reset():

@@ -1,16 +1,32 @@
 """The model behind the Messages API, against an upstream that does exactly what a test says."""
 
+import gzip
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import pytest
 
-from support.upstream import Head, Received, Reset, ScriptedUpstream, Wait, json_answer, sse
+from support.upstream import (
+    Cut,
+    Hang,
+    Head,
+    Received,
+    Reset,
+    ScriptedUpstream,
+    Shut,
+    Step,
+    Wait,
+    json_answer,
+    sse,
+)
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.wrappers import (
+    ChunkWrapper,
     ConfigurationError,
     ContentPartText,
     ContentPartToolCall,
@@ -23,6 +39,7 @@ from tailrace.wrappers import (
 )
 from tailrace.wrappers.anthropic import AnthropicConverter
 from tailrace.wrappers.anthropic.model import AnthropicModel
+from tailrace.wrappers.model import ArrivingBatches
 
 USAGE = {"input_tokens": 3, "output_tokens": 1}
 BEGIN: list[object] = [
@@ -201,6 +218,91 @@ async def test_a_connection_that_breaks_is_an_error() -> None:
         with pytest.raises(UpstreamError) as caught:
             await ask(model_at(upstream))
     assert caught.value.fault is UpstreamFault.TRUNCATED
+
+
+async def test_what_had_arrived_before_the_connection_broke_is_handed_on() -> None:
+    go_on = anyio.Event()
+    texts: list[str] = []
+
+    async def read(model: AnthropicModel, upstream: ScriptedUpstream) -> None:
+        async with model.stream(HI) as batches:
+            async for batch in batches:
+                texts.append("".join(chunk.get_text() for chunk in batch))
+                go_on.set()
+                await upstream.requests[0].client_left.wait()  # the client knows that nothing follows
+
+    async with ScriptedUpstream([sse(*BEGIN), Wait(go_on), sse(END[0]), Shut()]) as upstream:
+        model = model_at(upstream)
+        with pytest.raises(UpstreamError) as caught:
+            await read(model, upstream)
+        await model.aclose()
+    assert texts == ["Hel", "lo"]
+    assert caught.value.fault is UpstreamFault.TRUNCATED
+
+
+async def test_chunks_are_taken_where_they_arrive() -> None:
+    """As those of the other models are, see `tests/wrappers/test_http_model_at_once.py`."""
+    go_on = anyio.Event()
+    taken: list[str] = []
+
+    def take(chunks: Sequence[ChunkWrapper[Any]]) -> bool:
+        taken.append("".join(chunk.get_text() for chunk in chunks))
+        return True
+
+    async with ScriptedUpstream([Head(), Wait(go_on), *ANSWER]) as upstream:
+        model = model_at(upstream)
+        async with model.stream(HI) as batches:
+            assert isinstance(batches, ArrivingBatches)
+            batches.take_at_once(take)
+            go_on.set()
+            assert [batch async for batch in batches] == []
+        await model.aclose()
+    assert "".join(taken) == "Hello"
+
+
+@pytest.mark.parametrize("steps", [[Hang()], [sse(*BEGIN), Hang()]], ids=["no answer", "half an answer"])
+async def test_a_provider_that_falls_silent_is_an_error(steps: list[Step]) -> None:
+    async with ScriptedUpstream(steps) as upstream:
+        with pytest.raises(UpstreamError, match=r"sent nothing for 0\.1 seconds") as caught:
+            await ask(model_at(upstream, read_timeout=0.1, max_retries=0))
+    assert caught.value.fault is UpstreamFault.TIMEOUT
+
+
+async def test_a_request_may_have_a_patience_of_its_own() -> None:
+    async with ScriptedUpstream([sse(*BEGIN), Hang()]) as upstream:
+        with pytest.raises(UpstreamError) as caught:
+            await ask(model_at(upstream, parameters={"timeout": 0.1}))
+    assert caught.value.fault is UpstreamFault.TIMEOUT
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_body_may_be_compressed(status: int) -> None:
+    said = sse(*BEGIN, *END) if status == 200 else json.dumps(OVERLOADED).encode()
+    kind = "text/event-stream" if status == 200 else "application/json"
+    head = Head(status, {"content-type": kind, "content-encoding": "gzip"})
+    async with ScriptedUpstream([head, gzip.compress(said)]) as upstream:
+        if status == 200:
+            assert (await ask(model_at(upstream))).message().text == "Hello"
+        else:
+            with pytest.raises(UpstreamError, match="Overloaded"):
+                await ask(model_at(upstream))
+        assert upstream.requests[0].headers["accept-encoding"] == "gzip, deflate"
+
+
+async def test_a_request_follows_where_it_is_sent() -> None:
+    away = Head(307, {"location": "/elsewhere", "content-length": "0"}, chunked=False)
+    async with ScriptedUpstream([away], ANSWER) as upstream:
+        assert (await ask(model_at(upstream))).message().text == "Hello"
+        assert [request.path for request in upstream.requests] == ["/v1/messages", "/elsewhere"]
+        assert upstream.requests[0].body == upstream.requests[1].body
+
+
+async def test_an_error_whose_body_breaks_off_is_an_error() -> None:
+    head = Head(400, {"content-type": "application/json"})
+    async with ScriptedUpstream([head, b'{"type":', Cut()]) as upstream:
+        with pytest.raises(UpstreamError) as caught:
+            await ask(model_at(upstream, max_retries=0))
+    assert caught.value.fault is UpstreamFault.CONNECTION
 
 
 async def test_a_provider_that_is_not_there_is_an_error() -> None:

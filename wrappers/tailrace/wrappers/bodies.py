@@ -7,9 +7,9 @@ looks now and then for how long it has.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextvars import copy_context
-from typing import Protocol, Self, cast
+from typing import Self, cast
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -20,19 +20,6 @@ SMALL_BYTES = 32 * 1024
 
 ROUND_BYTES = 256 * 1024
 """How much is taken in one round of the event loop of bodies that have more: some milliseconds, for which all else waits."""
-
-
-class Body(Protocol):
-    """The pieces of a body, in order."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        """The pieces.
-
-        Raises:
-            TimeoutError: Nothing came for too long.
-            Exception: What the transport raises when the connection breaks.
-        """
-        ...
 
 
 class _Rounds:
@@ -263,7 +250,7 @@ def _piece_reader(response: aiohttp.ClientResponse) -> _PieceReader | None:
 
 
 class PostedBody:
-    """The body of an answer to a request of our own. To be closed.
+    """The body of an answer, as an iterator of the pieces that it comes in. To be closed.
 
     The transport's read timeout is switched off: it costs a timer a piece, and the transport forgets it when the peer
     breaks HTTP's framing.
@@ -275,6 +262,10 @@ class PostedBody:
     Attributes:
         take: Given pieces in the place of whoever waits for them, so that nobody need be woken. When it returns False, or
             raises, the wait is over: by an empty piece, as all that came was taken, or by what was raised. None for nobody.
+
+    Raises:
+        TimeoutError: While iterating: nothing came for too long.
+        aiohttp.ClientError: While iterating: the connection broke; or an OSError.
     """
 
     def __init__(self, response: aiohttp.ClientResponse, timeout: float) -> None:
@@ -353,23 +344,3 @@ class PostedBody:
             self._response.close()  # which ends the wait
         else:
             self._timer = self._loop.call_later(self._timeout - max(waited, 0.0), self._look)
-
-
-class ClientBody:
-    """The body of an answer as an official client hands it out.
-
-    Args:
-        pieces: The client's iterator, whose timeout is the same but is not to be relied on.
-        timeout: Seconds that a reader waits for a piece.
-    """
-
-    def __init__(self, pieces: AsyncIterator[bytes], timeout: float) -> None:
-        self._pieces = pieces
-        self._timeout = timeout + 1
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        async with asyncio.timeout(self._timeout):
-            return await anext(self._pieces)

@@ -1,9 +1,8 @@
 """Models behind HTTP: sending a request, reading the body of the answer as it comes, and saying what went wrong.
 
-Two ways of sending. `tailrace.wrappers.client_model` goes through a provider's official client where that hands out the
-bytes of a body as they are, and knows what a request does not say (profiles, tokens that are fetched). `DirectModel` posts the request
-itself, for providers whose client parses every chunk, hides the connection, or does nothing that is worth what it
-costs. Reading is the same for both.
+Two ways of sending. `tailrace.wrappers.client_model` goes through a provider's official client where that knows what a
+request does not say (profiles, tokens that are fetched). `DirectModel` posts the request itself. The connections and the
+reading are the same for both.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar
+from typing import Any
 from urllib.request import getproxies
 
 import aiohttp
@@ -23,7 +22,7 @@ import anyio
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tailrace.wrappers.bodies import Body, PostedBody
+from tailrace.wrappers.bodies import PostedBody
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.decoding import ResponseDecoder
 from tailrace.wrappers.error_reports import provider_error
@@ -53,12 +52,7 @@ class HTTPModel(Model):
         max_retries: How often a request is sent again when nothing of an answer was received yet.
         parameters: Further members of every request, under the provider's names. What a request's options ask for as
             well is theirs to say, see `tailrace.wrappers.parameters.merged`.
-
-    Attributes:
-        transport_errors: What is raised when the connection breaks, beside aiohttp's errors and OSError.
     """
-
-    transport_errors: ClassVar[tuple[type[Exception], ...]] = ()
 
     def __init__(
         self,
@@ -98,7 +92,7 @@ class HTTPModel(Model):
         return merged(self._given_parameters, self._members(options))
 
     @abstractmethod
-    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
+    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[PostedBody]:
         """Send the request, with the further members ``parameters``; the body of the answer as it comes."""
 
     @abstractmethod
@@ -126,8 +120,7 @@ class HTTPModel(Model):
                 body = await stack.enter_async_context(self._send(names.in_history(history), parameters))
             except ValueError as error:
                 raise ProtocolError(f"{self.provider} cannot be asked that: {error}") from error
-            errors = (aiohttp.ClientError, OSError, *self.transport_errors)
-            yield _Batches(_Reading(body, self._decoder(), names, errors, self._broken))
+            yield _Batches(_Reading(body, self._decoder(), names, self._broken))
 
     def _silent(self) -> UpstreamError:
         return UpstreamError(
@@ -206,32 +199,28 @@ class _Reading:
         body: The body.
         decoder: Decodes it.
         names: Gives tools their own names back.
-        transport_errors: What is raised when the connection breaks.
-        broken: The error that one of these means.
+        broken: The error that is meant when the connection breaks.
     """
 
     def __init__(
         self,
-        body: Body,
+        body: PostedBody,
         decoder: ResponseDecoder[Any],
         names: ToolNames,
-        transport_errors: tuple[type[Exception], ...],
         broken: Callable[[Exception], UpstreamError],
     ) -> None:
         self._body = body
         self._decoder = decoder
         self._names = names
-        self._transport_errors = transport_errors
         self._broken = broken
         self._take: TakeChunks | None = None
         self._left: Sequence[ChunkWrapper[Any]] = ()
         self._failed: Exception | None = None
 
     def take_at_once(self, take: TakeChunks) -> None:
-        """Offer chunks to this first, where the body can be taken."""
-        if isinstance(self._body, PostedBody):
-            self._take = take
-            self._body.take = self._at_once
+        """Offer chunks to this first."""
+        self._take = take
+        self._body.take = self._at_once
 
     def _at_once(self, data: bytes) -> bool:
         """Decode what came, and have it taken; False where `batches` has to see to it."""
@@ -257,7 +246,7 @@ class _Reading:
                 if decoder.done or self._failed is not None:
                     break
             last = [] if self._failed is not None else decoder.close()
-        except self._transport_errors as error:
+        except (aiohttp.ClientError, OSError) as error:
             held = [
                 chunk for chunk in decoder.close() if chunk.details is None or chunk.details.error is None
             ]
@@ -304,7 +293,7 @@ class DirectModel(HTTPModel):
             self._session = None
 
     @asynccontextmanager
-    async def _send(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[Body]:
+    async def _send(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[PostedBody]:
         response = await self._post(history, parameters)
         with closing(PostedBody(response, self._read_timeout)) as body:
             yield body
@@ -354,14 +343,17 @@ class DirectModel(HTTPModel):
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(sock_connect=self._connect_timeout, sock_read=self._read_timeout)
-            # The default allows a hundred connections, and lets further requests wait without saying so.
-            connector = aiohttp.TCPConnector(limit=0)
-            # Where the environment names no proxy, it is not asked: for each request that is a look for a file, in a thread.
-            self._session = aiohttp.ClientSession(
-                connector=connector, timeout=timeout, trust_env=bool(getproxies())
-            )
+            self._session = new_session(self._connect_timeout, self._read_timeout)
         return self._session
+
+
+def new_session(connect_timeout: float, read_timeout: float) -> aiohttp.ClientSession:
+    """A connection pool for requests to a provider; for the event loop that runs, and to be closed."""
+    timeout = aiohttp.ClientTimeout(sock_connect=connect_timeout, sock_read=read_timeout)
+    # The default allows a hundred connections, and lets further requests wait without saying so.
+    connector = aiohttp.TCPConnector(limit=0)
+    # Where the environment names no proxy, it is not asked: for each request that is a look for a file, in a thread.
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=bool(getproxies()))
 
 
 def is_timeout(error: BaseException) -> bool:

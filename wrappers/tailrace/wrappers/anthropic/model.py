@@ -1,7 +1,7 @@
 """Models behind the Anthropic Messages API, or behind anything that speaks it.
 
 The anthropic package's client does what it is good at (credentials, retries before the first byte, base URLs) over
-its aiohttp transport; the bytes of the body come to our own decoder as they are.
+connections of ours; the bytes of the body come to our own decoder as they are.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any, cast
 from tailrace.wrappers.anthropic.chunks import AnthropicDecoder
 from tailrace.wrappers.anthropic.history import AnthropicConverter
 from tailrace.wrappers.anthropic.request import parallel, request_members
-from tailrace.wrappers.client_model import ClientModel
+from tailrace.wrappers.client_model import ClientModel, ClientTransport
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.options import RequestOptions
@@ -84,7 +84,11 @@ class AnthropicModel(ClientModel):
                 api_key=api_key,
                 max_retries=max_retries,
                 timeout=timeout,
-                http_client=package.DefaultAioHttpClient(timeout=timeout),
+                http_client=package.DefaultAsyncHttpxClient(
+                    timeout=timeout,
+                    headers=ClientTransport.HEADERS,
+                    transport=ClientTransport(connect_timeout, read_timeout),
+                ),
             )
         except package.AnthropicError as error:
             raise ConfigurationError(
