@@ -70,6 +70,7 @@ BOUNDS = (
     _Bound("… added time to first token p99, ms", "paced-200", "first_p99_ms", 8, "direct", minus=True),
     _Bound("paced, 1,000 streams: streams not whole", "paced-1000", "lost", 0),
     _Bound("fan-out to 100: µs of CPU a delivery", "fan-out-100", "cpu_us", 3),
+    _Bound("CancelTask beside 20 streams at once: p99, ms", "cancel-20", "cancel_p99_ms", 100),
     *_memory("memory"),
     *_memory("memory-200"),
     _Bound(

@@ -27,6 +27,11 @@ def subscribe(task: str, after: int | None = None) -> bytes:
     return _call("SubscribeToTask", {"id": task}, header)
 
 
+def cancel(task: str) -> bytes:
+    """The request that cancels a task."""
+    return _call("CancelTask", {"id": task})
+
+
 def release() -> bytes:
     """The request to the upstream that lets held answers go on."""
     return b"POST /release HTTP/1.1\r\nhost: upstream\r\ncontent-length: 0\r\n\r\n"

@@ -25,6 +25,7 @@ from benchmarks.gateway.plan import Plan
 _WARM_TOKENS = 20
 _WARM_STREAMS = 4
 _MS = 1e6
+_ENDLESS = 1_000_000  # pieces of an answer that does not come to its end
 _HELD = 10  # pieces that came before an answer is held back
 
 
@@ -196,6 +197,44 @@ async def fan_out(order: Order) -> Figures:
         "latency_p99_ms": percentile(latencies, 0.99) / _MS,
         "reader_load": own / (end - begin),
         "lost": _lost(answers, plan),
+    }
+
+
+async def cancel(order: Order) -> Figures:
+    """Paced answers, canceled one after the other, beside ``streams`` connections that have answers at once, for so many seconds.
+
+    ``lost`` counts those at once that are not whole, and tasks that were not canceled.
+    """
+    flood, plan = Plan(order.tokens), Plan(_ENDLESS, rate=order.rate)
+    floods: list[Recording] = []
+    replies: list[Recording] = []
+    latencies: list[int] = []
+
+    async def go_on(connection: Connection) -> None:
+        while time.monotonic_ns() < end:
+            floods.append(await connection.ask(dialects.start(order.dialect, flood)))
+
+    async with _connections(order, order.streams + 2) as (watched, other, *connections):
+        await _warm(order, [watched])
+        end = time.monotonic_ns() + int(order.seconds * 1e9)
+        async with anyio.create_task_group() as group:
+            for connection in connections:
+                group.start_soon(go_on, connection)
+            while time.monotonic_ns() < end:
+                asked = watched.ask(dialects.start(order.dialect, plan))
+                await watched.seen(f"{_HELD}@".encode())
+                task = read_answer(watched.recording, order.dialect).task
+                replies.append(await other.ask(dialects.cancel(task)))
+                latencies += read_answer(await asked, order.dialect).latencies()
+    lasted = [reply.ended - reply.asked for reply in replies]
+    canceled = sum(b"TASK_STATE_CANCELED" in b"".join(reply.reads) for reply in replies)
+    return {
+        "cancel_p50_ms": percentile(lasted, 0.5) / _MS,
+        "cancel_p99_ms": percentile(lasted, 0.99) / _MS,
+        "latency_p50_ms": percentile(latencies, 0.5) / _MS,
+        "latency_p99_ms": percentile(latencies, 0.99) / _MS,
+        "cancels": len(replies),
+        "lost": _lost([read_answer(each, order.dialect) for each in floods], flood) + len(replies) - canceled,
     }
 
 
@@ -372,6 +411,7 @@ MEASURES: dict[str, Callable[[Order], Coroutine[Any, Any, Figures]]] = {
     "paced": paced,
     "turns": turns,
     "fan-out": fan_out,
+    "cancel": cancel,
     "resume": resume,
     "resume-running": resume_running,
     "memory": memory,

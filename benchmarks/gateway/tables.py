@@ -13,6 +13,7 @@ _TITLES = {
     "cpu_us": "CPU µs",
     "wall_us": "wall µs a chunk",
     "chunks_per_event": "chunks an event",
+    "cancel_p99_ms": "cancel ms p99",
     "latency_p50_ms": "added ms p50",
     "latency_p99_ms": "p99",
     "first_p50_ms": "first text ms p50",
@@ -29,6 +30,7 @@ _TITLES = {
     "text_bytes": "bytes of text",
 }
 _SUMMED = {
+    "cancel_p99_ms": "ms to cancel, p99",
     "latency_p50_ms": "ms added, p50",
     "latency_p99_ms": "ms added, p99",
     "first_p50_ms": "ms to first text, p50",
