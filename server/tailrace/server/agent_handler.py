@@ -55,7 +55,9 @@ class AgentHandler(Handler):
     async def run(self, turn: Turn) -> AsyncIterator[Item]:
         """Stream the turn; an upstream that fails ends the task FAILED with what arrived kept."""
         yield StatusUpdate(TaskState.WORKING)
-        history = turn.history.model_copy(update={"system_message": turn.facts.instructions})
+        history = turn.history
+        if history.system_message != turn.facts.instructions:
+            history = history.model_copy(update={"system_message": turn.facts.instructions})
         lost = _calls_lost(turn)
         if lost:
             results = tuple(

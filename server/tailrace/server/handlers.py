@@ -135,14 +135,18 @@ class DirectHandler(FunctionHandler):
     replies_directly = True
 
 
-@asynccontextmanager
-async def closing(
-    updates: AsyncIterator[Item],
-) -> AsyncGenerator[AsyncIterator[Item]]:
+class closing:
     """Close an async generator at the end of the block; an iterator of another kind has nothing to close."""
-    try:
-        yield updates
-    finally:
-        aclose = getattr(updates, "aclose", None)
+
+    __slots__ = ("_updates",)
+
+    def __init__(self, updates: AsyncIterator[Item]) -> None:
+        self._updates = updates
+
+    async def __aenter__(self) -> AsyncIterator[Item]:
+        return self._updates
+
+    async def __aexit__(self, *_raised: object) -> None:
+        aclose = getattr(self._updates, "aclose", None)
         if aclose is not None:
             await aclose()

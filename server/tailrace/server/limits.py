@@ -25,6 +25,7 @@ import json
 import math
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, cast
@@ -43,6 +44,7 @@ from tailrace.wrappers import History
 from tailrace.wrappers.history import HistoryConverter
 from tailrace.wrappers.messages import utf8_size
 from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.opened import Exit, Opened
 from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 
 RETRY_AFTER = 2.0
@@ -274,7 +276,15 @@ class UpstreamGate:
 
     @asynccontextmanager
     async def call(self) -> AsyncGenerator[None]:
-        """A call to the provider, for as long as the block runs; waits for its turn before.
+        """A call to the provider, for as long as the block runs; as `enter`, and `leave` at its end."""
+        await self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    async def enter(self) -> None:
+        """Begin a call to the provider; waits for its turn before. To be followed by `leave`, once.
 
         Cancelling ends the wait at once.
 
@@ -284,12 +294,12 @@ class UpstreamGate:
         if self._free is not None:
             await self._wait(self._free)
         self.under_way += 1
-        try:
-            yield
-        finally:
-            self.under_way -= 1
-            if self._free is not None:
-                self._free.release()
+
+    def leave(self) -> None:
+        """The call is over."""
+        self.under_way -= 1
+        if self._free is not None:
+            self._free.release()
 
     async def _wait(self, free: anyio.Semaphore) -> None:
         self.check()
@@ -327,12 +337,28 @@ class GatedModel(Model):
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
         """As `Model.stream`, once the gate lets it through; raises `OverloadedError` where too many wait."""
-        return self._stream(history, options)
+        return Opened(partial(self._stream, history, options))
 
-    @asynccontextmanager
-    async def _stream(self, history: History, options: RequestOptions) -> AsyncGenerator[ChunkBatches]:
-        async with self._gate.call(), self._model.stream(history, options) as batches:
-            yield batches
+    async def _stream(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
+        await self._gate.enter()
+        stream = self._model.stream(history, options)
+        try:
+            return await stream.__aenter__(), partial(self._leave, stream)
+        except BaseException:
+            self._gate.leave()
+            raise
+
+    async def _leave(
+        self,
+        stream: AbstractAsyncContextManager[ChunkBatches],
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        try:
+            return await stream.__aexit__(kind, error, trace)
+        finally:
+            self._gate.leave()
 
     async def aclose(self) -> None:
         """Close the model."""

@@ -163,7 +163,7 @@ class TurnRunner:
         said = list(waiting.preceding)
         if not said and waiting.in_conversation:
             said = await self._store.load_conversation(record.context_id, live.owner, self._max_history - 1)
-        live.waiting.popleft()
+        del live.waiting[0]
         if not waiting.is_said:
             live.said.append(waiting.message)
             said.append(waiting.message)

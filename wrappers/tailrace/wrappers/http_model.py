@@ -11,9 +11,10 @@ import random
 import sys
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 from urllib.request import getproxies
 
@@ -30,6 +31,7 @@ from tailrace.wrappers.errors import ProtocolError, UpstreamError, UpstreamFault
 from tailrace.wrappers.loose_json import read_json
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import REQUEST_HEADERS, ArrivingBatches, ChunkBatches, Model, TakeChunks
+from tailrace.wrappers.opened import Exit, Opened
 from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.parameters import merged, offered
 from tailrace.wrappers.tool_ids import with_answers, with_matched_ids
@@ -99,10 +101,9 @@ class HTTPModel(Model):
     def _decoder(self) -> ResponseDecoder[Any]:
         """A decoder for one answer."""
 
-    @asynccontextmanager
-    async def stream(
+    def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
-    ) -> AsyncGenerator[ChunkBatches]:
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
         """Ask the model to go on with a conversation; see `Model.stream`.
 
         A conversation that was interrupted, or begun with another provider, is mended first: calls and results
@@ -112,15 +113,18 @@ class HTTPModel(Model):
         Raises:
             ProtocolError: The provider cannot be told something of the conversation or the options.
         """
+        return Opened(partial(self._ask, history, options))
+
+    async def _ask(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
         history = with_answers(with_matched_ids(history, pattern=self.converter.id_pattern))
         names = ToolNames(self.converter.name_rule)
-        async with AsyncExitStack() as stack:
-            try:
-                parameters = names.in_parameters(self._asked(options))
-                body = await stack.enter_async_context(self._send(names.in_history(history), parameters))
-            except ValueError as error:
-                raise ProtocolError(f"{self.provider} cannot be asked that: {error}") from error
-            yield _Batches(_Reading(body, self._decoder(), names, self._broken))
+        try:
+            parameters = names.in_parameters(self._asked(options))
+            sending = self._send(names.in_history(history), parameters)
+            body = await sending.__aenter__()
+        except ValueError as error:
+            raise ProtocolError(f"{self.provider} cannot be asked that: {error}") from error
+        return _Batches(_Reading(body, self._decoder(), names, self._broken)), sending.__aexit__
 
     def _silent(self) -> UpstreamError:
         return UpstreamError(
@@ -292,11 +296,12 @@ class DirectModel(HTTPModel):
             await self._session.close()
             self._session = None
 
-    @asynccontextmanager
-    async def _send(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[PostedBody]:
-        response = await self._post(history, parameters)
-        with closing(PostedBody(response, self._read_timeout)) as body:
-            yield body
+    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[PostedBody]:
+        return Opened(partial(self._posted, history, parameters))
+
+    async def _posted(self, history: History, parameters: Mapping[str, Any]) -> tuple[PostedBody, Exit]:
+        body = PostedBody(await self._post(history, parameters), self._read_timeout)
+        return body, partial(_close, body)
 
     async def _post(self, history: History, parameters: Mapping[str, Any]) -> aiohttp.ClientResponse:
         for attempt in range(self._max_retries + 1):
@@ -354,6 +359,10 @@ def new_session(connect_timeout: float, read_timeout: float) -> aiohttp.ClientSe
     connector = aiohttp.TCPConnector(limit=0)
     # Where the environment names no proxy, it is not asked: for each request that is a look for a file, in a thread.
     return aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=bool(getproxies()))
+
+
+async def _close(body: PostedBody, *_raised: object) -> None:
+    body.close()
 
 
 def is_timeout(error: BaseException) -> bool:

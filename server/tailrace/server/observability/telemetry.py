@@ -1,9 +1,9 @@
 """The observer of a server that is watched: spans, metrics, and the ids that its log carries."""
 
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from contextvars import Token
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import Self
@@ -37,6 +37,7 @@ from tailrace.streaming.turn import TurnAccumulator
 from tailrace.streaming.updates import StatusUpdate
 from tailrace.wrappers import ContentPartToolCall, UpstreamError, UpstreamFault
 from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
+from tailrace.wrappers.opened import Exit, Opened
 from tailrace.wrappers.options import RequestOptions
 
 _FAULTS = frozenset(map(str, UpstreamFault))
@@ -136,7 +137,6 @@ class _Turn(TurnWatch, RunObserver):
         self._live = live
         self._error = ""
         self._input_tokens = self._output_tokens = 0
-        self._resets: AsyncExitStack
 
     def __enter__(self) -> Self:
         telemetry, record = self._telemetry, self._live.record
@@ -278,19 +278,16 @@ class _Answer(AnswerWatch):
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
         """The request, with the trace that it belongs to in its headers."""
-        return self._sent(stream)
+        return Opened(partial(self._sent, stream))
 
-    @asynccontextmanager
-    async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> AsyncGenerator[ChunkBatches]:
-        async with AsyncExitStack() as stack:
-            # Only while it is sent: what is current when a generator gives something out is its reader's affair.
-            token = REQUEST_HEADERS.set({**REQUEST_HEADERS.get(), **headers_of(self._context)})
-            try:
-                with current(self._context):
-                    batches = await stack.enter_async_context(stream)
-            finally:
-                REQUEST_HEADERS.reset(token)
-            yield batches
+    async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
+        # Only while it is sent: what is current when a generator gives something out is its reader's affair.
+        token = REQUEST_HEADERS.set({**REQUEST_HEADERS.get(), **headers_of(self._context)})
+        try:
+            with current(self._context):
+                return await stream.__aenter__(), stream.__aexit__
+        finally:
+            REQUEST_HEADERS.reset(token)
 
     def first_chunk(self) -> None:
         """Look at the clock."""
