@@ -8,6 +8,8 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Sequence
+from contextvars import copy_context
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -15,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tailrace.server.direct_writing import Writer, writer_of
+from tailrace.server.late_streaming import put_off
 from tailrace.server.open_streams import OpenStreams
 from tailrace.server.operations import EventStream
 from tailrace.server.settings import Settings
@@ -104,20 +107,26 @@ class _EventStream(StreamingResponse):
         self._patience = settings.send_timeout
         self._sent_at = 0.0
         self._sends_since = math.inf
+        self._context = copy_context()  # what is current while the request is answered
         self._failed: Exception | None = None
         self._is_whole = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._framing is not None:
+            self._writer = writer_of(scope)
+        if not put_off(scope, partial(self._stream, receive, send)):
+            await self._stream(receive, send)
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
         clock = asyncio.get_running_loop().time
         self._sent_at = clock()
-        self._writer = None if self._framing is None else writer_of(scope)
         if self._framing is not None and self._writer is not None:
             self._framing.stream.take_at_once(self._take)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         with anyio.CancelScope() as stream, self._streams.holding(stream):
             # In a task of its own: on the way to here are a dozen callers, all of whom a task goes through to go on. And a
             # bare one, which is waited for below: a task group would take a fifth of the memory of a reader.
-            handing_on = asyncio.create_task(self._hand_on(send, stream))  # noqa: TID251
+            handing_on = asyncio.create_task(self._hand_on(send, stream), context=self._context)  # noqa: TID251
             try:
                 await self._look_after(receive, send, stream)
             finally:
@@ -142,6 +151,7 @@ class _EventStream(StreamingResponse):
                     self._sends_since = self._sent_at = clock()
                     await send({"type": "http.response.body", "body": data, "more_body": True})
                     self._sends_since = math.inf
+                    data = b""  # the first piece may be as long as the task, and the next one may be long in coming
             self._is_whole = True
         except Exception as error:
             self._failed = error

@@ -27,6 +27,7 @@ from tailrace.server.cli import INTERRUPTED
 from tailrace.server.cli.completion import complete_model
 from tailrace.server.cli.workers import run_workers
 from tailrace.server.direct_writing import offer_writer
+from tailrace.server.late_streaming import with_late_streaming
 from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings
 from tailrace.server.shutdown import SIGNALS
@@ -264,7 +265,7 @@ class _Start:
         if scope["type"] == "lifespan":
             return self._live(scope, receive, send)
         offer_writer(scope, send)
-        return self._app(scope, receive, send)
+        return with_late_streaming(self._app, scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         failed: Message | None = None
