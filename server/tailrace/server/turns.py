@@ -7,9 +7,10 @@ a handler is given as the history holds the whole answer to what was said before
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from weakref import WeakValueDictionary
+from types import TracebackType
+from typing import Self
 
 import anyio
 import anyio.lowlevel
@@ -81,13 +82,14 @@ class TurnRunner:
         self._status_kept = status_kept
         self._max_history = max_history
         self._conversations = conversations or self.conversation
-        self._contexts: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
+        self._next: dict[
+            tuple[str, str], list[anyio.Event]
+        ] = {}  # turns that wait, of each conversation that has one
         self.stopping = False
 
     def conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
         """What keeps the turns of a conversation that run here one after the other."""
-        # Without giving way to others where it is free: the provider is to be asked before the first event is written.
-        return self._contexts.setdefault((live.owner, live.record.context_id), anyio.Lock(fast_acquire=True))
+        return _Conversation(self._next, (live.owner, live.record.context_id))
 
     def begin(self, live: LiveTask) -> None:
         """Make the task known: its first event, with the message that it is for."""
@@ -103,9 +105,9 @@ class TurnRunner:
         more = True
         try:
             while more:
-                async with AsyncExitStack() as context:
+                async with _Held(self._conversations(live)) as conversation:
                     with self._observer.turn(live) as watch:
-                        await self._run_turn(live, reply, context, watch)
+                        await self._run_turn(live, reply, conversation, watch)
                     more = bool(live.waiting)
                     if more:
                         live.begin_turn()  # whoever cancels from here on means the next turn
@@ -119,13 +121,13 @@ class TurnRunner:
             raise
 
     async def _run_turn(
-        self, live: LiveTask, reply: Reply | None, context: AsyncExitStack, watch: TurnWatch
+        self, live: LiveTask, reply: Reply | None, conversation: "_Held", watch: TurnWatch
     ) -> None:
         """One turn from its first update to its last, all in one task: a handler may hold cancel scopes open."""
         ending = StatusUpdate(TaskState.COMPLETED)
         try:
             with live.scope:
-                await context.enter_async_context(self._conversations(live))
+                await conversation.enter()
                 live.scope.deadline = anyio.current_time() + self._max_seconds
                 turn = await self._next_turn(live)
                 async with closing(self._handler.run(turn)) as updates:
@@ -357,6 +359,72 @@ class TurnRunner:
             live.record.state.terminal or (self.stopping and not live.running)
         ):
             live.log.end()
+
+
+class _Conversation:
+    """The turn of a conversation: begins when those before it are over.
+
+    A lock would be that, too, and take a kilobyte.
+
+    Args:
+        following: By conversation, the turns that wait for the one that runs; those of which none runs are not in it.
+        key: The conversation.
+    """
+
+    __slots__ = ("_following", "_key")
+
+    def __init__(self, following: dict[tuple[str, str], list[anyio.Event]], key: tuple[str, str]) -> None:
+        self._following = following
+        self._key = key
+
+    async def __aenter__(self) -> None:
+        following = self._following.get(self._key)
+        if following is None:
+            # Without giving way to others: the provider is to be asked before the first event is written.
+            self._following[self._key] = []
+            return
+        begins = anyio.Event()
+        following.append(begins)
+        try:
+            await begins.wait()
+        except BaseException:
+            if begins.is_set():
+                self._hand_on()
+            else:
+                following.remove(begins)
+            raise
+
+    async def __aexit__(self, *_raised: object) -> None:
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        following = self._following[self._key]
+        if following:
+            following.pop(0).set()
+        else:
+            del self._following[self._key]
+
+
+class _Held:
+    """Holds a context manager that is entered within the block, if it is, and leaves it at the block's end."""
+
+    __slots__ = ("_context", "_is_entered")
+
+    def __init__(self, context: AbstractAsyncContextManager[object]) -> None:
+        self._context = context
+        self._is_entered = False
+
+    async def enter(self) -> None:
+        await self._context.__aenter__()
+        self._is_entered = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._context.__aexit__(kind, error, trace) if self._is_entered else None
 
 
 class _AtOnce:
