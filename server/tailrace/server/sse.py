@@ -123,6 +123,7 @@ class _EventStream(StreamingResponse):
         if self._framing is not None and self._writer is not None:
             self._framing.stream.take_at_once(self._take)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self.raw_headers: list[tuple[bytes, bytes]] = []  # nobody asks for them any more
         with anyio.CancelScope() as stream, self._streams.holding(stream):
             # In a task of its own: on the way to here are a dozen callers, all of whom a task goes through to go on. And a
             # bare one, which is waited for below: a task group would take a fifth of the memory of a reader.
