@@ -92,6 +92,7 @@ class AgentHandler(Handler):
                 async for step in steps:
                     for item in translator.take(step):
                         yield item
+                    del step  # not held while the next is waited for, or taken
         except AgentError as given:
             error = given
         for item in translator.close(open_calls(folded), error):

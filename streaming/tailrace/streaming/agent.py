@@ -285,6 +285,7 @@ class Agent(Generic[T]):
                                     yield Received(changes)
                             if turn.error is not None:
                                 break
+                            batch = chunks = changes = ()  # not held while the next is waited for, or taken
                 except UpstreamError as error:
                     turn.fail_response(error)
                 said = len(turn.messages)

@@ -249,6 +249,7 @@ class _Reading:
                     yield chunks
                 if decoder.done or self._failed is not None:
                     break
+                data, chunks = b"", ()  # what comes next may be taken, and these would be held until the end
             last = [] if self._failed is not None else decoder.close()
         except (aiohttp.ClientError, OSError) as error:
             held = [
