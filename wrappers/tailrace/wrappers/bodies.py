@@ -91,6 +91,7 @@ class _PieceReader(aiohttp.StreamReader):
 
     def begin(self) -> None:
         """Go on with a body that aiohttp held up for its many chunks, until somebody would read it as aiohttp does."""
+        self._http_chunk_splits = None  # nobody asks, and it takes 0.8 KB
         if self._size <= self._high_water and not self._eof:
             self._protocol.resume_reading()
 
@@ -230,6 +231,7 @@ _KNOWN = {
     "_eof",
     "_exception",
     "_high_water",
+    "_http_chunk_splits",
     "_loop",
     "_protocol",
     "_size",
