@@ -7,7 +7,6 @@ returned says so in ``scope["extensions"]["tailrace.afterwards"]``; only the one
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,15 +20,15 @@ async def with_late_streaming(app: ASGIApp, scope: Scope, receive: Receive, send
     """Answer a request by an application, which may have its response sent afterwards.
 
     Args:
-        app: The application. It is given a scope of its own, which nobody keeps.
-        scope: As ASGI has it.
+        app: The application.
+        scope: As ASGI has it; one that nobody else keeps.
         receive: As ASGI has it.
         send: As ASGI has it.
     """
     afterwards: list[Rest] = []
-    extensions: dict[str, Any] = {**scope.get("extensions", {}), _EXTENSION: afterwards}
-    await app({**scope, "extensions": extensions}, receive, send)
-    del extensions
+    scope.setdefault("extensions", {})[_EXTENSION] = afterwards
+    await app(scope, receive, send)
+    del scope
     if afterwards:
         await afterwards.pop()()
 

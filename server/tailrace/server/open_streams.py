@@ -1,7 +1,7 @@
 """The SSE streams that a server has open, and what cuts them off when it stops."""
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import anyio
 
@@ -12,14 +12,13 @@ class OpenStreams:
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
 
-    @contextmanager
-    def holding(self, scope: anyio.CancelScope) -> Generator[None]:
-        """One more while the block runs."""
+    def add(self, scope: anyio.CancelScope) -> None:
+        """One more, until it is discarded."""
         self._scopes.add(scope)
-        try:
-            yield
-        finally:
-            self._scopes.discard(scope)
+
+    def discard(self, scope: anyio.CancelScope) -> None:
+        """It is over."""
+        self._scopes.discard(scope)
 
     @asynccontextmanager
     async def cut_off(self, stopping: anyio.Event, after: float) -> AsyncGenerator[None]:

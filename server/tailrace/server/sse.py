@@ -124,13 +124,15 @@ class _EventStream(StreamingResponse):
             self._framing.stream.take_at_once(self._take)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self.raw_headers: list[tuple[bytes, bytes]] = []  # nobody asks for them any more
-        with anyio.CancelScope() as stream, self._streams.holding(stream):
+        with anyio.CancelScope() as stream:
+            self._streams.add(stream)
             # In a task of its own: on the way to here are a dozen callers, all of whom a task goes through to go on. And a
             # bare one, which is waited for below: a task group would take a fifth of the memory of a reader.
             handing_on = asyncio.create_task(self._hand_on(send, stream), context=self._context)  # noqa: TID251
             try:
                 await self._look_after(receive, send, stream)
             finally:
+                self._streams.discard(stream)
                 with anyio.CancelScope(shield=True):
                     await anyio.lowlevel.checkpoint()  # it has begun, and will give back what the frames hold
                     handing_on.cancel()

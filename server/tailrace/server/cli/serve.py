@@ -264,6 +264,8 @@ class _Start:
         """The application, as ASGI has it."""
         if scope["type"] == "lifespan":
             return self._live(scope, receive, send)
+        # One of its own: a stream that is late leaves of it what uvicorn had put there.
+        scope = {**scope, "extensions": {**scope.get("extensions", {})}}
         offer_writer(scope, send)
         return with_late_streaming(self._app, scope, receive, send)
 
