@@ -68,6 +68,7 @@ DEFAULT_MAX_ROUNDS = 50
 """Requests that one turn may take."""
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
+_NO_NAMES: frozenset[str] = frozenset()
 _FORCED = ("required", "tool")  # choices that would have the model call tools for ever
 
 Prompt = str | Message | Sequence[ContentPart]
@@ -398,6 +399,8 @@ class Agent(Generic[T]):
 
     def _callers_tools(self, options: RequestOptions, runner: ToolRunner) -> frozenset[str]:
         """The names of the tools that somebody else is to run."""
+        if not (self._options.tools or options.tools):
+            return _NO_NAMES
         theirs = frozenset(each.name for each in (*self._options.tools, *options.tools))
         for name in theirs:
             if runner.knows(name):

@@ -11,7 +11,6 @@ from typing import Self
 import anyio
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import SpanContext, SpanKind, TracerProvider
-from opentelemetry.trace.propagation import set_span_in_context
 
 from tailrace.server.live import LiveTask
 from tailrace.server.observability import content
@@ -28,6 +27,7 @@ from tailrace.server.observability.tracing import (
     headers_of,
     provider_name,
     request_attributes,
+    within,
 )
 from tailrace.streaming.extension import extension_facts
 from tailrace.streaming.lifecycle import TaskState
@@ -153,7 +153,7 @@ class _Turn(TurnWatch, RunObserver):
         self._span = telemetry.tracing.begin(
             f"invoke_agent {telemetry.agent}", SpanKind.INTERNAL, attributes, parent
         )
-        self.context = set_span_in_context(self._span, parent)
+        self.context = within(self._span, parent)
         self._attached = attach(self.context)
         self._observing: Token[RunObserver] = RUN_OBSERVER.set(self)
         # Whatever the turn asks for by itself belongs to it: a remote agent goes on with the trace.
@@ -263,7 +263,7 @@ class _Answer(AnswerWatch):
             **request_attributes(options),
         }
         self._span = telemetry.tracing.begin(f"chat {model.name}", SpanKind.CLIENT, attributes)
-        self._context: Context = set_span_in_context(self._span)
+        self._context: Context = within(self._span)
         if telemetry.with_content and self._span.is_recording():
             history = turn.history
             self._span.set_attribute("gen_ai.input.messages", content.input_messages(history.conversation))
@@ -370,7 +370,7 @@ class _Call(CallWatch):
         self._span = self._telemetry.tracing.begin(f"execute_tool {call.name}", SpanKind.INTERNAL, attributes)
         if self._telemetry.with_content and self._span.is_recording():
             self._span.set_attribute("gen_ai.tool.call.arguments", content.arguments(call))
-        self._attached = attach(set_span_in_context(self._span))
+        self._attached = attach(within(self._span))
         self._began = perf_counter()
         return self
 

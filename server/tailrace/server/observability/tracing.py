@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from opentelemetry import propagate, trace
-from opentelemetry.context import Context, attach, detach
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import (
     NonRecordingSpan,
     Span,
@@ -49,6 +49,9 @@ _OPTIONS = {
     "presence_penalty": "gen_ai.request.presence_penalty",
     "frequency_penalty": "gen_ai.request.frequency_penalty",
 }
+
+
+_EMPTY = Context()
 
 
 class Tracing:
@@ -102,7 +105,19 @@ def current_trace() -> SpanContext | None:
 
 def behind(origin: SpanContext | None) -> Context:
     """A context that holds nothing but where a trace goes on."""
-    return set_span_in_context(NonRecordingSpan(origin), Context()) if origin is not None else Context()
+    return set_span_in_context(NonRecordingSpan(origin), _EMPTY) if origin is not None else _EMPTY
+
+
+def within(span: Span, parent: Context | None = None) -> Context:
+    """A context in which a span is the current one; the parent itself where nothing is traced.
+
+    Args:
+        span: The span.
+        parent: What else the context holds; what is current when None.
+    """
+    if span.get_span_context().is_valid:
+        return set_span_in_context(span, parent)
+    return get_current() if parent is None else parent
 
 
 def extract(headers: Mapping[str, str]) -> Context | None:
