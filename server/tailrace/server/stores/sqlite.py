@@ -50,6 +50,9 @@ COPIED_ROWS = 10_000
 MAX_LOG_PAGES = 65_536
 """Pages (of 4 KiB) that the log may have before writers wait until it is copied."""
 
+COPY_PATIENCE = 250
+"""Milliseconds that they wait then for readers that began before, our own or another program's."""
+
 T = TypeVar("T")
 
 # By the primary code of a result: https://sqlite.org/rescode.html
@@ -233,10 +236,15 @@ class SqliteDatabase(Database):
                 self._journal.undo(connection.connection.driver_connection)
                 raise
 
-    def _patiently(self, write: Callable[[], T]) -> T:
-        """Write, and wait while another program has the database locked; in the thread that writes."""
+    def _patiently(self, write: Callable[[], T], patience: int | None = None) -> T:
+        """Write, and wait while another program has the database locked; in the thread that writes.
+
+        Args:
+            write: Does it.
+            patience: Milliseconds to wait; those of the address when None.
+        """
         driver: Any = self._connected().connection.driver_connection
-        driver.execute(f"PRAGMA busy_timeout={self._patience}")
+        driver.execute(f"PRAGMA busy_timeout={self._patience if patience is None else patience}")
         try:
             with self._journal.held():
                 return write()
@@ -264,32 +272,42 @@ class SqliteDatabase(Database):
     def _count(self, rows: int) -> None:
         """Rows were written: now and then the log is copied into the file, which waits for the disk, so in a thread.
 
-        The log begins anew with the first write that finds all of it copied. While others write to it without a pause
-        there is none such, and it grows: then it is copied once more, and they wait.
+        The log begins anew with the first write that finds all of it copied, and nobody reading from it. While others
+        write and read without a pause there is none such, and it grows: then they wait until it is so.
         """
         self._uncopied += rows
         if self._uncopied < COPIED_ROWS or not self._path or self._reading is None or self._writing is None:
             return
-        if self._copying is not None:
-            if not self._copying.done():
-                return
-            if self._copying.result() > MAX_LOG_PAGES:
-                self._pending.append(self._writing.submit(lambda: self._patiently(self._copy_waited_for)))
+        if self._copying is not None and not self._copying.done():
+            return
         self._uncopied = 0
-        self._copying = self._reading.submit(self._copy)
+        if self._copying is not None and self._copying.result() > MAX_LOG_PAGES:
+            self._copying = self._writing.submit(lambda: self._copied(self._copy_waited_for))
+            self._pending.append(self._copying)
+        else:
+            self._copying = self._reading.submit(lambda: self._copied(self._copy))
 
-    def _copy(self) -> int:
+    def _copied(self, copy: Callable[[], int]) -> int:
         """Copy the log; says how many pages it has."""
         try:
-            return self._look(_copy_log)
+            return copy()
         except StoreError as error:  # it stays in the log, and is copied the next time
             logger.warning("the log of the store cannot be copied into its file now: %s", error)
             return 0
 
+    def _copy(self) -> int:
+        return self._look(lambda connection: _copy_log(connection, "PASSIVE")[1])
+
     def _copy_waited_for(self) -> int:
-        connection = self._connected()
-        with self.translating("write to the store"), connection.begin():
-            return _copy_log(connection)
+        """Copy all of the log, and see that the next write begins it anew."""
+
+        def copy() -> int:
+            connection = self._connected()
+            with self.translating("write to the store"), connection.begin():
+                is_busy, pages = _copy_log(connection, "RESTART")
+            return pages if is_busy else 0
+
+        return self._patiently(copy, min(COPY_PATIENCE, self._patience))
 
     async def read(self, work: Work[T]) -> T:
         """As `Database.read`: in one of a few threads."""
@@ -317,9 +335,10 @@ class SqliteDatabase(Database):
         return _WORDS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, "")
 
 
-def _copy_log(connection: Connection) -> int:
-    """Copy the log into the file; says how many pages it has."""
-    return int(connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()[1])
+def _copy_log(connection: Connection, how: str) -> tuple[bool, int]:
+    """Copy the log into the file; says whether somebody was in the way, and how many pages the log has."""
+    is_busy, pages, _ = connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})").one()
+    return bool(is_busy), int(pages)
 
 
 def _is_locked(error: StoreError) -> bool:
