@@ -1,6 +1,7 @@
 """Updates that a handler gives from a callback, while the engine waits for what it yields."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from support.folding import FoldedTask, fold
 from support.nodes import RunEngine
 from support.paced import Gate, PacedModel, paced
 from support.rounds import answer
-from support.upstream import Cut, Hang, ScriptedUpstream, Step
+from support.upstream import Cut, Hang, ScriptedUpstream, Step, sse
 from tailrace.server import AgentHandler, Engine, FunctionHandler, Store, Turn
 from tailrace.server.handlers import AtOnce, DirectHandler, Handler, Item, closing
 from tailrace.server.live import Subscription
@@ -24,6 +25,8 @@ from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.task import agent_message
+from tailrace.streaming.turn import TurnAccumulator
+from tailrace.streaming.turn_translator import TurnTranslator
 
 ASKED = Message(message_id="m", role=Role.USER, parts=(Part(text="?"),))
 BEGUN = ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="It is "),)), last=False)
@@ -344,6 +347,27 @@ async def test_cancelling_keeps_what_was_carried_out_and_leaves_the_provider() -
         await upstream.requests[0].client_left.wait()
     task = folded(seen)
     assert (task.state, task.texts) == ("TASK_STATE_CANCELED", {"text": "It is sun"})
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        answer("It is ", "sun", "ny"),
+        [*answer("It is ", "sun", finish=None), Cut()],
+        [*answer("It is ", "sun", finish=None), sse({"error": {"message": "no"}})],
+    ],
+    ids=["whole", "broken off", "failed"],
+)
+async def test_nothing_of_a_turn_that_is_over_waits_for_the_garbage_collector(script: list[Step]) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with answering(script) as (agent, _), engine_with(AgentHandler(agent)) as engine:
+            await read(await send(engine))
+            left = [each for each in gc.get_objects() if type(each) in (TurnAccumulator, TurnTranslator)]
+            assert left == []
+    finally:
+        gc.enable()
 
 
 class Stalling(Store):

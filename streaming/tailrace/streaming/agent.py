@@ -288,7 +288,7 @@ class Agent(Generic[T]):
                                 break
                             batch = chunks = changes = ()  # not held while the next is waited for, or taken
                 except UpstreamError as error:
-                    turn.fail_response(error)
+                    turn.fail_response(error.with_traceback(None))  # whose frames hold the turn
                 said = len(turn.messages)
                 last = not may_repeat or number == self._max_rounds
                 keep_empty = last or turn.finish_reason in (*_REFUSED, FinishReason.LENGTH)

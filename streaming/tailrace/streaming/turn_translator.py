@@ -1,6 +1,7 @@
 """From an agent's turn to a task's updates: its responses one after the other, the results of tools, what was said."""
 
 from collections.abc import Sequence
+from functools import partial
 from uuid import uuid4
 
 from tailrace.streaming.conversation import results_message, to_a2a_message
@@ -96,9 +97,7 @@ class TurnTranslator:
                 turn=self._turn,
                 round=self._round,
                 accumulator=self._folded.response,
-                taken_ids=lambda: {
-                    call.id for said in self._folded.history.conversation for call in said.tool_calls
-                },
+                taken_ids=partial(_call_ids, self._folded),  # which does not hold this
                 max_event_bytes=self._max_event,
             )
         return self._response
@@ -114,3 +113,8 @@ class TurnTranslator:
             a2a = results_message(message) if is_results else to_a2a_message(message, message_id=str(uuid4()))
             items.append(Said(a2a))
         return items
+
+
+def _call_ids(folded: TurnAccumulator) -> set[str]:
+    """The ids of all calls of a turn and of the conversation before it."""
+    return {call.id for said in folded.history.conversation for call in said.tool_calls}

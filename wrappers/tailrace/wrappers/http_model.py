@@ -258,12 +258,16 @@ class _Reading:
             held = [*names.restored(held), *names.close()]
             if held:
                 yield held  # what waited for more of the stream is part of the answer; why it ended is said here
-            raise self._broken(error) from error
+            raise self._broken(error) from error.with_traceback(
+                None
+            )  # whose frames hold the body, and that the error
         except UpstreamError:
             held = names.close()
             if held:
                 yield held
             raise
+        finally:
+            self._take = None
         if self._failed is not None:
             raise self._failed
         chunks = [*names.restored(last), *names.close()]
