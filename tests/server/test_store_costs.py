@@ -1,5 +1,6 @@
 """What a token costs in the store: the same however long the answer is, and nothing once its time is over."""
 
+import gc
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from support.stored import opened, said
+from support.stored import numbers_of, opened, said, write
 from tailrace.server.store import Retention, Store, TaskWrite
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.models import Artifact, Part
@@ -132,3 +133,17 @@ async def test_a_task_that_is_over_is_found_and_dropped_in_a_bounded_number_of_s
         with statements() as seen:
             await store.drop_expired()
         assert len(seen) <= 4
+
+
+async def test_a_reader_that_has_all_there_is_leaves_nothing_to_the_garbage_collector() -> None:
+    async with opened("sqlite://") as store:
+        await store.commit([write("t", 1)])
+        assert await numbers_of(store, "t", 1) == []
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(100):
+                await numbers_of(store, "t", 1)
+            assert gc.collect() < 100
+        finally:
+            gc.enable()

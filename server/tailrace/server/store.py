@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from tailrace.server.stores.database import Database, parse_url
 from tailrace.server.stores.push_config_rows import open_push_configs, put_push_config, read_push_config
@@ -185,8 +185,7 @@ class Store:
 
         A reader can go on after any number from the one before this on.
         """
-        [row] = await self._read(first_kept(task_id, 0))
-        return row.first
+        return await self._database.read(lambda connection: _first_kept(connection, task_id, 0))
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
         """The newest ``limit`` messages of a conversation, oldest first."""
@@ -358,7 +357,7 @@ def _load_events(
         if tail and tail[0].number == after + 1:
             return _with_tail([], tail, limit, max_bytes)
         # Dropped, not there yet, or come in the meantime: one statement tells, as it sees one state of things.
-        first = connection.execute(first_kept(task_id, after)).scalar_one()
+        first = _first_kept(connection, task_id, after)
         if first > after + 1:
             raise EventsDropped(first)
         if first <= after or not connection.scalar(select(func.count()).where(*wanted)):
@@ -384,11 +383,23 @@ def read_events(rows: Sequence[Any]) -> list[Event]:
     return [Event(number, body, TaskState(state) if state else None) for number, body, state in rows]
 
 
-def first_kept(task_id: str, after: int) -> Any:
-    """A query for the number of a task's first event behind ``after`` that is there; else what would be the next one's."""
+def _first_kept_query() -> Any:
+    task_id, after = (
+        bindparam("task_id", type_=tasks.c.id.type),
+        bindparam("after", type_=events.c.number.type),
+    )
     kept = select(func.min(events.c.number)).where(events.c.task_id == task_id, events.c.number > after)
     last = select(tasks.c.number).where(tasks.c.id == task_id)
-    return select(func.coalesce(kept.scalar_subquery(), last.scalar_subquery() + 1, after + 1).label("first"))
+    return select(func.coalesce(kept.scalar_subquery(), last.scalar_subquery() + 1, after + 1))
+
+
+# Made once: such a query is a cycle of objects, and every reader asks.
+_FIRST_KEPT = _first_kept_query()
+
+
+def _first_kept(connection: Connection, task_id: str, after: int) -> int:
+    """The number of a task's first event behind ``after`` that is there; else what would be the next one's."""
+    return connection.execute(_FIRST_KEPT, {"task_id": task_id, "after": after}).scalar_one()
 
 
 def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
