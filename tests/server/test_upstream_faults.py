@@ -114,7 +114,7 @@ BROKEN: dict[str, tuple[list[Step], str, str]] = {
     "an end inside an event": ([b'data: {"choices":[{"del'], "stream_truncated", "broke off"),
     "a body cut off": ([Cut()], "stream_truncated", "broke"),
     "a connection reset": ([Reset()], "stream_truncated", "broke"),
-    "bytes that are not HTTP": ([Raw(b"\xff\xfe what?\r\n")], "timeout", "sent nothing"),
+    "bytes that are not HTTP": ([Raw(b"\xff\xfe what?\r\n"), Hang()], "stream_truncated", "not HTTP"),
 }
 
 

@@ -357,6 +357,25 @@ async def test_a_large_body_is_taken_whole(parts: int, takes_more: bool):
         assert bool(read) is not takes_more
 
 
+@pytest.mark.parametrize("takes", [True, False])
+@pytest.mark.parametrize(
+    "sent", [b"no chunk\r\n", chunk(b"a") + b"zz\r\n"], ids=["at once", "behind a piece"]
+)
+async def test_what_is_not_http_is_an_error_at_once(takes: bool, sent: bytes):
+    async with told() as (provider, body):
+        taker = Taker()
+        body.take = taker if takes else None
+        provider.send(sent)
+
+        async def read() -> None:
+            async for piece in body:
+                taker.pieces.append(piece)
+
+        with pytest.raises(aiohttp.ClientPayloadError, match="not HTTP"):
+            await read()
+        assert b"".join(taker.pieces) == (b"a" if chunk(b"a") in sent else b"")
+
+
 async def test_what_came_before_a_part_that_cannot_be_read_is_taken_and_then_it_is_an_error():
     packed = zlib.compressobj(wbits=31)
     good = packed.compress(b"good") + packed.flush(zlib.Z_SYNC_FLUSH)

@@ -387,10 +387,7 @@ async def test_a_provider_that_never_answers_is_not_asked_again() -> None:
         (Hang(), UpstreamFault.TIMEOUT),
         (Cut(), UpstreamFault.TRUNCATED),
         (Reset(), UpstreamFault.TRUNCATED),
-        (
-            Raw(b"zz\r\nwhat is this?\r\n"),
-            UpstreamFault.TIMEOUT,
-        ),  # the transport only notices that nothing comes
+        (Raw(b"zz\r\nwhat is this?\r\n"), UpstreamFault.TRUNCATED),
     ],
     ids=["silence", "an end before the end", "a reset", "no HTTP"],
 )

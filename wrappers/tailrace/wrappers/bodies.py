@@ -251,11 +251,17 @@ def _piece_reader(response: aiohttp.ClientResponse) -> _PieceReader | None:
     return ours
 
 
+def _hear(closed: "asyncio.Future[None]") -> None:
+    """What a connection ended with is told by what was under way on it; asyncio wants it to be heard all the same."""
+    if not closed.cancelled():
+        closed.exception()
+
+
 class PostedBody:
     """The body of an answer, as an iterator of the pieces that it comes in. To be closed.
 
-    The transport's read timeout is switched off: it costs a timer a piece, and the transport forgets it when the peer
-    breaks HTTP's framing.
+    The transport's read timeout is switched off: it costs a timer a piece. And where the peer breaks HTTP's framing, the
+    transport closes the connection without a word to whoever waits: that is seen to here.
 
     Args:
         response: Its headers have been read; closed with this.
@@ -280,8 +286,16 @@ class PostedBody:
         self._is_behind = False  # more had come than was taken at once
         self._is_silent = False
         self._timer = self._loop.call_later(timeout, self._look)
+        self._closed: asyncio.Future[None] | None = None
         if response.connection is not None and response.connection.protocol is not None:
             response.connection.protocol.read_timeout = None
+            self._closed = response.connection.protocol.closed
+            if self._closed is None:
+                self._end_broken()
+            else:
+                self._closed.remove_done_callback(_hear)  # one, however many answers a connection brings
+                self._closed.add_done_callback(_hear)
+                self._closed.add_done_callback(self._end_broken)
 
     def __aiter__(self) -> Self:
         return self
@@ -337,7 +351,15 @@ class PostedBody:
         """Close the connection, unless the body was read to its end."""
         self.take = None  # which may hold this
         self._timer.cancel()
+        if self._closed is not None:
+            self._closed.remove_done_callback(self._end_broken)
         self._response.close()
+
+    def _end_broken(self, _closed: object = None) -> None:
+        """The connection is closed: where nobody has said so to whoever reads, this does."""
+        reader = self._response.content
+        if not reader.is_eof() and reader.exception() is None:
+            reader.set_exception(aiohttp.ClientPayloadError("what came is not HTTP"))
 
     def _look(self) -> None:
         waited = self._loop.time() - self._waits_since
