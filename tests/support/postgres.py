@@ -42,7 +42,7 @@ class PostgresServer:
         """An empty database, made or made empty: a new one for each test is many files. Gives its address."""
         if not await self.execute(f"SELECT count(*) FROM pg_database WHERE datname = '{name}'"):
             await self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
-        others = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        others = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity"
         await self.execute(f"{others} WHERE datname = '{name}'")
         async with self.connected(name) as connection:
             await connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
