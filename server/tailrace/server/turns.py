@@ -82,14 +82,12 @@ class TurnRunner:
         self._status_kept = status_kept
         self._max_history = max_history
         self._conversations = conversations or self.conversation
-        self._next: dict[
-            tuple[str, str], list[anyio.Event]
-        ] = {}  # turns that wait, of each conversation that has one
+        self._following: dict[tuple[str, str], list[anyio.Event]] = {}  # see `_Conversation`
         self.stopping = False
 
     def conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
         """What keeps the turns of a conversation that run here one after the other."""
-        return _Conversation(self._next, (live.owner, live.record.context_id))
+        return _Conversation(self._following, (live.owner, live.record.context_id))
 
     def begin(self, live: LiveTask) -> None:
         """Make the task known: its first event, with the message that it is for."""
