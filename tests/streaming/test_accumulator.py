@@ -297,7 +297,7 @@ def test_folding_twenty_thousand_chunks_joins_nothing_before_it_is_asked() -> No
     segments = accumulator.choices[0]._segments  # pyright: ignore[reportPrivateUsage] — the structure is the point
     (segment,) = segments
     assert isinstance(segment, _Block)
-    assert segment.said.tell() == 40_000
+    assert len(segment.said) == 40_000
     assert accumulator.message().text == "ab" * 20_000
 
 

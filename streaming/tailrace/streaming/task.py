@@ -6,7 +6,6 @@ task already holds; a snapshot costs what it is long and is made only when someb
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from io import StringIO
 from typing import Any
 from uuid import uuid4
 
@@ -64,15 +63,15 @@ class _ArtifactRecord:
         self.prefix = prefix
         self.open = open_
         self.changed = False
-        self._added: StringIO | None = None
+        self._added: bytearray | None = None  # as UTF-8, which takes the least
         self._set_head(artifact)
 
     def add_text(self, text: str) -> None:
         if text:
             if self._added is None:
-                self._added = StringIO()
+                self._added = bytearray()
             # Piece by piece, as the events have it: two halves of a character in two events are no character.
-            self._added.write(text if text.isascii() else join_surrogates(text))
+            self._added += (text if text.isascii() else join_surrogates(text)).encode()
             self.changed = True
 
     def add_parts(self, parts: tuple[Part, ...]) -> None:
@@ -89,7 +88,7 @@ class _ArtifactRecord:
         if self._added is None:
             return self._head
         last = self._head.parts[-1]
-        joined = last.model_copy(update={"text": (last.text or "") + self._added.getvalue()})
+        joined = last.model_copy(update={"text": (last.text or "") + self._added.decode()})
         self._added = None
         self._head = self._head.model_copy(update={"parts": (*self._head.parts[:-1], joined)})
         return self._head

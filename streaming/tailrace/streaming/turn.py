@@ -19,7 +19,6 @@ It runs nothing itself::
 """
 
 from collections.abc import Iterable
-from io import StringIO
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -39,6 +38,7 @@ from tailrace.wrappers import (
     UpstreamError,
     Usage,
 )
+from tailrace.wrappers.messages import from_utf8, to_utf8
 from tailrace.wrappers.tool_ids import with_matched_ids
 
 T = TypeVar("T")
@@ -108,31 +108,31 @@ class _Growing(Generic[T]):
 
 
 class _GrowingText:
-    """As `_Growing`, of text; takes the memory of its characters."""
+    """As `_Growing`, of text, which is kept as UTF-8."""
 
-    __slots__ = ("_given", "_response", "_text", "add")
+    __slots__ = ("_given", "_response", "_text")
 
     def __init__(self) -> None:
-        self._text = StringIO()
-        self.add = self._text.write
+        self._text = bytearray()
         self._given = 0
         self._response = 0
 
+    def add(self, text: str) -> None:
+        self._text += text.encode() if text.isascii() else to_utf8(text)
+
     def begin_response(self) -> None:
-        self._response = self._text.tell()
+        self._response = len(self._text)
 
     def void_response(self) -> bool:
-        self._text.seek(self._response)
-        self._text.truncate()
+        del self._text[self._response :]
         return self._given > self._response
 
     def whole(self) -> str:
-        return self._text.getvalue()
+        return from_utf8(self._text)
 
     def take(self) -> str:
-        self._text.seek(self._given)
-        new = self._text.read()
-        self._given = self._text.tell()
+        new = from_utf8(self._text[self._given :])
+        self._given = len(self._text)
         return new
 
     def take_again(self) -> None:

@@ -7,7 +7,6 @@ and joined when somebody asks.
 """
 
 from enum import StrEnum
-from io import StringIO
 from typing import Any
 
 import msgspec
@@ -28,7 +27,9 @@ from tailrace.wrappers.messages import (
     ContentPartToolCall,
     Message,
     Role,
+    from_utf8,
     join_surrogates,
+    to_utf8,
 )
 from tailrace.wrappers.thinking import ThinkTagSplitter
 from tailrace.wrappers.tool_calls import ToolCallAssembly
@@ -81,7 +82,7 @@ class _Block:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.said = StringIO()  # takes the memory of the text; a list of its pieces takes ten times as much
+        self.said = bytearray()  # as UTF-8, which takes the least
         self.signature: list[str] = []
         self.metadata: FieldFold | None = None
 
@@ -94,7 +95,7 @@ class _Block:
 
     def part(self) -> ContentPart | None:
         """The block as a part; None when it says nothing."""
-        text = self.said.getvalue()
+        text = from_utf8(self.said)
         metadata = self.metadata.to_dict() if self.metadata is not None else {}
         signature = "".join(self.signature)
         if not (text or signature or metadata):
@@ -173,7 +174,7 @@ class MessageAssembly:
         # In order of appearance.
         self._segments: list[_Block | ToolCallAssembly | ContentPart] = []
         self._open: Channel | None = None  # of the last segment, while text can still be added to it
-        self._said = StringIO()  # of the last segment
+        self._said = bytearray()  # of the last segment
         self._calls: list[ToolCallAssembly] = []
         self._by_id: dict[str, ToolCallAssembly] = {}  # of several calls of one id the last
         self._by_index: dict[int, ToolCallAssembly] = {}
@@ -199,7 +200,7 @@ class MessageAssembly:
             and not self._held
         ):
             # As nearly always: what `_append` does, without asking for more.
-            self._said.write(text)
+            self._said += text.encode()
             return [Change(_TEXT, self._choice, text)]
         changes: list[Change] = []
         details = chunk.details
@@ -377,7 +378,7 @@ class MessageAssembly:
             if not text:
                 return
         if channel is self._open:
-            self._said.write(text)
+            self._said += to_utf8(text)
             changes.append(Change(channel, self._choice, text))
         elif channel is _TEXT and self._splitter is not None:
             # Text opens no segment of its own as long as it may still be reasoning.
@@ -388,11 +389,11 @@ class MessageAssembly:
 
     def _show(self, channel: Channel, text: str, changes: list[Change]) -> None:
         if channel is self._open:
-            self._said.write(text)
+            self._said += to_utf8(text)
         elif channel is Channel.REFUSAL:
             self._refusal.append(text)
         else:
-            self._open_segment(channel).said.write(text)
+            self._open_segment(channel).said += to_utf8(text)
         changes.append(Change(channel, self._choice, text))
 
     def _begin(self, changes: list[Change]) -> None:
@@ -464,7 +465,7 @@ class MessageAssembly:
         state = self._restated
         if state is None:
             block = self._latest(_REASONING)
-            state = self._restated = _Restated(plain=block is not None and block.said.tell() > 0)
+            state = self._restated = _Restated(plain=block is not None and bool(block.said))
         return state.other_form(reasoning) if restates else state.usual_form(reasoning)
 
     def _open_call(self) -> ToolCallAssembly:
@@ -483,7 +484,7 @@ class MessageAssembly:
 
     def _joined(self, channel: Channel) -> str:
         return "".join(
-            segment.said.getvalue()
+            from_utf8(segment.said)
             for segment in self._segments
             if isinstance(segment, _Block) and segment.channel is channel
         )

@@ -66,9 +66,22 @@ def join_surrogates(text: str) -> str:
     return text
 
 
+def to_utf8(text: str) -> bytes:
+    """``text`` as UTF-8; half of a surrogate pair is three bytes, of which `from_utf8` makes that half again.
+
+    A text that grows is kept so, in a ``bytearray``: a list of its pieces takes sixty bytes more for each of them.
+    """
+    return text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
+
+
+def from_utf8(data: bytes | bytearray) -> str:
+    """The text that `to_utf8` made these bytes of."""
+    return data.decode("utf-8", "surrogatepass")
+
+
 def utf8_size(text: str) -> int:
-    """How many bytes ``text`` has as UTF-8; half of a surrogate pair counts as three."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    """How many bytes `to_utf8` makes of ``text``."""
+    return len(text) if text.isascii() else len(to_utf8(text))
 
 
 class TooDeepError(ValueError):
