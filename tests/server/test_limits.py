@@ -48,7 +48,9 @@ from tailrace.streaming import Agent
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.wrappers import History, ProtocolError
 from tailrace.wrappers.openai.model import ChatCompletionsModel
+from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 
 ALICE, BOB = {"X-API-Key": "k1"}, {"X-API-Key": "k2"}
 CALLERS = {"store": "sqlite://", "caller_keys": "alice:k1,bob:k2"}
@@ -574,3 +576,18 @@ async def test_a_gated_model_is_the_model_but_for_the_gate() -> None:
         model = GatedModel(inner, UpstreamGate(1, 0))
         assert (model.provider, model.name, model.converter) == ("openai", "m", inner.converter)
         await model.aclose()
+
+
+class Refusing(ChatCompletionsModel):
+    def stream(self, history: History, options: RequestOptions = NO_OPTIONS) -> Any:
+        raise ProtocolError("not that")
+
+
+async def test_a_model_that_cannot_be_asked_takes_no_place_at_the_gate() -> None:
+    gate = UpstreamGate(1, 0)
+    model = GatedModel(Refusing("m", base_url="http://127.0.0.1:1/v1", api_key="k"), gate)
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="not that"):
+            async with model.stream(History()):
+                pass
+    assert gate.under_way == 0

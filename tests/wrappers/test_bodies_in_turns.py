@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import chain, repeat
 
 import aiohttp
 import anyio
@@ -11,6 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from support.bodies import END, Taker, Told, chunk, told, whole
+from tailrace.wrappers import bodies
 from tailrace.wrappers.bodies import ROUND_BYTES, SMALL_BYTES, PostedBody
 
 LARGE = 2 * ROUND_BYTES
@@ -72,6 +74,21 @@ async def test_of_many_large_bodies_a_round_takes_no_more_than_of_one(takes: boo
     # A round of ours may begin in the middle of one of the loop's.
     assert max(rounds.taken.values()) <= 2 * ROUND_BYTES + SMALL_BYTES
     assert len(rounds.taken) >= len(pieces) * LARGE // (2 * ROUND_BYTES + SMALL_BYTES)
+
+
+async def test_after_rounds_that_took_long_less_is_taken_and_then_more_again(monkeypatch: pytest.MonkeyPatch):
+    # Twice a round: ten of them take a second each, and all others no time.
+    times = chain(map(float, range(20)), repeat(20.0))
+    monkeypatch.setattr(bodies, "perf_counter", lambda: next(times))
+    async with told() as (provider, body):
+        for _ in range(8):
+            provider.send(chunk(numbered(LARGE)))
+        provider.send(END)
+        sizes = [len(piece) async for piece in body]
+    assert sum(sizes) == 8 * LARGE
+    assert SMALL_BYTES in sizes[4:10]
+    assert max(sizes[4:10]) < ROUND_BYTES // 2
+    assert max(sizes[10:]) == ROUND_BYTES
 
 
 async def test_what_comes_while_large_bodies_are_taken_need_not_wait_for_their_end():

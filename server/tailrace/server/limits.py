@@ -341,8 +341,8 @@ class GatedModel(Model):
 
     async def _stream(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
         await self._gate.enter()
-        stream = self._model.stream(history, options)
         try:
+            stream = self._model.stream(history, options)
             return await stream.__aenter__(), partial(self._leave, stream)
         except BaseException:
             self._gate.leave()

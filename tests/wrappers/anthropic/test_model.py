@@ -297,12 +297,20 @@ async def test_a_request_follows_where_it_is_sent() -> None:
         assert upstream.requests[0].body == upstream.requests[1].body
 
 
-async def test_an_error_whose_body_breaks_off_is_an_error() -> None:
+@pytest.mark.parametrize("ending", [Cut(), Hang()], ids=["broken off", "silent"])
+@pytest.mark.parametrize(
+    ("body", "message"), [(json.dumps(OVERLOADED).encode(), "Overloaded"), (b'{"type":', '{"type":')]
+)
+async def test_a_refusal_whose_body_breaks_off_is_what_it_says_so_far(
+    body: bytes, message: str, ending: Step
+) -> None:
     head = Head(400, {"content-type": "application/json"})
-    async with ScriptedUpstream([head, b'{"type":', Cut()]) as upstream:
+    async with ScriptedUpstream([head, body, ending]) as upstream:
         with pytest.raises(UpstreamError) as caught:
-            await ask(model_at(upstream, max_retries=0))
-    assert caught.value.fault is UpstreamFault.CONNECTION
+            await ask(model_at(upstream, max_retries=0, read_timeout=0.3))
+    error = caught.value
+    assert (error.fault, error.status) == (UpstreamFault.STATUS, 400)
+    assert message in error.message
 
 
 async def test_a_provider_that_is_not_there_is_an_error() -> None:

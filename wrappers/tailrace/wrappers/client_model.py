@@ -101,9 +101,8 @@ class ClientTransport(httpx2.AsyncBaseTransport):
             )
         body = PostedBody(response, read)
         headers = [each for each in response.raw_headers if each[0].lower() != b"content-encoding"]
-        return httpx2.Response(
-            response.status, headers=headers, stream=_Stream(body), extensions={_BODY: body}
-        )
+        stream = _Stream(body, is_refusal=response.status >= 400)
+        return httpx2.Response(response.status, headers=headers, stream=stream, extensions={_BODY: body})
 
     async def aclose(self) -> None:
         """Close the kept connections."""
@@ -112,15 +111,20 @@ class ClientTransport(httpx2.AsyncBaseTransport):
 
 
 class _Stream(httpx2.AsyncByteStream):
-    """A body as the client reads it."""
+    """A body as the client reads it. Of a refusal that breaks off, what came counts: that it refused matters more."""
 
-    def __init__(self, body: PostedBody) -> None:
+    def __init__(self, body: PostedBody, *, is_refusal: bool) -> None:
         self._body = body
+        self._is_refusal = is_refusal
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _errors_as_the_client_has_them():
-            async for piece in self._body:
-                yield piece
+        try:
+            with _errors_as_the_client_has_them():
+                async for piece in self._body:
+                    yield piece
+        except httpx2.TransportError:
+            if not self._is_refusal:
+                raise
 
     async def aclose(self) -> None:
         self._body.close()
