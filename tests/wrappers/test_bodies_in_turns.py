@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
-from itertools import chain, repeat
 
 import aiohttp
 import anyio
@@ -13,10 +12,16 @@ import pytest
 
 from support.bodies import END, Taker, Told, chunk, told, whole
 from tailrace.wrappers import bodies
-from tailrace.wrappers.bodies import ROUND_BYTES, SMALL_BYTES, PostedBody
+from tailrace.wrappers.bodies import SMALL_BYTES, PostedBody
 
+ROUND_BYTES = 256 * 1024
 LARGE = 2 * ROUND_BYTES
 """Larger than what is taken in one round, and no more than aiohttp keeps of a body that nobody reads."""
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "ROUND_BYTES", ROUND_BYTES)
 
 
 class Rounds:
@@ -59,13 +64,13 @@ async def test_of_many_large_bodies_a_round_takes_no_more_than_of_one(takes: boo
     sent = numbered(LARGE)
     pieces: list[list[bytes]] = [[] for _ in range(6)]
     async with AsyncExitStack() as stack:
-        bodies: list[tuple[Told, PostedBody]] = [await stack.enter_async_context(told()) for _ in pieces]
-        for provider, body in bodies:
+        large: list[tuple[Told, PostedBody]] = [await stack.enter_async_context(told()) for _ in pieces]
+        for provider, body in large:
             provider.send(b"".join(chunk(sent[at : at + 256]) for at in range(0, LARGE, 256)) + END)
             await arrived(body, LARGE)
         rounds = Rounds()
         async with anyio.create_task_group() as group:
-            for (_, body), own in zip(bodies, pieces, strict=True):
+            for (_, body), own in zip(large, pieces, strict=True):
                 if takes:
                     body.take = partial(rounds.note, own)
                 group.start_soon(read, body, rounds, own)
@@ -74,21 +79,6 @@ async def test_of_many_large_bodies_a_round_takes_no_more_than_of_one(takes: boo
     # A round of ours may begin in the middle of one of the loop's.
     assert max(rounds.taken.values()) <= 2 * ROUND_BYTES + SMALL_BYTES
     assert len(rounds.taken) >= len(pieces) * LARGE // (2 * ROUND_BYTES + SMALL_BYTES)
-
-
-async def test_after_rounds_that_took_long_less_is_taken_and_then_more_again(monkeypatch: pytest.MonkeyPatch):
-    # Twice a round: ten of them take a second each, and all others no time.
-    times = chain(map(float, range(20)), repeat(20.0))
-    monkeypatch.setattr(bodies, "perf_counter", lambda: next(times))
-    async with told() as (provider, body):
-        for _ in range(8):
-            provider.send(chunk(numbered(LARGE)))
-        provider.send(END)
-        sizes = [len(piece) async for piece in body]
-    assert sum(sizes) == 8 * LARGE
-    assert SMALL_BYTES in sizes[4:10]
-    assert max(sizes[4:10]) < ROUND_BYTES // 2
-    assert max(sizes[10:]) == ROUND_BYTES
 
 
 async def test_what_comes_while_large_bodies_are_taken_need_not_wait_for_their_end():

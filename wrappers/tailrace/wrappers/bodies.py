@@ -9,7 +9,6 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextvars import copy_context
-from time import perf_counter
 from typing import Self, cast
 from weakref import WeakKeyDictionary
 
@@ -19,11 +18,8 @@ import anyio.lowlevel
 SMALL_BYTES = 32 * 1024
 """How much of a body is taken at once in any case."""
 
-ROUND_BYTES = 256 * 1024
-"""How much is taken at most in one round of the event loop of bodies that have more."""
-
-ROUND_SECONDS = 0.005
-"""How long such a round is to take, for which all else waits: less is taken where rounds take more than twice as long."""
+ROUND_BYTES = 512 * 1024
+"""How much is taken in one round of the event loop of bodies that have more: ten milliseconds, for which all else waits."""
 
 
 class _Rounds:
@@ -33,30 +29,23 @@ class _Rounds:
     everything else (other streams, requests, a call that cancels) would wait for every such answer in every round.
     """
 
-    __slots__ = ("_began", "_left", "_most")
+    __slots__ = ("_left",)
 
     def __init__(self) -> None:
-        self._left = self._most = ROUND_BYTES
-        self._began = 0.0
+        self._left = ROUND_BYTES
 
     def share(self, size: int, loop: asyncio.AbstractEventLoop) -> int:
         """How much of so many bytes of a body may be taken in this round; 0 for none."""
         if self._left <= 0:
             return 0
-        if self._left == self._most:
-            self._began = perf_counter()
+        if self._left == ROUND_BYTES:
             loop.call_soon(self._end)
         given = min(size, max(self._left, SMALL_BYTES))
         self._left -= given
         return given
 
     def _end(self) -> None:
-        took = perf_counter() - self._began
-        if took > 2 * ROUND_SECONDS:
-            self._most = max(self._most // 2, SMALL_BYTES)
-        elif took < ROUND_SECONDS:
-            self._most = min(self._most * 2, ROUND_BYTES)
-        self._left = self._most
+        self._left = ROUND_BYTES
 
 
 _ROUNDS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Rounds] = WeakKeyDictionary()
