@@ -1,6 +1,7 @@
 # The server as an image: docker build -t tailrace .    docs/deploy.md says how to run it.
 
-FROM python:3.13-slim AS build
+# Tag and digest belong together; docs/deploy.md has how to refresh them.
+FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
 RUN pip install --no-cache-dir uv==0.13.9
 ENV UV_PROJECT_ENVIRONMENT=/opt/tailrace \
     UV_PYTHON_DOWNLOADS=never \
@@ -17,7 +18,7 @@ COPY streaming streaming
 COPY server server
 RUN uv sync --frozen --no-cache --no-default-groups --all-extras --no-editable
 
-FROM python:3.13-slim
+FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
 RUN useradd --uid 10001 --home-dir /var/lib/tailrace --create-home tailrace
 COPY --from=build /opt/tailrace /opt/tailrace
 ENV PATH=/opt/tailrace/bin:$PATH \

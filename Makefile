@@ -23,7 +23,7 @@ PAGES := examples/browser
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
-.PHONY: help demo test coverage e2e check docs format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser sync-docs browser clean build
+.PHONY: help demo test coverage e2e compat check docs format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser sync-docs browser clean build
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -45,16 +45,24 @@ e2e: sync-local sync-browser browser ## a real browser; the official clients of 
 	$(RUN) python $(UI)/node.py npm ci --prefix $(PAGES) --ignore-scripts --no-audit --no-fund
 	$(RUN) pytest tests/e2e -m "not nightly$(if $(NODE),, and not node)" $(ARGS)
 
-check: sync-browser docs ## format, lint, imports, types, the site of the documents
+compat: sync ## third-party programs, each from its own lock file, against one list of expectations (ARGS=NAME: one of them; ARGS=--newer, ARGS=--table)
+	PYTHONPATH=tests $(RUN) python -m compat $(ARGS)
+
+check: sync-browser docs ## format, lint, imports, private parts of libraries, wording, types, the tables of the matrix, the site of the documents
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) lint-imports
+	PYTHONPATH=tests $(RUN) python -m checks.private_access
+	PYTHONPATH=tests $(RUN) python -m checks.prose
+	PYTHONPATH=tests $(RUN) python -m compat --check
 	$(RUN) pyright
 
 # The variable: the theme's authors advertise their next program at every build.
-docs: sync-docs ## the site of the documents, into build/site
+docs: sync-docs ## the documentation site, into build/site, and its search
 	NO_MKDOCS_2_WARNING=1 $(RUN) python -m mkdocs build --strict --quiet
-	@echo 'The documents are at build/site/index.html.'
+	PYTHONPATH=tests $(RUN) python -m checks.site_search
+	@echo 'The documentation is at build/site/index.html.'
+
 build: $(UV) ## the source distribution, and the wheel made of it, in dist/
 	$(UV) build --quiet --clear
 
@@ -65,6 +73,7 @@ format: sync ## rewrite the code in the project's format
 bench: sync ## a short run of the benchmarks beside the peers, as tables of ratios (ARGS=--check: hold them against the bounds)
 	$(RUN) python -m benchmarks --short $(ARGS)
 	$(RUN) python -m benchmarks.gateway --short $(ARGS)
+	$(RUN) python -m benchmarks.calls $(ARGS)
 
 bench-full: sync ## every benchmark, an hour or so; figures and plots go to benchmarks/results/
 	$(UV) sync --frozen --quiet --inexact --group bench
@@ -77,7 +86,7 @@ bench-full: sync ## every benchmark, an hour or so; figures and plots go to benc
 bench-instructions: sync ## what each part of the way of a chunk takes in instructions, beside the baseline (needs valgrind)
 	$(RUN) python -m benchmarks.micro.instructions $(ARGS)
 
-fuzz: sync ## mutated provider streams through every decoder for MINUTES=60; failing bodies go to build/fuzz/
+fuzz: sync ## mutated requests to a running server and mutated provider streams, MINUTES=60 in all (ARGS=--requests or --decoders: one of them); faults go to build/fuzz/
 	PYTHONPATH=tests $(RUN) python -W error -m fuzz --minutes $(MINUTES) $(ARGS)
 
 torture: sync ## kills, stalls, faults and full disks against the real server, in full (ARGS="--only kill --seed 7")
@@ -110,4 +119,5 @@ browser:
 	.uv/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 clean: ## remove what the commands made
+	rm -rf tests/compat/*/.venv tests/compat/*/node_modules
 	rm -rf .venv benchmarks/peers/.venv $(E2E)/sdk_0_3/.venv $(E2E)/javascript/node_modules $(UI)/javascript/node_modules $(PAGES)/node_modules .uv .pytest_cache .ruff_cache .coverage* dist build .hypothesis

@@ -7,7 +7,7 @@ from typing import Any
 import rjsmin
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULE = "tailrace/server/playground/tailrace-chat.js"
+MODULE = "tailrace/server/http/playground/tailrace-chat.js"
 
 
 def shipped(source: str) -> str:

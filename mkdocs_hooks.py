@@ -1,30 +1,35 @@
-"""What MkDocs does not do by itself for the site of the documents (``mkdocs.yml``).
+"""Additions to MkDocs for the documentation site (``mkdocs.yml``).
 
-Pages link to files of the repository outside of ``docs/``, as one who reads them there needs it: those files become pages,
-under ``repository/``. State diagrams are drawn here, so that nothing has to be fetched to show them. Every page lies in
-the site as Markdown, too, beside its HTML, for programs that read (``llms.txt``). And a site that would fetch anything from elsewhere is
-an error.
+Files of the repository outside of ``docs/`` that pages link to become pages, under ``repository/``. State diagrams are drawn
+here, so that no script has to be loaded. Every page is also in the site as Markdown, beside its HTML, for programs
+(``llms.txt``). The search uses the titles of the navigation. A site that would load anything from another host is an error.
 """
 
+import json
 import posixpath
 import re
 import shutil
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent
 DOCS = "docs"
 REPOSITORY = "repository"
-"""Where in the site the files of the repository are."""
+"""The folder of the site for files of the repository."""
 
 ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "SKILL.md")
-"""Files that the navigation names."""
+"""Files in the navigation."""
+
+BEHIND_GUIDES = ("decisions/", "reference/", f"{REPOSITORY}/")
+"""Folders of pages that the search lists after the others."""
 
 LANGUAGES = {".py": "python", ".js": "javascript", ".json": "json", ".toml": "toml", ".yaml": "yaml"}
 
@@ -32,10 +37,13 @@ _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s#]+)(?=[)#])")
 _FOREIGN = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)="?(?:https?:)?//[^\s">]+""")
 _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+_Nav = list[str | dict[str, "str | _Nav"]]
+_titles: dict[str, str] = {}
+"""The titles of the navigation, by the address of their page."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files of the repository that pages link to, and those that they link to in turn."""
+    """Add the files of the repository that pages link to, directly or through other such files."""
     waiting = {path for file in files.documentation_pages() for path in _linked(f"{DOCS}/{file.src_uri}")}
     waiting |= set(ALWAYS)
     known: set[str] = set()
@@ -50,8 +58,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links between places in the repository into links between places in the site."""
+    """Turn links between places in the repository into links between places in the site, and rank the page in the search."""
     here = page.file.src_uri
+    if here.startswith(BEHIND_GUIDES):
+        page.meta.setdefault("search", {"boost": 0.25})
     source = here.removeprefix(f"{REPOSITORY}/") if here.startswith(f"{REPOSITORY}/") else f"{DOCS}/{here}"
 
     def moved(link: re.Match[str]) -> str:
@@ -62,16 +72,44 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _outside_of_code(markdown, moved)
 
 
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
+    """Note the titles that the navigation gives to pages."""
+    _titles.clear()
+    for title, path in _titled(cast("_Nav", config["nav"])):
+        file = files.get_file_from_path(path)
+        if file is not None:
+            _titles[file.url] = title
+
+
 def on_post_build(config: MkDocsConfig) -> None:
-    """Lay the Markdown of pages beside them, and look whether anything would be fetched from elsewhere."""
+    """Copy the Markdown of pages beside their HTML, title the search, and check that nothing is loaded from other hosts."""
     site = Path(config.site_dir)
+    _title_search(site / "search/search_index.json")
     copies = {page: site / page.relative_to(ROOT / DOCS) for page in (ROOT / DOCS).rglob("*.md")}
     copies |= {ROOT / path: site / _place(path) for path in ALWAYS}
     for page, copy in copies.items():
         shutil.copyfile(page, copy)
     for page in site.rglob("*.html"):
         if found := _FOREIGN.search(page.read_text(encoding="utf-8")):
-            raise PluginError(f"{page.relative_to(site)} fetches from elsewhere: {found[0]}")
+            raise PluginError(f"{page.relative_to(site)} loads from another host: {found[0]}")
+
+
+def _titled(nav: _Nav) -> Iterator[tuple[str, str]]:
+    """The titles and paths of a part of the navigation."""
+    for entry in nav:
+        for title, target in () if isinstance(entry, str) else entry.items():
+            if isinstance(target, str):
+                yield title, target
+            else:
+                yield from _titled(target)
+
+
+def _title_search(path: Path) -> None:
+    """Give the pages in the search index the titles of the navigation: the terms that readers search for."""
+    index = json.loads(path.read_text(encoding="utf-8"))
+    for entry in index["docs"]:
+        entry["title"] = _titles.get(entry["location"], entry["title"])
+    path.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
 
 
 def _as_page(path: str) -> str:
@@ -86,7 +124,7 @@ def _as_page(path: str) -> str:
 
 
 def _place(path: str) -> str:
-    """Where in the site a file of the repository is."""
+    """The path in the site of a file of the repository."""
     return f"{REPOSITORY}/{path}" if path.endswith(".md") else f"{REPOSITORY}/{path}.md"
 
 
@@ -110,7 +148,7 @@ def _outside_of_code(markdown: str, replace: Any) -> str:
     return "".join([*pieces, _LINK.sub(replace, markdown[end:])])
 
 
-# The drawing of a state diagram: where it begins on the left, where it ends on the right, the rest between.
+# State diagrams: initial states on the left, final states on the right, the others between.
 _WIDTH, _HEIGHT = 140, 38
 _COLUMNS = (10, 270, 600)
 _ROW = 84
@@ -119,7 +157,7 @@ _ROW = 84
 def draw_states(source: str, language: str, css_class: str, *_: Any, **__: Any) -> str:
     """A Mermaid state diagram as an image (SVG); a fence of Python-Markdown's ``superfences``.
 
-    Each state's arrows have a colour of their own, which is that of its frame.
+    A state's arrows have the colour of its frame.
     """
     arrows = re.findall(r"^ *(\S+) --> (\S+)$", source, re.MULTILINE)
     first = [to for start, to in arrows if start == "[*]"]
@@ -146,16 +184,16 @@ def draw_states(source: str, language: str, css_class: str, *_: Any, **__: Any) 
         f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="1.5" marker-end="url(#{at[colour]})"/>'
         for way, colour in drawn
     )
-    told = escape("; ".join(f"{start} to {to}" for start, to in arrows))
+    description = escape("; ".join(f"{start} to {to}" for start, to in arrows))
     return (
         f'<svg class="{css_class}" viewBox="0 0 760 {height}" role="img" xmlns="http://www.w3.org/2000/svg" '
-        f'font-family="sans-serif" font-size="14"><title>State diagram</title><desc>{told}</desc>'
+        f'font-family="sans-serif" font-size="14"><title>State diagram</title><desc>{description}</desc>'
         f"<defs>{heads}</defs>{paths}{''.join(boxes)}</svg>"
     )
 
 
 def _box(state: str, x: int, y: int, colour: str, *, over: bool) -> str:
-    """A state; one that is an end has a double frame."""
+    """A state; a final state has a double frame."""
     frame = f'rx="19" fill="none" stroke="{colour}" stroke-width="2"'
     inner = (
         f'<rect x="{x + 4}" y="{y + 4}" width="{_WIDTH - 8}" height="{_HEIGHT - 8}" {frame}/>' if over else ""
@@ -165,7 +203,7 @@ def _box(state: str, x: int, y: int, colour: str, *, over: bool) -> str:
 
 
 def _arrow(start: tuple[int, int], to: tuple[int, int], colour: str) -> tuple[str, str]:
-    """The way of an arrow from one box to another, and its colour."""
+    """The path of an arrow from one box to another, and its colour."""
     (x, y), (to_x, to_y) = start, to
     middle, to_middle = y + _HEIGHT // 2, to_y + _HEIGHT // 2
     if start == to:  # a loop over the box's upper edge

@@ -1,1 +1,1 @@
-"""Benchmarks of tailrace: named behaviours on shared inputs, each contestant in a process of its own."""
+"""Benchmarks of tailrace: named behaviours on shared inputs, each contestant in its own process."""

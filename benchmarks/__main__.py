@@ -45,7 +45,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """CPU time a chunk, of tailrace and of others on the same bytes."""
+    """Measure the CPU time per chunk of tailrace and of others, on the same bytes."""
     if short:
         behaviour, contestant, repeats = (
             behaviour or list(SHORT),

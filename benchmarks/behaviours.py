@@ -1,4 +1,4 @@
-"""What is measured, by name."""
+"""The measured behaviours, by name."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,37 +9,37 @@ from benchmarks.inputs import DISTINCT_CHUNKS, Shape, Stream, make_stream
 
 
 class Stage(StrEnum):
-    """Which part of the way a behaviour measures."""
+    """The stages of processing that a behaviour measures."""
 
     ANSWER = "answer"
-    """Bytes of a whole body in, one message out: decoded, wrapped, accumulated."""
+    """Bytes of a complete body in, one message out: decoded, wrapped, accumulated."""
     CHUNK = "chunk"
     """The same for the chunks between the beginning and the end of a body."""
     PATH = "path"
-    """Bytes of the body in; the answer folded, and (where a contestant has them) encoded A2A events out."""
+    """Bytes of the body in; the accumulated answer and (if a contestant has them) encoded A2A events out."""
     SSE = "sse"
     """Bytes in, payloads out."""
     DECODE = "decode"
     """Bytes in, chunk objects out: server-sent events and JSON."""
     FOLD = "fold"
-    """Chunk objects in, the answer so far."""
+    """Chunk objects in, the answer so far out."""
     ENCODE = "encode"
-    """One more piece of text in, one encoded A2A event out."""
+    """One more text delta in, one encoded A2A event out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One named thing to measure.
+    """One measured behaviour.
 
     Attributes:
-        name: How it is asked for.
-        title: What the table says.
-        group: Behaviours of one group are measured in turns in one process, so that their ratios mean something.
-        stage: Which part of the way.
-        shape: What the stream carries.
-        chunks: How long one stream is.
-        chunks_per_read: How many chunks arrive together.
-        whole: Beginning and ending the task are measured too, and counted to its chunks.
+        name: Its name on the command line.
+        title: Its title in the table.
+        group: Behaviours of one group are measured in turn in one process, so that their ratios are meaningful.
+        stage: The measured stages.
+        shape: The contents of the stream.
+        chunks: The length of one stream.
+        chunks_per_read: The number of chunks per read.
+        whole: Measure the beginning and the end of the task, too, and count their chunks.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Behaviour:
     whole: bool = False
 
     def streams(self, least_chunks: int) -> list[Stream]:
-        """As many streams as it takes to come to that many chunks: at least one, and some of them the same."""
+        """Return enough streams for that many chunks: at least one, some of them identical."""
         distinct = [
             make_stream(self.shape, self.chunks, chunks_per_read=self.chunks_per_read, seed=seed)
             for seed in range(max(1, DISTINCT_CHUNKS // self.chunks))
@@ -71,7 +71,9 @@ def _chunk(name: str, title: str, shape: Shape, chunks_per_read: int = 1) -> Beh
 
 BEHAVIOURS = (
     _answer("openai", "OpenAI, text", Shape.TEXT),
-    _answer("openai-short", "OpenAI, text, 20 chunks", Shape.TEXT, 15),  # and five that begin and end it
+    _answer(
+        "openai-short", "OpenAI, text, 20 chunks", Shape.TEXT, 15
+    ),  # and five at the beginning and the end
     _answer("openai-reasoning", "compatible, reasoning, 8,000", Shape.REASONING, 8000),
     _answer("openai-tool-call", "OpenAI, tool call", Shape.TOOL_CALL),
     _answer("azure", "Azure, text", Shape.AZURE),
@@ -114,14 +116,14 @@ BEHAVIOURS = (
 )
 
 SHORT = ("openai", "chunk-anthropic", "text-100", "text-16000")
-"""What a short run measures."""
+"""The behaviours of a short run."""
 
 
 def named(names: Iterable[str]) -> list[Behaviour]:
-    """The behaviours of those names, in the table's order.
+    """Return the behaviours of those names, in the table's order.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: No behaviour has that name.
     """
     wanted = set(names)
     unknown = wanted - {behaviour.name for behaviour in BEHAVIOURS}

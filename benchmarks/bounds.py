@@ -1,7 +1,7 @@
-"""What the figures must show: the bounds that this project sets itself for the cost of a chunk.
+"""Bounds on the cost of a chunk.
 
-The two bounds on decoding, wrapping and accumulating are held against the best repeat: whatever else a machine does only ever adds to a figure,
-so the least one is the nearest to what the code costs. The others compare medians with medians, as noise meets both.
+The two bounds on decoding, wrapping and accumulating apply to the best repeat: other load only ever adds to a figure,
+so the least one is nearest to the cost of the code. The others compare medians with medians, as noise affects both.
 """
 
 from collections.abc import Iterable
@@ -16,23 +16,23 @@ from benchmarks.rounds import MAX_MILLISECONDS, Costs
 from benchmarks.runner import OPENAI, Results
 
 MAX_TEXT_MICROSECONDS = 1.5
-"""Of CPU time for one chunk of OpenAI's text: decode, wrap, accumulate. Every other provider's and kind's have `MAX_OTHER_MICROSECONDS`."""
+"""CPU time of a chunk of OpenAI's text: decode, wrap, accumulate. Others: `MAX_OTHER_MICROSECONDS`."""
 MAX_MICROSECONDS = 3.0
-"""Of CPU time for one chunk of about 300 bytes, one chunk a read: decode, wrap, accumulate, encode."""
+"""CPU time of one chunk of about 300 bytes, one chunk per read: decode, wrap, accumulate, encode."""
 MIN_RATIO = 40.0
-"""The openai package's cost for the same bytes, its stream and its accumulator, over ours."""
+"""The openai package's cost for the same bytes (its stream and its accumulator) relative to ours."""
 MAX_GROWTH = 1.2
-"""A chunk of an answer of 16,000 over one of an answer of 100."""
+"""Cost of a chunk of an answer of 16,000 relative to one of 100."""
 
 _LENGTHS = ("text-100", "text-1000", "text-4000", "text-16000")
 _CHUNKS = tuple(item for item in ALL if item.stage is Stage.CHUNK)
 BEHAVIOURS = frozenset(_LENGTHS) | {item.name for item in _CHUNKS}
-"""What has to be measured for `judge`."""
+"""Behaviours required by `judge`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One bound, and whether it holds."""
+    """A bound, and whether it holds."""
 
     what: str
     figure: float
@@ -41,7 +41,7 @@ class Verdict:
 
 
 def judge(results: Results) -> list[Verdict]:
-    """Hold the figures against the bounds.
+    """Compare the figures with the bounds.
 
     Raises:
         ValueError: One of `BEHAVIOURS` was not measured.
@@ -50,7 +50,7 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def judge_recorded(costs: Iterable[Cost]) -> list[Verdict]:
-    """Hold what the median chunk of each vocabulary costs, as recorded, against its bound."""
+    """Compare the cost of the median chunk of each vocabulary, as recorded, with its bound."""
     return [
         Verdict(
             f"recorded {cost.vocabulary}: µs of the median chunk",
@@ -63,7 +63,7 @@ def judge_recorded(costs: Iterable[Cost]) -> list[Verdict]:
 
 
 def judge_rounds(costs: Costs) -> list[Verdict]:
-    """Hold what an agent's loop costs, apart from model and tools, against its bound."""
+    """Compare the cost of an agent's loop, without model and tools, with its bound."""
     return [
         Verdict(
             f"agent-round{where}: ms a round", figure, f"≤ {MAX_MILLISECONDS:g}", figure <= MAX_MILLISECONDS

@@ -1,8 +1,8 @@
-"""What every contestant is fed: streams in the providers' formats, the same ones in every run.
+"""Inputs of all contestants: streams in the providers' formats, identical in every run.
 
-A stream has three parts, because most behaviours measure what one more chunk costs, not what it costs to begin and to
-end: `opening` (the role, the first words), `body` (as many deltas as were asked for) and `closing` (finish reason,
-usage, ``[DONE]``).
+A stream has three parts, because most behaviours measure the cost of one more chunk, without the costs of the beginning
+and the end: `opening` (the role, the first words), `body` (the requested number of deltas) and `closing` (finish
+reason, usage, ``[DONE]``).
 """
 
 import json
@@ -14,12 +14,13 @@ from itertools import cycle, islice
 from benchmarks.bodies import WRITERS, Kind, pieces
 
 DISTINCT_CHUNKS = 1000
-"""How many chunks differ; longer streams repeat them. On a server a read has just been copied by the kernel and is
-in the processor's cache; megabytes of prepared reads would not be."""
+"""Number of different chunks; longer streams repeat them. On a server the kernel has just copied a read, which is still
+in the processor's cache; megabytes of prepared reads would not be.
+"""
 
 
 class Shape(StrEnum):
-    """What a stream carries: whose it is, and of which kind its deltas are."""
+    """The contents of a stream: its provider, and the kind of its deltas."""
 
     TEXT = "openai text"
     REASONING = "openai reasoning"
@@ -42,27 +43,27 @@ class Shape(StrEnum):
 
     @property
     def is_chat_completions(self) -> bool:
-        """It is in the format that every contestant reads."""
+        """True if every contestant reads the format."""
         return self.provider in ("openai", "openrouter", "azure", "mistral")
 
     @property
     def provider(self) -> str:
-        """A key of `WRITERS`."""
+        """The provider, a key of `WRITERS`."""
         return self.partition(" ")[0]
 
     @property
     def kind(self) -> Kind:
-        """Of its deltas."""
+        """The kind of its deltas."""
         return Kind(self.partition(" ")[2])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Some reads of a body that belong together.
+    """Consecutive reads of a body.
 
     Attributes:
         reads: The bytes, as they arrive.
-        chunks: How many chunks they hold.
+        chunks: The number of chunks in them.
     """
 
     reads: tuple[bytes, ...]
@@ -74,11 +75,11 @@ class Stream:
     """One response body.
 
     Attributes:
-        shape: What its deltas carry.
-        opening: Up to and including the first delta that says something.
-        body: The deltas that are measured.
-        closing: What ends it.
-        text: What all deltas together say: text, reasoning, or the arguments of the call.
+        shape: The contents of its deltas.
+        opening: Up to and including the first delta with text.
+        body: The measured deltas.
+        closing: The end.
+        text: The contents of all deltas together: text, reasoning, or the arguments of the call.
     """
 
     shape: Shape
@@ -89,23 +90,23 @@ class Stream:
 
     @property
     def parts(self) -> tuple[Part, Part, Part]:
-        """All of it, in order."""
+        """All parts, in order."""
         return self.opening, self.body, self.closing
 
     @property
     def chunks(self) -> int:
-        """How many chunks it has from its beginning to its end."""
+        """The number of chunks in all parts."""
         return sum(part.chunks for part in self.parts)
 
 
 def make_stream(shape: Shape, chunks: int, *, chunks_per_read: int = 1, seed: int = 0) -> Stream:
-    """A stream of that shape; the same arguments give the same bytes.
+    """Return a stream of that shape; the same arguments give the same bytes.
 
     Args:
-        shape: What the deltas carry.
-        chunks: How many deltas the body holds.
-        chunks_per_read: How many of them arrive together.
-        seed: Another seed, another answer.
+        shape: The contents of the deltas.
+        chunks: The number of deltas in the body.
+        chunks_per_read: The number of chunks per read.
+        seed: Selects a different answer.
     """
     rng = random.Random(f"{shape}/{chunks}/{seed}")
     writer, kind = WRITERS[shape.provider](rng), shape.kind

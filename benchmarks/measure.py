@@ -1,8 +1,8 @@
-"""Measuring one contestant, in the process it is run in.
+"""Measurement of one contestant, in its own process.
 
-CPU time of the process, not time by the clock: what other programs do to the machine then counts for less. The
-garbage collector stays on, as in a server. Every contestant's result is checked before anything is measured: who
-raises, or loses a token, has no figure.
+CPU time of the process instead of wall-clock time reduces the effect of other programs. The garbage collector stays
+enabled, as in a server. Every contestant's result is checked before anything is measured: a contestant that raises, or
+loses a token, has no figure.
 """
 
 import argparse
@@ -20,59 +20,59 @@ from benchmarks.inputs import Part, Stream
 
 
 class WrongAnswer(Exception):
-    """A contestant did not raise, but what it made of a stream is not what the stream says."""
+    """A contestant's result differs from the contents of the stream."""
 
 
 class Run(Protocol):
-    """One stream on its way through one contestant."""
+    """The processing of one stream by one contestant."""
 
     def take(self, part: Part) -> None:
-        """Take the next part of the stream, read by read."""
+        """Process the next part of the stream, read by read."""
         ...
 
     def result(self) -> str:
-        """What the stream said (`Stream.text`), as the contestant understood it, after the last part."""
+        """Return the contestant's result after the last part, in the form of `Stream.text`."""
         ...
 
 
 class PulledRun(ABC):
-    """A run of a contestant that asks for the bytes by itself, and cannot be stopped between two parts.
+    """A run of a contestant that reads the bytes itself, and cannot be stopped between two parts.
 
-    Made with the response open and nothing of its body read.
+    It is created with the response open and its body unread.
     """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
     def take(self, part: Part) -> None:
-        """Read everything, when the last part is due."""
+        """Read the complete response with the last part."""
         if part is self.stream.closing:
             self.pull()
 
     @abstractmethod
     def pull(self) -> None:
-        """Read the whole response, and make one message of it."""
+        """Read the complete response into one message."""
 
     @abstractmethod
     def result(self) -> str:
-        """What the stream said."""
+        """Return the contents of the stream."""
 
 
 class Contestant(Protocol):
-    """Makes a run of a stream; whatever the stage needs beforehand is made here."""
+    """Creates runs of a stream, with the input that the stage needs."""
 
     def __call__(self, stream: Stream) -> Run:
-        """A fresh run."""
+        """Return a new run."""
         ...
 
 
 def main(package: str, contestants: Mapping[Stage, Contestant], *, least_chunks: int = 16_000) -> None:
-    """The command line of a contestant's module.
+    """Run the command line of a contestant's module.
 
     Args:
-        package: The distribution that is measured.
-        contestants: What it can do.
-        least_chunks: How many chunks one repeat measures at least; fewer for who takes long.
+        package: The measured distribution.
+        contestants: The contestant's runs, by stage.
+        least_chunks: The minimum number of chunks per repeat; fewer for slow contestants.
     """
     parser = argparse.ArgumentParser(description=f"Measure {package}: µs of CPU time a chunk.")
     parser.add_argument("--behaviour", action="append", metavar="NAME", help="may be repeated; default: all")
@@ -89,7 +89,7 @@ def main(package: str, contestants: Mapping[Stage, Contestant], *, least_chunks:
     }
     behaviours = [behaviour for behaviour in behaviours if behaviour.name not in failures]
     figures: dict[str, list[float]] = {behaviour.name: [] for behaviour in behaviours}
-    for _ in range(arguments.repeats):  # one repeat of each in turn: what drifts, drifts for all
+    for _ in range(arguments.repeats):  # one repeat of each in turn, so that drift affects all
         for behaviour in behaviours:
             figure = _measure(behaviour, inputs[behaviour.name], contestants[behaviour.stage])
             figures[behaviour.name].append(figure)
@@ -104,7 +104,7 @@ def main(package: str, contestants: Mapping[Stage, Contestant], *, least_chunks:
 
 
 def _failure(streams: list[Stream], contestant: Contestant) -> str:
-    """What goes wrong with a behaviour's streams, beginning with the exception's name; also the warm-up."""
+    """Warm up; return the error on a behaviour's streams, beginning with the exception's name."""
     for stream in streams:
         try:
             run = contestant(stream)
@@ -117,10 +117,10 @@ def _failure(streams: list[Stream], contestant: Contestant) -> str:
 
 
 def _measure(behaviour: Behaviour, streams: list[Stream], contestant: Contestant) -> float:
-    """µs a chunk of one repeat.
+    """Return µs per chunk of one repeat.
 
-    Of everything from the making of the run to its end, of a body from its first byte to the message that it makes,
-    or of the part of each body that lies between beginning and end.
+    Measured is a run from its creation to its end, a body from its first byte to its message, or the part of each body
+    between beginning and end.
     """
     if behaviour.whole:
         gc.collect()

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.recorded``: the median chunk of every vocabulary, over streams as they were recorded.
+"""``python -m benchmarks.recorded``: the median chunk of every vocabulary, over recorded streams.
 
-Decode, wrap, accumulate, one event a read. Recordings of other people's servers are not part of the project: a folder of
-them (with its ``INDEX.tsv``) is named by ``TAILRACE_RECORDINGS``, or as the argument. Without one, the streams that the
-project recorded from its own model stand for Chat Completions, and generated bodies for the other vocabularies.
+Decode, wrap, accumulate, one event per read. Recordings of third-party servers are not part of the project: a folder of
+them (with its ``INDEX.tsv``) is named by ``TAILRACE_RECORDINGS``, or by the argument. Without one, the project's own
+recordings represent Chat Completions, and generated bodies the other vocabularies.
 """
 
 import csv
@@ -24,9 +24,9 @@ from tailrace.wrappers.providers import find_provider
 
 _ROOT = Path(__file__).parents[1]
 _FIXTURES = _ROOT / "tests/fixtures/openai"
-# Vocabularies whose name is not that of a provider.
+# Vocabularies not named after their provider.
 _PROVIDERS = {"gemini-generate-jsonarray": "gemini"}
-# Generated bodies, by the name that the vocabulary has in an index of recordings.
+# Generated bodies, by the name of the vocabulary in an index of recordings.
 _GENERATED = {
     "openai-completions": "openai-completions",
     "openai-responses": "openai-responses",
@@ -45,16 +45,16 @@ _EVENT = re.compile(rb"(?s).*?(?:\r\n\r\n|\n\n|\r\r|$)")
 _BETWEEN = re.compile(rb"(?<=\n)(?=,)")  # the elements of an indented array
 
 MAX_MICROSECONDS = 4.0
-"""Of the median chunk, whatever the vocabulary."""
+"""Bound on the median chunk of any vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One body.
+    """A recorded body.
 
     Attributes:
-        vocabulary: Whose words it is in.
-        provider: Who reads it, a name that `find_provider` knows.
+        vocabulary: The vocabulary of its events.
+        provider: The provider that reads it, a name that `find_provider` knows.
         reads: Its bytes, one event each.
     """
 
@@ -65,13 +65,13 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the chunks of one vocabulary cost.
+    """The cost of a chunk of one vocabulary.
 
     Attributes:
         vocabulary: Its name.
-        bodies: How many were read.
-        chunks: Of how many chunks between the first and the last of a body the median is.
-        median: µs of such a chunk, the best of all repeats counting for each.
+        bodies: Number of bodies.
+        chunks: Number of chunks in the median, without the first and the last of each body.
+        median: Median µs per chunk, with the best of all repeats for each.
     """
 
     vocabulary: str
@@ -81,7 +81,7 @@ class Cost:
 
 
 def recordings(folder: Path | None) -> Iterator[Recording]:
-    """The bodies in a folder of recordings; the project's own where there is none."""
+    """Return the bodies in a folder of recordings, or the project's own if there is none."""
     if folder is not None and (folder / "INDEX.tsv").exists():
         with (folder / "INDEX.tsv").open(encoding="utf-8", newline="") as rows:
             for row in csv.DictReader(rows, delimiter="\t"):
@@ -100,7 +100,7 @@ def recordings(folder: Path | None) -> Iterator[Recording]:
 
 
 def split_reads(body: bytes) -> list[bytes]:
-    """A body as reads of one event, line, element or frame each."""
+    """Split a body into reads of one event, line, element or frame."""
     head = body.lstrip(b"\xef\xbb\xbf \r\n\t")[:1]
     if head == b"{":
         return body.splitlines(keepends=True)
@@ -117,10 +117,10 @@ def split_reads(body: bytes) -> list[bytes]:
 
 
 def measure(recording: Recording, repeats: int) -> list[float]:
-    """µs of each chunk between the first and the last: of all repeats the best, as noise only ever adds."""
+    """Measure µs of each chunk between the first and the last, the best of all repeats, as noise only ever adds."""
     clock = time.perf_counter_ns
     wire_format = find_provider(recording.provider).wire_format
-    own = min(-(clock() - clock()) for _ in range(1000))  # what looking at the clock takes
+    own = min(-(clock() - clock()) for _ in range(1000))  # the cost of reading the clock
     best = [1 << 60] * len(recording.reads)
     for _ in range(repeats):
         decoder, accumulator = wire_format.create_decoder(), Accumulator()
@@ -135,7 +135,7 @@ def measure(recording: Recording, repeats: int) -> list[float]:
 
 
 def costs(folder: Path | None, repeats: int = 15) -> list[Cost]:
-    """What the chunks of every vocabulary cost, by its name."""
+    """Return the cost of a chunk of every vocabulary, by name."""
     taken: dict[str, list[list[float]]] = {}
     for recording in recordings(folder):
         taken.setdefault(recording.vocabulary, []).append(measure(recording, repeats))
@@ -147,7 +147,7 @@ def costs(folder: Path | None, repeats: int = 15) -> list[Cost]:
 
 
 def known_folder() -> Path | None:
-    """The folder that the environment names, if it does."""
+    """Return the folder named by the environment, if any."""
     named = os.environ.get("TAILRACE_RECORDINGS")
     return Path(named) if named else None
 
@@ -157,7 +157,7 @@ def main(
     repeats: Annotated[int, typer.Option(min=1, help="How often each body is read.")] = 15,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 where the bound is broken.")] = False,
 ) -> None:
-    """The median chunk of every vocabulary, in µs."""
+    """Measure the median chunk of every vocabulary, in µs."""
     broken = False
     for cost in costs(folder or known_folder(), repeats):
         holds = cost.median <= MAX_MICROSECONDS

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.rounds``: what an agent's loop costs, apart from the model that answers and the tools that run.
+"""``python -m benchmarks.rounds``: cost of an agent's loop, without the model and the tools.
 
-The model replays answers whose chunks were decoded before, and the tool does nothing. What is left is the loop: asking, folding,
-running the calls of a round at once, their results, the history. Of a round with two calls, in a turn of twenty rounds; and of one
-more chunk, one a read, beside folding alone.
+The model replays decoded chunks, and the tool does nothing. The remainder is the loop: requests, accumulation,
+concurrent calls of a round, their results, the history. Measured are a round with two calls in a turn of twenty rounds,
+and one more chunk per read, beside accumulation alone.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace.streaming.agent import Agent
-from tailrace.streaming.turn import TurnAccumulator
+from tailrace.streaming.agent.agent import Agent
+from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ChunkWrapper, ContentPartText, History, HistoryConverter, Message, Role
+from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.openai import ChatCompletionsDecoder, OpenAIConverter
-from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 
 MAX_MILLISECONDS = 1.0
-"""Of CPU time for one round of an agent, apart from model and tools."""
+"""Bound on the CPU time of one round of an agent, without model and tools."""
 
 ROUNDS = 20
 CHUNKS = 2000
@@ -36,11 +36,11 @@ Chunks = Sequence[ChunkWrapper[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What was measured, the best of all repeats.
+    """Figures, each the best of all repeats.
 
     Attributes:
         round: ms of a round of a new conversation.
-        long_round: ms of a round behind a history of 400 messages.
+        long_round: ms of a round after a history of 400 messages.
         chunk: µs of one more chunk in `Agent.steps`.
         stream_chunk: µs of one more chunk in `Agent.run_stream`.
         folded_chunk: µs of the same chunk in `TurnAccumulator.add` alone.
@@ -54,7 +54,7 @@ class Costs:
 
 
 class ReplayingModel(Model):
-    """Answers with what it was given, one answer a request."""
+    """Replays its answers, one per request."""
 
     provider = "replayed"
     name = "replayed"
@@ -64,14 +64,14 @@ class ReplayingModel(Model):
 
     @property
     def converter(self) -> HistoryConverter[Any, Any]:
-        """That of Chat Completions; nobody asks for it."""
+        """The converter of Chat Completions, which is not called."""
         return OpenAIConverter()
 
     @asynccontextmanager
     async def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AsyncGenerator[ChunkBatches]:
-        """The next answer."""
+        """Return the next answer."""
         yield self._batches(next(self._answers))
 
     async def _batches(self, answer: Sequence[Chunks]) -> AsyncGenerator[Chunks]:
@@ -79,16 +79,16 @@ class ReplayingModel(Model):
             yield chunks
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def costs(repeats: int = _REPEATS) -> Costs:
-    """Measure."""
+    """Measure all figures."""
     prompt = _said(Role.USER, "What is the weather in NYC and in Rome?")
     earlier = [_said(role, "words " * 40) for _ in range(_LONG // 2) for role in (Role.USER, Role.MODEL)]
     rounds = [list(_calling(number)) for number in range(ROUNDS)]
     text = list(_telling(CHUNKS))
-    per_round = 1000 * (ROUNDS + 1)  # ms, and the last answer is a round, too
+    per_round = 1000 * (ROUNDS + 1)  # ms; the last answer is a round, too
     return Costs(
         round=_best(repeats, lambda: _answer([*rounds, text[:1] + text[-1:]], prompt)) / per_round,
         long_round=_best(repeats, lambda: _answer([*rounds, text[:1] + text[-1:]], prompt, earlier))
@@ -137,7 +137,7 @@ async def _fold(text: Sequence[Chunks], prompt: Message) -> None:
 
 
 def _best(repeats: int, work: Callable[[], Awaitable[None]]) -> float:
-    """µs of CPU time, the least of all repeats."""
+    """Return µs of CPU time, the least of all repeats."""
 
     async def measure() -> float:
         best = float("inf")
@@ -184,7 +184,7 @@ def main(
     repeats: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = _REPEATS,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 where the bound is broken.")] = False,
 ) -> None:
-    """CPU time of an agent's loop, apart from model and tools."""
+    """Measure the CPU time of an agent's loop, without model and tools."""
     found = costs(repeats)
     print(f"a round with two calls         {found.round:7.3f} ms")
     print(f"… behind 400 messages          {found.long_round:7.3f} ms")

@@ -1,4 +1,4 @@
-"""Running the contestants, each in a process of its own, and bringing their figures together."""
+"""Runs of the contestants, each in its own process, and their collected figures."""
 
 import importlib.metadata
 import itertools
@@ -17,20 +17,20 @@ from typing import Any
 from benchmarks.behaviours import Behaviour, Stage
 
 PEERS = Path(__file__).parent / "peers"
-"""The project that pins the peers, and where their environments are made (``.venv/<group>``)."""
+"""The project that pins the peers, and contains their environments (``.venv/<group>``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """Somebody who takes part.
+    """A contestant.
 
     Attributes:
         module: Its module in `benchmarks.contestants`.
-        package: The distribution that is measured.
-        stages: What it can do.
-        repeats: How often each behaviour is measured; fewer for who takes long.
-        group: The dependency group of `PEERS` that it is installed from; empty for what this environment holds.
-        every_format: It reads all formats, not only Chat Completions.
+        package: The measured distribution.
+        stages: The stages it supports.
+        repeats: Number of repeats of each behaviour; fewer for slow contestants.
+        group: The dependency group of `PEERS`; empty for this environment.
+        every_format: Whether it reads all formats, not only Chat Completions.
     """
 
     module: str
@@ -41,7 +41,7 @@ class Contestant:
     every_format: bool = False
 
     def measures(self, behaviour: Behaviour) -> bool:
-        """It can do this one."""
+        """Return whether the contestant supports a behaviour."""
         return behaviour.stage in self.stages and (self.every_format or behaviour.shape.is_chat_completions)
 
 
@@ -60,13 +60,13 @@ CONTESTANTS = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one contestant needs for one behaviour.
+    """The cost of one behaviour for one contestant.
 
     Attributes:
         behaviour: The behaviour's name.
         contestant: The contestant's distribution.
-        repeats: µs of CPU time a chunk, of each repeat; none where it failed.
-        failure: What went wrong, beginning with the exception's name; empty where nothing did.
+        repeats: µs of CPU time per chunk, of each repeat; empty after a failure.
+        failure: The error, beginning with the exception's name; empty without one.
     """
 
     behaviour: str
@@ -76,7 +76,7 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """µs a chunk."""
+        """The median µs per chunk."""
         return statistics.median(self.repeats)
 
 
@@ -86,26 +86,26 @@ class Results:
 
     Attributes:
         figures: In the order measured.
-        versions: Of each contestant, as installed where it ran.
+        versions: The version of each contestant, as installed in its environment.
     """
 
     figures: list[Figure] = field(default_factory=list[Figure])
     versions: dict[str, str] = field(default_factory=dict[str, str])
 
     def of(self, behaviour: str, contestant: str = OURS.package) -> Figure | None:
-        """The figure, if it was measured."""
+        """Return a figure, if it was measured."""
         found = (
             item for item in self.figures if (item.behaviour, item.contestant) == (behaviour, contestant)
         )
         return next(found, None)
 
     def ratio(self, figure: Figure) -> float | None:
-        """How many times ours it needs; None where one of both has no figure."""
+        """Return the ratio of a contestant's cost to ours; None if one of both has no figure."""
         ours = self.of(figure.behaviour)
         return None if ours is None or not (ours.repeats and figure.repeats) else figure.median / ours.median
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, with what it was measured on, for a file."""
+        """Return everything, with its conditions, as JSON for a file."""
         return {
             "machine": machine(),
             "versions": self.versions,
@@ -129,7 +129,7 @@ class Results:
 
 
 def machine() -> dict[str, Any]:
-    """What a figure depends on: interpreter, processor, versions."""
+    """Return the conditions of a figure: interpreter, processor, versions."""
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.platform(terse=True),
@@ -142,7 +142,7 @@ def machine() -> dict[str, Any]:
 def tasks(
     behaviours: Sequence[Behaviour], contestants: Sequence[Contestant] = CONTESTANTS
 ) -> list[tuple[Contestant, list[Behaviour]]]:
-    """Who measures what in one process; contestants take turns, so that a drift of the machine meets them all."""
+    """Return the contestant and behaviours of each process; contestants take turns, so that drift affects all."""
     return [
         (contestant, wanted)
         for _, group in itertools.groupby(behaviours, key=lambda behaviour: behaviour.group)
@@ -153,16 +153,16 @@ def tasks(
 
 
 def prepare(contestants: Iterable[Contestant]) -> None:
-    """Install what the contestants need; raises as `install` does."""
+    """Install the contestants' packages; raise like `install`."""
     install({contestant.group for contestant in contestants if contestant.group})
 
 
 def install(groups: Iterable[str]) -> None:
-    """Install dependency groups of `PEERS`, as their lock file says, each in an environment of its own.
+    """Install dependency groups of `PEERS` from their lock file, each in its own environment.
 
     Raises:
-        subprocess.CalledProcessError: It failed; what uv said is on stderr.
-        FileNotFoundError: There is no uv.
+        subprocess.CalledProcessError: It failed; uv's error is on stderr.
+        FileNotFoundError: uv is not installed.
     """
     for group in groups:
         command = [_uv(), "sync", "--quiet", "--frozen", "--project", str(PEERS), "--only-group", group]
@@ -174,16 +174,16 @@ def install(groups: Iterable[str]) -> None:
 def run(
     contestant: Contestant, behaviours: Iterable[Behaviour], results: Results, repeats: int | None = None
 ) -> None:
-    """Measure behaviours of one contestant in a new process, and add the figures to the results.
+    """Run behaviours of one contestant in a new process, and add the figures to the results.
 
     Raises:
-        subprocess.CalledProcessError: It failed; what it said is in ``stderr``.
+        subprocess.CalledProcessError: It failed; its output is in ``stderr``.
     """
     command = [python_of(contestant.group), "-m", f"benchmarks.contestants.{contestant.module}", "--json"]
     command += ["--repeats", str(repeats or contestant.repeats)]
     for behaviour in behaviours:
         command += ["--behaviour", behaviour.name]
-    # What a package warns of while it fails would fill pages.
+    # The warnings of a failing package would fill pages.
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"} if contestant.group else None
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     found = json.loads(done.stdout)
@@ -195,12 +195,12 @@ def run(
 
 
 def python_of(group: str) -> str:
-    """The interpreter of a group's environment; this one's without a group."""
+    """Return the interpreter of a group's environment; this one's without a group."""
     return str(PEERS / ".venv" / group / _BINARIES / "python") if group else sys.executable
 
 
 def version_of(package: str, group: str = "") -> str:
-    """The version of a distribution, as installed for a group, or here."""
+    """Return the version of a distribution in a group's environment, or here."""
     if not group:
         return importlib.metadata.version(package)
     program = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
@@ -212,7 +212,7 @@ _BINARIES = "Scripts" if sys.platform == "win32" else "bin"
 
 
 def _uv() -> str:
-    """Whoever runs this with uv tells where it is; else it is searched."""
+    """Return the path of uv: from the environment if run by uv, else from the search path."""
     found = os.environ.get("UV") or shutil.which("uv")
     if found is None:
         raise FileNotFoundError("uv is needed to install the peers; run `make bench`, which fetches it")

@@ -1,4 +1,4 @@
-"""A model with the tools of an MCP server: here one that knows the time, as a program beside this one.
+"""A model with the tools of an MCP server: here a clock, run as a subprocess.
 
 pip install 'tailrace[mcp]' mcp-server-time
 OPENAI_API_KEY=… uvicorn --app-dir examples mcp_tools:app
@@ -9,7 +9,7 @@ import sys
 
 from tailrace.server import AgentHandler, create_app
 from tailrace.streaming import Agent
-from tailrace.streaming.mcp import McpToolset
+from tailrace.streaming.tools.mcp import McpToolset
 
 time = McpToolset.stdio(sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC")
 agent = Agent("openai:gpt-5-mini", tools=[time])

@@ -1,4 +1,4 @@
-"""The openai package as a client: it talks to any agent of a tailrace server, and knows nothing of A2A.
+"""The openai package as a client: it works with any agent of a tailrace server, without knowledge of A2A.
 
 tailrace demo
 python examples/openai_client.py http://127.0.0.1:8000/v1
@@ -13,9 +13,9 @@ from openai.types.chat import ChatCompletionMessageParam
 
 
 async def main(base_url: str) -> None:
-    """Ask two things, the second one about the first."""
+    """Ask two questions, the second one about the first."""
     messages: list[ChatCompletionMessageParam] = []
-    # Without this header it works, too: each question is then a conversation of its own at the server.
+    # Optional: without this header, each question is a separate conversation at the server.
     headers = {"X-Conversation-Id": str(uuid4())}
     async with AsyncOpenAI(base_url=base_url, api_key="none", default_headers=headers) as client:
         for question in ("Name a river.", "Where is it?"):

@@ -1,4 +1,4 @@
-"""An agent inside a FastAPI application of yours, whose users are the agent's callers: one way to sign in for both.
+"""An agent inside your FastAPI application, with the application's users as callers: one authentication for both.
 
 OPENAI_API_KEY=… uvicorn --app-dir examples own_app:app
 curl http://127.0.0.1:8000/me -H 'Authorization: Bearer token-of-ada'
@@ -15,28 +15,28 @@ from tailrace.server import Settings, create_router
 from tailrace.server.auth import Authenticator, AuthError, Credentials, Identity
 
 USERS = {"token-of-ada": "ada", "token-of-ben": "ben"}
-"""What the application has to know who somebody is: a table here, a session or an issuer of tokens elsewhere."""
+"""The application's users by token: a table here, sessions or a token issuer in real applications."""
 
 
 def current_user(bearer: Annotated[HTTPAuthorizationCredentials, Depends(HTTPBearer())]) -> str:
-    """Who asks, for the application's own routes."""
+    """Authenticate requests to the application's own routes."""
     if (user := USERS.get(bearer.credentials)) is None:
         raise HTTPException(401, "who are you?")
     return user
 
 
 class SameUsers(Authenticator):
-    """Who asks, for the agent: the same users, by the same tokens. Each has tasks of its own."""
+    """Authenticates requests to the agent: the same users, by the same tokens. Each has separate tasks."""
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """The user whose token it is."""
+        """Return the user of the token."""
         user = USERS.get(credentials.bearer)
         if user is None:
             raise AuthError("who are you?", challenge="Bearer", presented=bool(credentials.bearer))
         return Identity(user)
 
     def schemes(self) -> Mapping[str, Any]:
-        """What the agent card says about it."""
+        """Return the security schemes for the agent card."""
         return {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
 
 
@@ -45,7 +45,7 @@ app = FastAPI()
 
 @app.get("/me")
 def me(user: Annotated[str, Depends(current_user)]) -> dict[str, str]:
-    """A route of the application's own."""
+    """A route of the application itself."""
     return {"user": user}
 
 

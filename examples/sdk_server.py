@@ -1,10 +1,10 @@
-"""The converters inside a server that is made with the official SDK: its handler, its tasks, your call of the provider.
+"""The converters inside a server built with the official SDK: its handler, its tasks, your call of the provider.
 
     pip install 'tailrace[sdk]'
     OPENAI_API_KEY=… uvicorn --app-dir examples sdk_server:app
     tailrace ask http://127.0.0.1:8000 "Name a river."
 
-To have a model as an agent in such a server, there is less to write: docs/sdk.md has `AgentExecutor`.
+`AgentExecutor` (docs/sdk.md) is a shorter way to serve a model as an agent in such a server.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ from tailrace.wrappers.openai import wrap_chunk
 
 
 class ChatExecutor(AgentExecutor):
-    """Streams the answer of a model as one artifact; reasoning, usage and errors come out of the same fold."""
+    """Streams the answer of a model as one artifact; reasoning, usage and errors come from the same accumulator."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Answer one message."""
@@ -59,13 +59,13 @@ class ChatExecutor(AgentExecutor):
                 for wrapper in wrap_chunk(chunk):
                     await show(answer.add(wrapper))
         await show(answer.close())
-        if answer.error is not None:  # the stream broke off, or the provider said so in it
+        if answer.error is not None:  # the stream was interrupted, or the provider reported an error in it
             await updater.failed(new_text_message(str(answer.error)))
         else:
             await updater.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """The SDK has stopped `execute` by then."""
+        """The SDK has already stopped `execute`."""
         assert context.task_id is not None
         assert context.context_id is not None
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()

@@ -1,4 +1,4 @@
-"""One agent, several providers: each message says who is to answer it, and all of them know the whole conversation.
+"""One agent, several providers: each message selects a provider, and all of them receive the complete conversation.
 
 pip install 'tailrace[anthropic]'
 OPENAI_API_KEY=… ANTHROPIC_API_KEY=… uvicorn --app-dir examples several_providers:app
@@ -16,7 +16,7 @@ from tailrace.streaming.a2a import InvalidParamsError
 
 
 class AnyOf(Handler):
-    """Gives each turn to the agent that the request names, or else to the first.
+    """Runs each turn with the agent named in the request, by default the first.
 
     Args:
         models: Each agent's model, by the agent's name.
@@ -28,14 +28,14 @@ class AnyOf(Handler):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Hold the connections of all of them."""
+        """Keep the connections of all agents open."""
         async with AsyncExitStack() as stack:
             for agent in self._agents.values():
                 await stack.enter_async_context(agent.running())
             yield
 
     def run(self, turn: Turn) -> AsyncIterator[Item]:
-        """The updates of the one that is asked."""
+        """Run the turn with the selected agent."""
         name = turn.metadata.get("provider", self._first)
         if name not in self._agents:
             raise InvalidParamsError(f"metadata: provider: there is no {name!r}")

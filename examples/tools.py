@@ -1,4 +1,4 @@
-"""A model with functions of yours as its tools: every client sees the calls, their arguments and the results.
+"""A model with your functions as tools: every client receives the calls, their arguments and the results.
 
 OPENAI_API_KEY=… uvicorn --app-dir examples tools:app
 tailrace ask http://127.0.0.1:8000 "How high is the Zugspitze in feet?"

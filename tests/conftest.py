@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Fixtures and hooks of all tests."""
 
 import gc
 import os
@@ -11,8 +11,10 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from support.chance import EVERY_TIME_OTHERS
+from support.postgres import PostgresServer, running_postgres
+from support.valkey import ValkeyServer, running_valkey
 
-# Shared machines pause for longer than any sensible deadline.
+# Shared machines pause for longer than any reasonable deadline.
 settings.register_profile(
     "tailrace",
     deadline=None,
@@ -21,15 +23,19 @@ settings.register_profile(
 )
 settings.load_profile("tailrace")
 
+# Tests start programs from processes in which gRPC runs. Its fork handlers would run between fork and exec, where they can
+# end the child; they are for processes that fork without exec.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 _IN_MEMORY = "/dev/shm"
-_ENOUGH = 2 * 1024**3  # bytes: the tests take a tenth of it
+_ENOUGH = 2 * 1024**3  # bytes: the tests use a tenth of it
 
 
 def _keep_files_in_memory() -> None:
-    """Have no test wait for a disk: databases are made by the hundred, and each sees to it that what it has is there.
+    """Keep temporary files in memory: tests create hundreds of databases, each with durable writes.
 
-    Not where the system has little room there, or runs no program from there (as in many a container), and not where
-    whoever runs the tests has said where files go.
+    Not on systems with little space there, or without permission to run programs there (as in many containers), and not if
+    the environment already sets a folder for temporary files.
     """
     if sys.platform != "linux" or "TMPDIR" in os.environ or not os.access(_IN_MEMORY, os.W_OK):
         return
@@ -39,7 +45,7 @@ def _keep_files_in_memory() -> None:
 
 
 def _let_programs_be_interrupted() -> None:
-    """A shell has what runs in its background ignore Ctrl-C, and so would every program that the tests start there."""
+    """Restore the default action of Ctrl-C, which shells ignore in background jobs and which started programs would inherit."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -50,9 +56,9 @@ _let_programs_be_interrupted()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while modules are loaded, and never again among them.
+    """Disable garbage collection while modules are loaded, and exclude them from later collections.
 
-    They stay, and are hundreds of megabytes, which many a test would go through that looks whether it left anything open.
+    They stay loaded and are hundreds of megabytes, which each test that collects garbage to find leaks would traverse.
     """
     gc.disable()
     try:
@@ -63,11 +69,25 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Measure no coverage in tests that make their cases up: theirs are the lines of the examples, many times over.
+    """Disable coverage in tests with generated cases, which repeat the lines of the example-based tests.
 
-    They are half of the time of all tests of codecs, and the tracer doubles it. What only a made-up case reaches is
-    for an example to show.
+    They take half of the time of all codec tests, and the tracer doubles it. A line that only generated cases reach needs
+    an example.
     """
     for item in items:
         if is_hypothesis_test(getattr(item, "function", None)):
             item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Generator[PostgresServer]:
+    """A PostgreSQL server."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Generator[ValkeyServer]:
+    """A Valkey server."""
+    with running_valkey() as server:
+        yield server

@@ -1,4 +1,4 @@
-"""The image and the manifests are what their tools take, fit together, and name settings that there are."""
+"""The image and the manifests are valid for their tools, consistent, and use existing settings."""
 
 import json
 import os
@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,19 @@ import anyio
 import kubernetes_validate
 import pytest
 import yaml
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError
 
+from support.postgres import PostgresServer
+from support.rpc import Rpc, message
 from support.serving import serving
+from support.valkey import running_valkey
 from tailrace.server import Settings, create_app
+from tailrace.server.runtime.handlers import FunctionHandler, Turn
+from tailrace.server.store.secret_keys import SecretKeys
+from tailrace.streaming import StatusUpdate, TaskState, Update
+from tailrace.streaming.a2a.models import Message
+from tailrace.wrappers import ConfigurationError
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "docs/deploy"
@@ -54,6 +65,58 @@ def test_a_manifest_is_what_kubernetes_takes(path: Path) -> None:
         kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
 
 
+def test_every_pod_is_selected_by_a_policy_and_nothing_is_allowed_by_default() -> None:
+    policies = [each["spec"] for each in of_kind("NetworkPolicy")]
+    [closed] = [each for each in policies if each["podSelector"] == {}]
+    assert set(closed["policyTypes"]) == {"Ingress", "Egress"}
+    assert "ingress" not in closed
+    assert "egress" not in closed
+    for workload in workloads():
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        [own] = [
+            each
+            for each in policies
+            if each["podSelector"] and each["podSelector"]["matchLabels"].items() <= labels.items()
+        ]
+        assert set(own["policyTypes"]) == {"Ingress", "Egress"}
+        ports = {port["containerPort"] for port in container(workload)["ports"]}
+        assert [port["port"] for rule in own["ingress"] for port in rule["ports"]] == list(ports)
+        assert all(rule["from"] for rule in own["ingress"])  # none for all callers
+
+
+def test_the_broker_and_the_database_are_reached_by_nodes_alone() -> None:
+    node = named("Deployment", "tailrace")["spec"]["template"]["metadata"]["labels"]
+    for name in ("tailrace-valkey", "tailrace-postgres"):
+        policy = named("NetworkPolicy", name)["spec"]
+        assert policy["ingress"] == [
+            {"from": [{"podSelector": {"matchLabels": node}}], "ports": policy["ingress"][0]["ports"]}
+        ]
+        assert "egress" not in policy
+        assert any(
+            {"podSelector": policy["podSelector"]} in rule["to"]
+            for rule in named("NetworkPolicy", "tailrace")["spec"]["egress"]
+        )
+
+
+def test_no_container_has_more_rights_than_it_needs() -> None:
+    for workload in workloads():
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        given = container(workload)["securityContext"]
+        assert given == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    for path in COMPOSE:
+        for service in yaml.safe_load(path.read_text())["services"].values():
+            assert service["read_only"] is True
+            assert service["cap_drop"] == ["ALL"]
+            assert service["security_opt"] == ["no-new-privileges:true"]
+
+
 def test_what_selects_pods_finds_some() -> None:
     labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in workloads()]
     for workload in workloads():
@@ -77,7 +140,7 @@ def test_names_lead_to_what_they_name() -> None:
         target = scaler["spec"]["scaleTargetRef"]
         assert (
             "replicas" not in named(target["kind"], target["name"])["spec"]
-        )  # else each overwrites the other
+        )  # otherwise each overwrites the other
     for ingress in of_kind("Ingress"):
         for rule in ingress["spec"]["rules"]:
             for path in rule["http"]["paths"]:
@@ -90,17 +153,19 @@ def test_names_lead_to_what_they_name() -> None:
                 assert named({"configMapRef": "ConfigMap", "secretRef": "Secret"}[kind], reference["name"])
     services = {service["metadata"]["name"] for service in of_kind("Service")}
     secret = named("Secret", "tailrace")["stringData"]
-    hosts = re.findall(r"(?:@|redis://)([a-z-]+)", secret["TAILRACE_STORE"] + secret["TAILRACE_EVENTS"])
+    hosts = re.findall(r"@([a-z-]+)", secret["TAILRACE_STORE"] + secret["TAILRACE_EVENTS"])
     assert set(hosts) == {"tailrace-postgres", "tailrace-valkey"} <= services
 
 
-def test_nodes_are_given_settings_that_there_are() -> None:
+def test_nodes_are_given_settings_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {
         **named("ConfigMap", "tailrace")["data"],
         **named("Secret", "tailrace")["stringData"],
     }
     assert values.keys() <= SETTINGS
-    settings = Settings(**{name.removeprefix("TAILRACE_").lower(): value for name, value in values.items()})
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
     assert settings.events
     pod = named("Deployment", "tailrace")["spec"]["template"]["spec"]
     [node] = pod["containers"]
@@ -153,6 +218,127 @@ def test_valkey_writes_what_it_has_answered_and_throws_nothing_away() -> None:
         assert options["--maxmemory-policy"] == "noeviction"
 
 
+# --- authentication and secrets --------------
+
+PLACEHOLDER = "put-the-password-here"
+
+
+def test_no_secret_is_in_the_files_and_none_may_be_left_out() -> None:
+    for path in COMPOSE:
+        for name, service in yaml.safe_load(path.read_text())["services"].items():
+            for variable, value in service.get("environment", {}).items():
+                if re.search(r"PASSWORD|_KEYS?$", variable):
+                    assert re.fullmatch(r"\$\{\w+:\?.+\}", value), (name, variable)
+                if "://" in value and variable in ("TAILRACE_STORE", "TAILRACE_EVENTS"):
+                    assert re.search(r"://tailrace:\$\{\w+_PASSWORD:\?.+\}@", value), (name, variable)
+        assert "TAILRACE_SECRET_KEY" in path.read_text()
+    for secret in of_kind("Secret"):
+        for name, value in secret["stringData"].items():
+            assert "put-" in value, (secret["metadata"]["name"], name)
+    # A placeholder that was not replaced is rejected, and not used as a secret.
+    with pytest.raises(ConfigurationError, match="at least 16"):
+        SecretKeys(named("Secret", "tailrace")["stringData"]["TAILRACE_SECRET_KEY"])
+
+
+def test_every_database_and_broker_has_a_password() -> None:
+    assert "POSTGRES_PASSWORD" in named("Secret", "tailrace-postgres")["stringData"]
+    assert container(named("StatefulSet", "tailrace-postgres"))["envFrom"] == [
+        {"secretRef": {"name": "tailrace-postgres"}}
+    ]
+    assert "POSTGRES_PASSWORD" in services()["postgres"]["environment"]
+    for command in commands_of_valkey():
+        options = dict(zip(command[1::2], command[2::2], strict=True))
+        assert options["--aclfile"] == "/etc/valkey/users.acl"
+    mounts = {
+        each["mountPath"]: each for each in container(named("StatefulSet", "tailrace-valkey"))["volumeMounts"]
+    }
+    assert mounts["/etc/valkey"]["readOnly"] is True
+    assert services()["valkey"]["configs"] == [{"source": "valkey-users", "target": "/etc/valkey/users.acl"}]
+
+
+def users_of_valkey() -> Iterator[str]:
+    """The ACL files with the password PASSWORD."""
+    compose = yaml.safe_load((DEPLOY / "cluster/compose.yaml").read_text())
+    yield re.sub(r">\$\{[^}]+\}", ">PASSWORD", compose["configs"]["valkey-users"]["content"])
+    yield named("Secret", "tailrace-valkey")["stringData"]["users.acl"].replace(PLACEHOLDER, "PASSWORD")
+
+
+def test_users_of_valkey_are_the_same_everywhere_and_may_do_nothing_dangerous() -> None:
+    first, second = users_of_valkey()
+    assert first == second
+    users = {line.split()[1]: line.split()[2:] for line in first.splitlines()}
+    assert users.keys() == {"default", "health", "tailrace"}
+    assert users["default"] == ["off"]
+    assert users["health"] == ["on", "nopass", "resetkeys", "resetchannels", "-@all", "+ping"]
+    rules = users["tailrace"]
+    assert rules[:7] == [
+        "on",
+        ">PASSWORD",
+        "resetkeys",
+        "~tailrace:*",
+        "resetchannels",
+        "&tailrace:*",
+        "-@all",
+    ]
+    dangerous = {
+        "config",
+        "flushall",
+        "flushdb",
+        "keys",
+        "eval",
+        "debug",
+        "acl",
+        "shutdown",
+        "module",
+        "monitor",
+    }
+    assert all(rule.startswith("+") for rule in rules[7:])
+    assert dangerous.isdisjoint(rule[1:].partition("|")[0] for rule in rules[7:])
+
+
+async def test_nodes_need_no_more_rights_at_valkey_than_the_files_give(postgres: PostgresServer) -> None:
+    async def answer(turn: Turn) -> AsyncIterator[Update | Message]:
+        yield StatusUpdate(TaskState.WORKING)
+        await anyio.sleep_forever()
+
+    store = await postgres.empty_database("acl")
+    with running_valkey(next(users_of_valkey())) as valkey:
+        url = f"redis://tailrace:PASSWORD@127.0.0.1:{valkey.port}/0"
+        async with AsyncExitStack() as stack:
+            clients: list[Rpc] = []
+            for _ in range(2):
+                app = create_app(Settings(events=url, store=store), handler=FunctionHandler(answer))
+                server = await stack.enter_async_context(serving(app))
+                clients.append(await stack.enter_async_context(Rpc(server)))
+            with anyio.fail_after(30):
+                params = {**message(), "configuration": {"returnImmediately": True}}
+                task = (await clients[0].result("SendMessage", params))["task"]
+                seen: list[list[tuple[int, dict[str, Any]]]] = []
+                following = anyio.Event()
+
+                async def follow() -> None:
+                    seen.append(
+                        await clients[1].stream(
+                            "SubscribeToTask", {"id": task["id"]}, seen=lambda _: following.set()
+                        )
+                    )
+
+                async with anyio.create_task_group() as group:
+                    group.start_soon(follow)
+                    await following.wait()
+                    # The other node executes it.
+                    canceled = await clients[1].result("CancelTask", {"id": task["id"]})
+                    assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
+                assert seen[0][-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
+        # Neither was denied a command, and both have written.
+        client: Any  # incomplete type hints
+        async with Redis(port=valkey.port, username="tailrace", password="PASSWORD") as client:
+            assert await client.xrange(f"tailrace:{{{task['id']}}}:events")
+            for forbidden in (("FLUSHALL",), ("CONFIG", "GET", "*"), ("GET", "other"), ("SET", "other", "x")):
+                with pytest.raises(NoPermissionError):
+                    await client.execute_command(*forbidden)
+
+
 class Stage:
     """A stage of the Dockerfile: its instructions, from its FROM on."""
 
@@ -181,6 +367,10 @@ _, BUILDING, RUNNING = [
 def test_the_image_has_no_fault_that_a_linter_knows() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     subprocess.run([hadolint, "--no-color", DOCKERFILE], check=True)
+
+
+def test_the_image_it_is_built_on_is_one_and_the_same() -> None:
+    assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64}", RUNNING.one("FROM"))
 
 
 def test_the_image_is_built_of_what_the_wheel_needs_and_of_nothing_else() -> None:
@@ -225,7 +415,7 @@ async def test_the_image_says_how_its_server_is() -> None:
     assert command[0] == "python"
 
     async def check(port: str) -> int:
-        # A proxy has nothing to do with it.
+        # A proxy does not change this.
         environment = {**os.environ, "TAILRACE_PORT": port, "http_proxy": "http://127.0.0.1:9"}
         return (
             await anyio.run_process([sys.executable, *command[1:]], env=environment, check=False)

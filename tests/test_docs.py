@@ -1,6 +1,6 @@
-"""The documents say what is true: their examples run, their links lead somewhere, their tables are complete.
+"""The documentation is correct: its examples run, its links have targets, its tables are complete.
 
-``python tests/test_docs.py`` writes the tables in docs/settings.md and docs/providers.md anew.
+``python tests/test_docs.py`` rewrites the tables in docs/settings.md and docs/providers.md, and docs/origins.md.
 """
 
 import inspect
@@ -10,7 +10,7 @@ import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio.from_thread
 import anyio.to_thread
@@ -19,17 +19,20 @@ import typer.core
 import typer.main
 import yaml
 from fastapi import FastAPI
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import tailrace.server
+from support.origin_rows import origins_page
 from support.pages import BLOCK, Block, blocks
 from support.rounds import answer
 from support.rpc import Rpc, message, streamed_text
 from support.serving import serving
 from support.upstream import Received, ScriptedUpstream
-from tailrace.server import Settings
-from tailrace.server.card import build_card
+from tailrace.server import Bounds, CardSettings, Settings
 from tailrace.server.cli.commands import create_cli
+from tailrace.server.protocols.a2a.card import build_card
+from tailrace.server.settings import MOVED, REPLACED, moved_to
 from tailrace.streaming import EXTENSION_URI
 from tailrace.streaming.a2a import AgentExtension, Message, StreamResponse
 from tailrace.wrappers import SSEDecoder
@@ -48,6 +51,7 @@ PAGES = sorted(
 SETTINGS_PAGE = ROOT / "docs/settings.md"
 PROVIDERS_PAGE = ROOT / "docs/providers.md"
 AGENTS_PAGE = ROOT / "docs/agents.md"
+CONCEPTS_PAGE = ROOT / "docs/concepts.md"
 SKILL_PAGE = ROOT / "SKILL.md"
 LIST_OF_PAGES = ROOT / "docs/llms.txt"
 EMBEDDING_PAGE = ROOT / "docs/embedding.md"
@@ -58,9 +62,9 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def run(block: Block) -> dict[str, Any]:
-    """Run a block of Python in a module of its own; gives its names."""
+    """Run a block of Python in a new module; return its names."""
     names: dict[str, Any] = {"__name__": "readme"}
-    # The line numbers of the page, so that a traceback points there.
+    # Keep the line numbers of the page for tracebacks.
     code = compile("\n" * (block.line - 1) + block.text, str(ROOT / "README.md"), "exec")
     exec(code, names)
     return names
@@ -70,14 +74,21 @@ def run(block: Block) -> dict[str, Any]:
 def _in_the_projects_folder(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TAILRACE_STORE", "sqlite://")
-    # What an example registers ends with it.
+    # Undo the registrations of an example.
     for name in ("_providers", "_names"):
         monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
 
 
 PYTHON = [
     block
-    for page in (ROOT / "README.md", PROVIDERS_PAGE, ROOT / "docs/agent-card.md", ROOT / "docs/sdk.md")
+    for page in (
+        ROOT / "README.md",
+        PROVIDERS_PAGE,
+        ROOT / "docs/agent-card.md",
+        ROOT / "docs/sdk.md",
+        ROOT / "docs/errors.md",
+        CONCEPTS_PAGE,
+    )
     for block in blocks(page, "python")
 ]
 
@@ -90,8 +101,18 @@ def test_the_python_of_the_pages_runs_and_prints_what_it_says(
     assert capsys.readouterr().out == (block.output or "")
 
 
+@pytest.mark.parametrize(
+    "block", blocks(ROOT / "docs/authentication.md", "python"), ids=lambda block: f"line {block.line}"
+)
+def test_the_servers_of_the_page_on_authentication_refuse_unknown_callers(
+    block: Block, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(block)
+    assert capsys.readouterr().out == block.output
+
+
 def _say_as_the_page_says(request: Received) -> list[bytes]:
-    """What the model of the page on agents answers."""
+    """The response of the model on the page about agents."""
     last = request.json["messages"][-1]["content"]
     towns = [{"name": "Basel", "country": "Switzerland"}, {"name": "Porto", "country": "Portugal"}]
     return {
@@ -143,7 +164,8 @@ async def test_the_applications_of_the_page_on_embedding_do_what_it_says(
     async with ScriptedUpstream(_say_as_the_page_says) as upstream:
         monkeypatch.setenv("OPENAI_BASE_URL", upstream.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
-        beside, tools, sessions = [run(block)["app"] for block in blocks(EMBEDDING_PAGE, "python")]
+        pages = [run(block) for block in blocks(EMBEDDING_PAGE, "python")]
+        beside, tools, waits, sessions = [page["app"] for page in pages]
         async with serving(beside) as url, Rpc(f"{url}/agent") as rpc:
             events = await rpc.stream("SendStreamingMessage", message("Finish."))
             async with rpc.http.get(f"{url}/health") as response:
@@ -155,15 +177,22 @@ async def test_the_applications_of_the_page_on_embedding_do_what_it_says(
         async with serving(tools) as url, Rpc(url) as rpc:
             events = await rpc.stream("SendStreamingMessage", message("What is the weather in Paris?"))
         assert "It is 72°F in Paris." in streamed_text(events)
+    async with serving(waits) as url, Rpc(url) as rpc:
+        task = (await rpc.result("SendMessage", message("Finish.")))["task"]
+        assert task["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
+        pages[2]["tokens"][task["id"]] = "T"
+        events = await rpc.stream("SubscribeToTask", {"id": task["id"]}, {"last-event-id": "0"})
+        assert streamed_text(events) == "authorized by T"
     async with serving(sessions) as url, Rpc(url) as rpc:
         for token, status in (("wrong", 401), ("s3cret", 200)):
             call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message("Finish.")}
             headers = {"authorization": f"Bearer {token}"}
             async with rpc.http.post(url, json=call, headers=headers) as response:
                 assert response.status == status
-        async with rpc.http.get(f"{url}/.well-known/agent-card.json") as response:
+        async with rpc.http.get(f"{url}/.well-known/agent.json") as response:
             assert (await response.json())["securitySchemes"]["session"] == {
-                "httpAuthSecurityScheme": {"scheme": "Bearer"}
+                "type": "http",
+                "scheme": "Bearer",
             }
 
 
@@ -187,6 +216,17 @@ def test_names_that_coding_assistants_are_told_exist(page: Path) -> None:
     assert set(re.findall(r"TAILRACE_[A-Z_]+", text)) <= settings
     for name in re.findall(r"handler=(\w+)\(|include_router\((\w+)\(", text):
         assert any(hasattr(tailrace.server, each) for each in name if each)
+
+
+def test_names_of_the_table_of_concepts_can_be_imported_from_their_module() -> None:
+    named: set[str] = set()
+    for cells, module in re.findall(
+        r"^\|(.+)\| `(tailrace[\w.]+)` \|$", CONCEPTS_PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    ):
+        for name in re.findall(r"`(\w+)", cells.split("|")[1]):
+            assert name in import_module(module).__all__, name
+            named.add(name)
+    assert {"ChoiceDeltaWrapper", "ResponseTranslator", "A2ATaskBridge", "TurnAccumulator"} <= named
 
 
 def test_the_skill_says_what_it_is_for() -> None:
@@ -281,32 +321,51 @@ def test_the_comparison_gives_the_ratios_of_the_page_on_performance() -> None:
 def test_the_changelog_begins_with_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    newest = re.search(r"^## (\S+)", changelog, re.MULTILINE)
+    newest = re.search(r"^## (?!Unreleased$)(\S+)", changelog, re.MULTILINE)
     assert newest is not None
     assert newest[1] == version
 
 
-def test_every_setting_is_in_the_table() -> None:
+def test_every_setting_is_in_the_tables() -> None:
     page = SETTINGS_PAGE.read_text(encoding="utf-8")
-    table = "".join(line for line in page.splitlines(keepends=True) if line.startswith("|"))
-    assert table == settings_table(), "python tests/test_docs.py writes the table anew"
+    assert _TABLE.findall(page) == settings_tables(), "run python tests/test_docs.py to rewrite the tables"
 
 
-def settings_table() -> str:
-    """The table of settings: names and defaults from the fields, words from the docstring of `Settings`."""
-    described = dict(re.findall(r"^    (\w+): (.+?)(?=^    \w|\Z)", _attributes(Settings), re.M | re.DOTALL))
-    assert set(described) == set(Settings.model_fields)
-    lines = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in Settings.model_fields.items():
-        default = "" if field.default in (None, "", (), PydanticUndefined) else f"`{field.default}`"
+def settings_tables() -> list[str]:
+    """The tables of settings: of the card, of bounds, of all others, and of former settings."""
+    former = ["| former setting | replacement |", "|---|---|"]
+    for name, replacement in sorted({**REPLACED, **{name: moved_to(name) for name in MOVED}}.items()):
+        verb, _, rest = replacement.partition(" ")
+        former.append(f"| `TAILRACE_{name.upper()}` | {verb} {_code(rest) if verb != 'list' else rest} |")
+    return [
+        _fields_table(Settings, "TAILRACE_{}"),
+        _fields_table(Bounds),
+        _fields_table(CardSettings),
+        "\n".join(former) + "\n",
+    ]
+
+
+def _fields_table(model: type[BaseModel], form: str = "") -> str:
+    """The table of a model: names and defaults from the fields, descriptions from its docstring."""
+    described = dict(re.findall(r"^    (\w+): (.+?)(?=^    \w|\Z)", _attributes(model), re.M | re.DOTALL))
+    assert set(described) == set(model.model_fields)
+    lines = [f"| {'setting' if form else 'member'} | default | meaning |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        default = field.default
+        if default in (None, "", (), PydanticUndefined) or isinstance(default, BaseModel):
+            shown = ""
+        elif isinstance(default, tuple):
+            shown = _code(",".join(cast("tuple[str, ...]", default)))
+        else:
+            shown = _code(str(default).lower() if isinstance(default, bool) else str(default))
         meaning = " ".join(described[name].split()).replace("``", "`")
-        lines.append(f"| `TAILRACE_{name.upper()}` | {default} | {meaning} |")
+        lines.append(f"| {_code(form.format(name.upper()) or name)} | {shown} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
 def test_every_provider_is_in_the_tables() -> None:
     page = PROVIDERS_PAGE.read_text(encoding="utf-8")
-    assert _TABLE.findall(page) == provider_tables(), "python tests/test_docs.py writes the tables anew"
+    assert _TABLE.findall(page) == provider_tables(), "run python tests/test_docs.py to rewrite the tables"
 
 
 def provider_tables() -> list[str]:
@@ -329,7 +388,7 @@ def provider_tables() -> list[str]:
     for wire in FORMATS.values():
         extra = f"`pip install 'tailrace[{wire.extra}]'`" if wire.extra else ""
         sends, streams = (", ".join(("text", "tools", *more)) for more in (wire.sends, wire.streams))
-        arriving = "whole" if wire.arguments == "whole" else "in fragments"
+        arriving = "complete" if wire.arguments == "whole" else "in fragments"
         what.append(f"| {wire.title} | {arriving} | {wire.reasoning} | {sends} | {streams} | {extra} |")
     return ["".join(f"{line}\n" for line in table) for table in (who, what)]
 
@@ -365,11 +424,12 @@ def test_the_extension_is_declared_as_its_specification_says() -> None:
 
 
 def main() -> None:
-    """Write the tables anew."""
-    for page, tables in ((SETTINGS_PAGE, [settings_table()]), (PROVIDERS_PAGE, provider_tables())):
+    """Rewrite the tables."""
+    for page, tables in ((SETTINGS_PAGE, settings_tables()), (PROVIDERS_PAGE, provider_tables())):
         anew = iter(tables)
-        text = _TABLE.sub(lambda _: next(anew), page.read_text(encoding="utf-8"))  # noqa: B023 — used at once
+        text = _TABLE.sub(lambda _: next(anew), page.read_text(encoding="utf-8"))  # noqa: B023 — called immediately
         page.write_text(text, encoding="utf-8")
+    (ROOT / "docs/origins.md").write_text(origins_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

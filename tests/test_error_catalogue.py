@@ -1,4 +1,4 @@
-"""The catalogue of errors is complete and says what the code says."""
+"""The catalogue of errors is complete and matches the code."""
 
 import importlib
 import pkgutil
@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from tailrace.server.cli.commands import create_cli
-from tailrace.server.limits import LimitError
 from tailrace.server.observability.faults import CALLER, SERVER
+from tailrace.server.runtime.limits import LimitError
 from tailrace.streaming.a2a import A2AError
 from tailrace.wrappers import TailraceError, UpstreamFault
 
 PAGE = Path(__file__).parents[1] / "docs/errors.md"
 BASES = {TailraceError, A2AError, LimitError}
-"""What the others are derived from; nobody raises them."""
+"""Base classes, which are not raised themselves."""
 
 
 def tables(title: str) -> list[list[list[str]]]:
-    """The rows of every table whose first column has this title, one a name; without what marks code."""
+    """The rows of each table whose first column has this title, one for each name, without code markup."""
     page = PAGE.read_text(encoding="utf-8")
     found = re.findall(rf"^\| {title} \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
     return [
@@ -35,7 +35,7 @@ def tables(title: str) -> list[list[list[str]]]:
 
 @pytest.fixture(scope="module")
 def errors() -> dict[str, type[TailraceError]]:
-    """Every error of the tree, by name; all modules are imported for that."""
+    """Every error class by name; imports all modules."""
     for layer in ("wrappers", "streaming", "server"):
         package = importlib.import_module(f"tailrace.{layer}")
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

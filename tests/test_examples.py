@@ -1,6 +1,6 @@
-"""The examples, each run as it is: the providers are scripted, and all else is real.
+"""The examples, unchanged, with scripted providers and otherwise real components.
 
-Those in a browser are run by ``tests/e2e/ui_streams/test_pages.py``.
+Examples in a browser are run by ``tests/e2e/ui_streams/test_pages.py``.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> "Load":
-    """Loads an example that is to ask a scripted provider."""
+    """Load an example that uses a scripted provider."""
     monkeypatch.setenv("TAILRACE_STORE", "sqlite://")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
@@ -53,7 +53,7 @@ async def test_minimal(load: Load) -> None:
 
 
 def _convert_a_height(request: Received) -> list[bytes]:
-    """A model that looks a height up, and converts it."""
+    """A model that looks up a height and converts it."""
     results = [each["content"] for each in sent(request) if each["role"] == "tool"]
     match results:
         case []:
@@ -77,7 +77,7 @@ async def test_tools(load: Load) -> None:
 
 
 def _tell_the_time(request: Received) -> list[bytes]:
-    """A model that asks for the time in a city."""
+    """A model that requests the time in a city."""
     last = sent(request)[-1]
     if last["role"] == "tool":
         return answer(f"It says {last['content']}")
@@ -93,7 +93,7 @@ async def test_mcp_tools(load: Load) -> None:
 
 
 def _of_either_provider(request: Received) -> list[bytes]:
-    """The answer in the form of the API that is asked: how many messages it was told."""
+    """The response in the format of the requested API: the number of messages in the request."""
     told = f"{len(sent(request))} messages"
     if not request.path.endswith("/messages"):
         return openai_stream([f"OpenAI: {told}"])
@@ -139,7 +139,7 @@ async def test_openai_client(load: Load, capsys: pytest.CaptureFixture[str]) -> 
             tasks = (await rpc.result("ListTasks", {}))["tasks"]
     assert capsys.readouterr().out == "> Name a river.\nThe Rhine.\n> Where is it?\nIn Europe.\n"
     assert len(tasks) == 2
-    assert len({task["contextId"] for task in tasks}) == 1  # what was new alone was sent on
+    assert len({task["contextId"] for task in tasks}) == 1  # only the new message was sent
 
 
 async def test_sdk_server(load: Load) -> None:

@@ -1,4 +1,4 @@
-"""Imports go one way, and the two lower layers know no web framework: as written, and as imported."""
+"""Imports between layers have one direction, and the two lower layers load no web framework."""
 
 import subprocess
 import sys
@@ -10,14 +10,14 @@ ROOT = Path(__file__).parents[1]
 
 WEB = {"fastapi", "sqlalchemy", "sse_starlette", "starlette", "uvicorn"}
 
-# Imports every module of the named layers and prints the top-level names of all that came along; but for the one over the
-# official SDK of the Model Context Protocol, an extra, which brings a web framework with it.
+# Imports every module of the named layers and prints the top-level names of all loaded modules, except for modules that
+# use the official SDK of the Model Context Protocol, an extra, which imports a web framework.
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 for layer in sys.argv[1:]:
     package = importlib.import_module(layer)
     for info in pkgutil.walk_packages(package.__path__, layer + "."):
-        if info.name != "tailrace.streaming.mcp_link":
+        if info.name not in ("tailrace.streaming.tools.mcp_bounds", "tailrace.streaming.tools.mcp_link"):
             importlib.import_module(info.name)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 print(*sorted({".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("tailrace.")}))
@@ -25,7 +25,7 @@ print(*sorted({".".join(name.split(".")[:2]) for name in sys.modules if name.sta
 
 
 def loaded_by(*layers: str) -> tuple[set[str], set[str]]:
-    """What importing whole layers loads: packages, and layers of our own."""
+    """The packages and layers that importing complete layers loads."""
     command = [sys.executable, "-c", IMPORT_ALL, *layers]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     packages, ours = done.stdout.splitlines()

@@ -1,7 +1,7 @@
-"""The tutorial does what it says: its commands are run in their order, against the program itself.
+"""The tutorial works: its commands are run in order with the real program.
 
-What differs from the page: the port is a free one, the demo replays the recorded answer (the local model is tried by
-`tests/e2e/test_demo_process.py`), and the provider of the step with a tool is a scripted one.
+Differences from the page: the port is a free one, the demo replays the recorded response (the local model is tested by
+`tests/e2e/test_demo_process.py`), and the provider of the step with a tool is scripted.
 """
 
 import os
@@ -27,11 +27,11 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/tutorial.md"
 
 SERVER = re.compile(r"^(make demo|tailrace serve .*|uvicorn .*)$", re.MULTILINE)
-"""What goes on until it is stopped: a block for the first terminal."""
+"""Commands that run until they are stopped: a block for the first terminal."""
 
 
 def _say(request: Received) -> list[bytes]:
-    """What the provider answers, the tool's result included."""
+    """The provider's response, including the tool's result."""
     last = request.json["messages"][-1]
     if last["role"] == "tool":
         return answer(f"It is {last['content']}.")
@@ -39,13 +39,13 @@ def _say(request: Received) -> list[bytes]:
 
 
 class Shell:
-    """A terminal: a shell that keeps its variables from one block of commands to the next."""
+    """A terminal: a shell that keeps its variables between blocks of commands."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
     def run(self, commands: str) -> str:
-        """What commands print, on both outputs; the last of them has to end well."""
+        """Return the output of commands on both streams; the last command must succeed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f'{commands}\nprintf "\\n<<ended: %s>>\\n" $?\n')
@@ -56,7 +56,7 @@ class Shell:
                 assert line == "<<ended: 0>>\n", printed
                 return printed.removesuffix("\n")
             printed += line
-        pytest.fail(f"the shell ended; it said: {printed}")
+        pytest.fail(f"the shell ended; its output: {printed}")
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def shell(environment: Mapping[str, str], folder: Path) -> Generator[Shell]:
 
 @contextmanager
 def server(commands: str, environment: Mapping[str, str], folder: Path) -> Generator[str]:
-    """A server in a terminal of its own, stopped by Ctrl-C; gives what it printed until it was ready."""
+    """Run a server in a separate terminal until Ctrl-C; yield its output until it was ready."""
     with subprocess.Popen(
         ["bash", "-c", commands],
         stdout=subprocess.PIPE,
@@ -98,18 +98,18 @@ def _printed_until_ready(process: "subprocess.Popen[str]") -> str:
         printed += line
         if re.search(r"(serving at|running on) http", line):
             return printed
-    pytest.fail(f"the server ended; it said: {printed}")
+    pytest.fail(f"the server ended; its output: {printed}")
 
 
 def _commands(block: Block, port: int) -> str:
-    """The commands of a block as they are run here."""
+    """The commands of a block with the changes for this test."""
     text = block.text.replace("127.0.0.1:8000", f"127.0.0.1:{port}").replace("--port 8000", f"--port {port}")
     text = re.sub(r"^tailrace serve", f"\\g<0> --port {port}", text, flags=re.MULTILINE)
     return re.sub(r"^make demo$", f"{_program_of('demo')} --recorded --port {port}", text, flags=re.MULTILINE)
 
 
 def _program_of(target: str) -> str:
-    """The command by which a target of make ends, without what finds the program."""
+    """The last command of a make target, without the part that finds the program."""
     told = subprocess.run(
         ["make", "-n", "--no-print-directory", target], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -117,7 +117,7 @@ def _program_of(target: str) -> str:
 
 
 def _assert_says(printed: str, block: Block, port: int) -> None:
-    """Hold what was printed against the page, on which ``…`` stands for anything."""
+    """Compare printed text with the page, on which ``…`` matches any text."""
     if block.output is None:
         return
     shown = block.output.replace("127.0.0.1:8000", f"127.0.0.1:{port}").strip()
@@ -126,7 +126,7 @@ def _assert_says(printed: str, block: Block, port: int) -> None:
 
 
 def _curl(folder: Path) -> Path:
-    """A folder in which curl is, where the machine has none."""
+    """Return a folder with a curl if the machine has none."""
     stand_in = folder / "curl"
     stand_in.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "tests/support/curl.py"} "$@"\n')
     stand_in.chmod(0o755)
@@ -140,7 +140,7 @@ def _free_port() -> int:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Generator[dict[str, str]]:
-    """What the terminals know: the program, curl, and the scripted provider's address."""
+    """The environment of the terminals: the program, curl, and the scripted provider's address."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "work").mkdir()
     (tmp_path / "work/.venv").symlink_to(sys.prefix)

@@ -1,6 +1,6 @@
-"""Response bodies as the providers send them, made here: one module a wire format.
+"""Generated response bodies in the providers' formats: one module per wire format.
 
-The shapes are the documented ones; how long the pieces are follows what was counted in some five thousand recorded
+Their structure is the documented one; the lengths of the deltas follow statistics of about five thousand recorded
 responses (`benchmarks.bodies.writing.LENGTHS`). The benchmarks measure with them, the tests mutate them.
 """
 
@@ -41,6 +41,6 @@ WRITERS: Mapping[str, Callable[[Random], BodyWriter]] = {
     "ollama-generate": GenerateWriter,
     "bedrock-invoke": InvocationWriter,
 }
-"""Who sends what, by the name that `tailrace.wrappers.providers.find_provider` knows."""
+"""The writers, by the provider names that `tailrace.wrappers.providers.find_provider` knows."""
 
 __all__ = ("WRITERS", "BodyWriter", "Kind", "pieces", "write_body")

@@ -13,7 +13,7 @@ _DELTAS = {
 
 
 class MessagesWriter(BodyWriter):
-    """Blocks with a beginning and an end; a seal behind the reasoning; the usage in two parts."""
+    """Blocks with a beginning and an end; a signature after the reasoning; the usage in two parts."""
 
     lengths = "anthropic"
 
@@ -23,7 +23,7 @@ class MessagesWriter(BodyWriter):
         self._stop = "end_turn"
 
     def begin(self) -> list[bytes]:
-        """The message, empty, and a ping."""
+        """Return the empty message, and a ping."""
         usage = {
             "input_tokens": 24,
             "cache_creation_input_tokens": 0,
@@ -45,7 +45,7 @@ class MessagesWriter(BodyWriter):
         return [self._event("message_start", message=message), b'event: ping\ndata: {"type": "ping"}\n\n']
 
     def open(self, kind: Kind) -> list[bytes]:
-        """A block."""
+        """Return the start of a block."""
         self._index += 1
         block: dict[str, Any] = {"type": "text", "text": ""}
         if kind is Kind.REASONING:
@@ -56,12 +56,12 @@ class MessagesWriter(BodyWriter):
         return [self._event("content_block_start", index=self._index, content_block=block)]
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One event."""
+        """Return one event."""
         name, field = _DELTAS[kind]
         return self._event("content_block_delta", index=self._index, delta={"type": name, field: piece})
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """The end of the block, and before it the seal of reasoning."""
+        """Return the end of the block, preceded by the signature of reasoning."""
         events = [self._event("content_block_stop", index=self._index)]
         if kind is Kind.REASONING:
             seal = {"type": "signature_delta", "signature": self.token(200)}
@@ -69,7 +69,7 @@ class MessagesWriter(BodyWriter):
         return events
 
     def end(self, tokens: int) -> list[bytes]:
-        """Stop reason and usage."""
+        """Return stop reason and usage."""
         delta = {"stop_reason": self._stop, "stop_sequence": None}
         usage = {"input_tokens": 24, "output_tokens": tokens}
         return [self._event("message_delta", delta=delta, usage=usage), self._event("message_stop")]

@@ -16,7 +16,7 @@ _PADDING = ascii_letters + digits
 
 
 class ConverseWriter(BodyWriter):
-    """A frame an event; padding ``p`` against observers; text has no beginning, calls have."""
+    """One event per frame; random padding ``p``; calls have a start event, text has none."""
 
     lengths = "anthropic"
 
@@ -26,11 +26,11 @@ class ConverseWriter(BodyWriter):
         self._stop = "end_turn"
 
     def begin(self) -> list[bytes]:
-        """The role."""
+        """Return the role."""
         return [self._event("messageStart", role="assistant")]
 
     def open(self, kind: Kind) -> list[bytes]:
-        """A call's id and name."""
+        """Return a call's id and name."""
         self._index += 1
         if kind is not Kind.CALL:
             return []
@@ -39,7 +39,7 @@ class ConverseWriter(BodyWriter):
         return [self._event("contentBlockStart", contentBlockIndex=self._index, start=start)]
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One frame."""
+        """Return one frame."""
         delta: dict[str, Any] = {"text": piece}
         if kind is Kind.REASONING:
             delta = {"reasoningContent": delta}
@@ -48,7 +48,7 @@ class ConverseWriter(BodyWriter):
         return self._event("contentBlockDelta", contentBlockIndex=self._index, delta=delta)
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """The end of the block, and before it the seal of reasoning."""
+        """Return the end of the block, preceded by the signature of reasoning."""
         events = [self._event("contentBlockStop", contentBlockIndex=self._index)]
         if kind is Kind.REASONING:
             delta = {"reasoningContent": {"signature": self.token(200)}}
@@ -57,7 +57,7 @@ class ConverseWriter(BodyWriter):
         return events
 
     def end(self, tokens: int) -> list[bytes]:
-        """Stop reason, then usage."""
+        """Return stop reason, then usage."""
         usage = {"inputTokens": 24, "outputTokens": tokens, "totalTokens": 24 + tokens}
         return [
             self._event("messageStop", stopReason=self._stop),
@@ -69,14 +69,14 @@ class ConverseWriter(BodyWriter):
 
 
 class InvocationWriter(MessagesWriter):
-    """The events of Anthropic's models through ``InvokeModelWithResponseStream``: a frame each, in base64."""
+    """The events of Anthropic's models through ``InvokeModelWithResponseStream``: one per frame, in base64."""
 
     def begin(self) -> list[bytes]:
-        """The message, empty; no ping."""
+        """Return the empty message; no ping."""
         return super().begin()[:1]
 
     def end(self, tokens: int) -> list[bytes]:
-        """Stop reason and usage, and Bedrock's own count."""
+        """Return stop reason and usage, and Bedrock's own metrics."""
         metrics = {"inputTokenCount": 24, "outputTokenCount": tokens, "invocationLatency": 4491}
         counted = self._event("message_stop", **{"amazon-bedrock-invocationMetrics": metrics})
         return [*super().end(tokens)[:-1], counted]
@@ -87,13 +87,13 @@ class InvocationWriter(MessagesWriter):
 
 
 def event_frame(kind: str, fields: dict[str, Any]) -> bytes:
-    """One event as a frame."""
+    """Return one event as a frame."""
     headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     return frame(headers, compact(fields))
 
 
 def frame(headers: dict[str, str], payload: bytes) -> bytes:
-    """One message of AWS's event stream encoding: lengths and checksums around headers and payload."""
+    """Return a message of AWS's event stream encoding: lengths and checksums around headers and payload."""
     encoded = b"".join(_header(name, value) for name, value in headers.items())
     prelude = pack("!II", 16 + len(encoded) + len(payload), len(encoded))
     message = prelude + pack("!I", crc32(prelude)) + encoded + payload

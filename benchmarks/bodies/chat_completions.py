@@ -11,7 +11,7 @@ _FILTERS = {"hate": _SAFE, "self_harm": _SAFE, "sexual": _SAFE, "violence": _SAF
 
 
 class ChatCompletionsWriter(BodyWriter):
-    """As OpenAI documents and sends them; reasoning as its imitators send it."""
+    """OpenAI's format; reasoning in the form of compatible servers."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -19,11 +19,11 @@ class ChatCompletionsWriter(BodyWriter):
         self._calls = 0
 
     def begin(self) -> list[bytes]:
-        """The role."""
+        """Return the role."""
         return [self.chunk({"role": "assistant", "content": "", "refusal": None})]
 
     def open(self, kind: Kind) -> list[bytes]:
-        """A call's id and name; other blocks have no beginning."""
+        """Return a call's id and name; other blocks have no beginning."""
         if kind is not Kind.CALL:
             return []
         function = {"name": "search", "arguments": ""}
@@ -37,27 +37,27 @@ class ChatCompletionsWriter(BodyWriter):
         return [self.chunk({"tool_calls": [call]})]
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One chunk."""
+        """Return one chunk."""
         if kind is Kind.CALL:
             return self.chunk({"tool_calls": [{"index": self._calls - 1, "function": {"arguments": piece}}]})
         return self.chunk({"content" if kind is Kind.TEXT else "reasoning_content": piece})
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """Nothing: blocks have no end."""
+        """Return no event."""
         return []
 
     def end(self, tokens: int) -> list[bytes]:
-        """The finish reason, the usage in a chunk without a choice, ``[DONE]``."""
+        """Return the finish reason, the usage in a chunk without a choice, ``[DONE]``."""
         usage = sse({**self.head(), "choices": [], "usage": _usage(tokens)})
         return [self.chunk({}, self.finish_reason), usage, b"data: [DONE]\n\n"]
 
     @property
     def finish_reason(self) -> str:
-        """Why the answer ended."""
+        """Return the finish reason."""
         return "tool_calls" if self._calls else "stop"
 
     def head(self) -> dict[str, Any]:
-        """What every chunk repeats."""
+        """Return the fields common to all chunks."""
         return {
             "id": "chatcmpl-" + self._id,
             "object": "chat.completion.chunk",
@@ -68,37 +68,37 @@ class ChatCompletionsWriter(BodyWriter):
         }
 
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-        """One chunk with one choice."""
+        """Return a chunk with one choice."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        # Random padding, against observers who would tell tokens by their length.
+        # Random padding, which hides the lengths of tokens from observers.
         padding = self.token(self.rng.randint(2, 8))
         return sse({**self.head(), "choices": [choice], "obfuscation": padding})
 
 
 class AzureWriter(ChatCompletionsWriter):
-    """As Azure sends them: filter results in every chunk, and one chunk about the prompt before all."""
+    """Azure's format: filter results in every chunk, and one chunk about the prompt first."""
 
     def begin(self) -> list[bytes]:
-        """The verdict on the prompt, then the role."""
+        """Return the filter results of the prompt, then the role."""
         verdict = [{"prompt_index": 0, "content_filter_results": _FILTERS}]
         empty: dict[str, Any] = {"id": "", "object": "", "created": 0, "model": "", "choices": []}
         return [sse({**empty, "prompt_filter_results": verdict}), *super().begin()]
 
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-        """One chunk with one choice."""
+        """Return a chunk with one choice."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return sse({**self.head(), "choices": [{"content_filter_results": _FILTERS, **choice}]})
 
 
 class OpenRouterWriter(ChatCompletionsWriter):
-    """As OpenRouter sends them: the role in every chunk, the usage in one that has a choice."""
+    """OpenRouter's format: the role in every chunk, the usage in one with a choice."""
 
     def begin(self) -> list[bytes]:
-        """A comment that keeps the connection alive, and the role."""
+        """Return a comment that keeps the connection alive, and the role."""
         return [b": OPENROUTER PROCESSING\n\n", self.delta(Kind.TEXT, "")]
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One chunk."""
+        """Return one chunk."""
         role = {"role": "assistant"}
         if kind is Kind.TEXT:
             return self.chunk({**role, "content": piece, "reasoning": None})
@@ -108,14 +108,14 @@ class OpenRouterWriter(ChatCompletionsWriter):
         return self.chunk({**role, "content": "", "reasoning": piece, "reasoning_details": details})
 
     def end(self, tokens: int) -> list[bytes]:
-        """The finish reason, then a chunk that has none beside the usage."""
+        """Return the finish reason, then a chunk with the usage alone."""
         empty = {"role": "assistant", "content": ""}
         choice = self._choice(empty, None)
         usage = sse({**self.head(), "choices": [choice], "usage": {**_usage(tokens), "cost": 0.00021}})
         return [self.chunk(empty, self.finish_reason), usage, b"data: [DONE]\n\n"]
 
     def head(self) -> dict[str, Any]:
-        """What every chunk repeats."""
+        """Return the fields common to all chunks."""
         return {
             "id": f"gen-{CREATED}-{self._id[:20]}",
             "provider": "OpenAI",
@@ -125,7 +125,7 @@ class OpenRouterWriter(ChatCompletionsWriter):
         }
 
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-        """One chunk with one choice."""
+        """Return a chunk with one choice."""
         return sse({**self.head(), "choices": [self._choice(delta, finish_reason)]})
 
     @staticmethod
@@ -135,18 +135,18 @@ class OpenRouterWriter(ChatCompletionsWriter):
 
 
 class MistralWriter(ChatCompletionsWriter):
-    """As Mistral sends them: padding ``p``, reasoning as parts of the content, calls whole."""
+    """Mistral's format: padding ``p``, reasoning as parts of the content, complete calls."""
 
     def begin(self) -> list[bytes]:
-        """The role."""
+        """Return the role."""
         return [self.chunk({"role": "assistant", "content": ""})]
 
     def open(self, kind: Kind) -> list[bytes]:
-        """Nothing: blocks have no beginning."""
+        """Return no event."""
         return []
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One chunk; none for a call."""
+        """Return one chunk; none for a call."""
         if kind is Kind.CALL:
             return b""
         if kind is Kind.TEXT:
@@ -155,7 +155,7 @@ class MistralWriter(ChatCompletionsWriter):
         return self.chunk({"content": [thinking]})
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """A call, whole."""
+        """Return a complete call."""
         if kind is not Kind.CALL:
             return []
         call = {"id": self.token(9), "function": {"name": "search", "arguments": whole}, "index": self._calls}
@@ -163,12 +163,12 @@ class MistralWriter(ChatCompletionsWriter):
         return [self.chunk({"content": "", "tool_calls": [call]})]
 
     def end(self, tokens: int) -> list[bytes]:
-        """Finish reason and usage in one chunk, and ``[DONE]``."""
+        """Return finish reason and usage in one chunk, and ``[DONE]``."""
         payload = json.loads(self.chunk({"content": ""}, self.finish_reason).removeprefix(b"data: "))
         return [sse({**payload, "usage": _usage(tokens)}), b"data: [DONE]\n\n"]
 
     def head(self) -> dict[str, Any]:
-        """What every chunk repeats."""
+        """Return the fields common to all chunks."""
         return {
             "id": self._id,
             "object": "chat.completion.chunk",
@@ -177,7 +177,7 @@ class MistralWriter(ChatCompletionsWriter):
         }
 
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-        """One chunk with one choice."""
+        """Return a chunk with one choice."""
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
         return sse({**self.head(), "choices": [choice], "p": self.token(self.rng.randint(2, 30))})
 

@@ -15,7 +15,7 @@ class ChatWriter(BodyWriter):
         self._calls = 0
 
     def begin(self) -> list[bytes]:
-        """The message, empty."""
+        """Return the empty message."""
         message: dict[str, Any] = {
             "role": "assistant",
             "content": [],
@@ -27,7 +27,7 @@ class ChatWriter(BodyWriter):
         return [self._event("message-start", id=made, delta={"message": message})]
 
     def open(self, kind: Kind) -> list[bytes]:
-        """A block of content, or a call."""
+        """Return a block of content, or a call."""
         if kind is Kind.CALL:
             function = {"name": "search", "arguments": ""}
             call = {"id": f"search_{self.token(12).lower()}", "type": "function", "function": function}
@@ -36,7 +36,7 @@ class ChatWriter(BodyWriter):
         return [self._message("content-start", self._index, content=block)]
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One event."""
+        """Return one event."""
         if kind is Kind.CALL:
             return self._message(
                 "tool-call-delta", self._calls, tool_calls={"function": {"arguments": piece}}
@@ -45,7 +45,7 @@ class ChatWriter(BodyWriter):
         return self._message("content-delta", self._index, content={field: piece})
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """The end of the block."""
+        """Return the end of the block."""
         if kind is Kind.CALL:
             self._calls += 1
             return [self._event("tool-call-end", index=self._calls - 1)]
@@ -53,7 +53,7 @@ class ChatWriter(BodyWriter):
         return [self._event("content-end", index=self._index - 1)]
 
     def end(self, tokens: int) -> list[bytes]:
-        """Finish reason and usage."""
+        """Return finish reason and usage."""
         counts = {"input_tokens": 24, "output_tokens": tokens}
         reason = "TOOL_CALL" if self._calls else "COMPLETE"
         delta = {"finish_reason": reason, "usage": {"billed_units": counts, "tokens": counts}}

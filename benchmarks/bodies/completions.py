@@ -1,4 +1,4 @@
-"""OpenAI's text completions, which Chat Completions has replaced; vLLM and others still offer them."""
+"""OpenAI's text completions, superseded by Chat Completions; vLLM and others still support them."""
 
 from random import Random
 from typing import Any
@@ -7,30 +7,30 @@ from benchmarks.bodies.writing import CREATED, BodyWriter, Kind, sse
 
 
 class CompletionsWriter(BodyWriter):
-    """Text and nothing else: this format has no reasoning and no calls."""
+    """Text only: this format has no reasoning and no calls."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self._id = "cmpl-" + self.token(29)
 
     def begin(self) -> list[bytes]:
-        """Nothing."""
+        """Return no event."""
         return []
 
     def open(self, kind: Kind) -> list[bytes]:
-        """Nothing: there are no blocks."""
+        """Return no event."""
         return []
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One event; none for what is no text."""
+        """Return one event for text, else none."""
         return self._event(piece, None) if kind is Kind.TEXT else b""
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """Nothing."""
+        """Return no event."""
         return []
 
     def end(self, tokens: int) -> list[bytes]:
-        """The finish reason, and ``[DONE]``."""
+        """Return the finish reason, and ``[DONE]``."""
         return [self._event("", "stop"), b"data: [DONE]\n\n"]
 
     def _event(self, text: str, finish_reason: str | None) -> bytes:

@@ -8,7 +8,7 @@ from benchmarks.bodies.writing import BodyWriter, Kind, sse
 
 
 class GenerateContentWriter(BodyWriter):
-    """Whole responses, each with a few parts; calls whole; the usage in each, growing."""
+    """Complete responses, each with a few parts; complete calls; cumulative usage in each."""
 
     lengths = "gemini"
 
@@ -18,15 +18,15 @@ class GenerateContentWriter(BodyWriter):
         self._tokens = 0
 
     def begin(self) -> list[bytes]:
-        """Nothing."""
+        """Return no event."""
         return []
 
     def open(self, kind: Kind) -> list[bytes]:
-        """Nothing: blocks have no beginning."""
+        """Return no event."""
         return []
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One response; none for a call."""
+        """Return one response; none for a call."""
         self._tokens += len(piece) // 4
         if kind is Kind.CALL:
             return b""
@@ -35,14 +35,14 @@ class GenerateContentWriter(BodyWriter):
         )
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """A call, whole, with the seal of the thought before it."""
+        """Return a complete call, with the signature of the thought before it."""
         if kind is not Kind.CALL:
             return []
         call = {"name": "search", "args": json.loads(whole)}
         return [self._response([{"functionCall": call, "thoughtSignature": self.token(120)}])]
 
     def end(self, tokens: int) -> list[bytes]:
-        """An empty text and the finish reason."""
+        """Return an empty text and the finish reason."""
         return [self._response([{"text": ""}], finishReason="STOP")]
 
     def _response(self, parts: list[dict[str, Any]], **fields: Any) -> bytes:
@@ -57,7 +57,7 @@ class GenerateContentWriter(BodyWriter):
         return self.framed({"candidates": [candidate], "usageMetadata": usage, **envelope})
 
     def framed(self, response: dict[str, Any]) -> bytes:
-        """One response as it arrives."""
+        """Return one response as it arrives."""
         return sse(response).replace(b"\n", b"\r\n")
 
 
@@ -69,10 +69,10 @@ class ArrayWriter(GenerateContentWriter):
         self._separator = b"["
 
     def end(self, tokens: int) -> list[bytes]:
-        """The last element, and the end of the array."""
+        """Return the last element, and the end of the array."""
         return [event + b"]" for event in super().end(tokens)]
 
     def framed(self, response: dict[str, Any]) -> bytes:
-        """One element, with what parts it from the one before."""
+        """Return one element, with its separator."""
         separator, self._separator = self._separator, b",\r\n"
         return separator + json.dumps(response, ensure_ascii=False, indent=2).encode() + b"\n"

@@ -9,7 +9,7 @@ _STEPS = {Kind.TEXT: "model_output", Kind.REASONING: "thought", Kind.CALL: "func
 
 
 class InteractionsWriter(BodyWriter):
-    """Typed events; a seal at the end of a thought; the usage in the last event."""
+    """Typed events; a signature at the end of a thought; the usage in the last event."""
 
     lengths = "gemini"
 
@@ -20,7 +20,7 @@ class InteractionsWriter(BodyWriter):
         self._status = "completed"
 
     def begin(self) -> list[bytes]:
-        """The interaction, in progress."""
+        """Return the interaction, in progress."""
         interaction = {"id": self._id, "model": "gemini-3-flash-preview", "object": "interaction"}
         return [
             self._event("interaction.created", interaction={**interaction, "status": "in_progress"}),
@@ -28,7 +28,7 @@ class InteractionsWriter(BodyWriter):
         ]
 
     def open(self, kind: Kind) -> list[bytes]:
-        """A step; of a call with its id and name."""
+        """Return a step; of a call with its id and name."""
         self._index += 1
         step = {"type": _STEPS[kind]}
         if kind is Kind.CALL:
@@ -37,7 +37,7 @@ class InteractionsWriter(BodyWriter):
         return [self._event("step.start", index=self._index, step=step)]
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One event."""
+        """Return one event."""
         delta: dict[str, Any] = {"type": "text", "text": piece}
         if kind is Kind.REASONING:
             delta = {"type": "thought_summary", "content": delta}
@@ -46,7 +46,7 @@ class InteractionsWriter(BodyWriter):
         return self._event("step.delta", index=self._index, delta=delta)
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """The end of the step, and before it the seal of a thought."""
+        """Return the end of the step, preceded by the signature of a thought."""
         events = [self._event("step.stop", index=self._index)]
         if kind is Kind.REASONING:
             seal = {"type": "thought_signature", "signature": self.token(200)}
@@ -54,7 +54,7 @@ class InteractionsWriter(BodyWriter):
         return events
 
     def end(self, tokens: int) -> list[bytes]:
-        """How it ended, usage, and ``[DONE]``."""
+        """Return the final status, usage, and ``[DONE]``."""
         interaction = {
             "id": self._id,
             "model": "gemini-3-flash-preview",

@@ -1,4 +1,4 @@
-"""Ollama's own chat and generate: one JSON object a line."""
+"""Ollama's own chat and generate: one JSON object per line."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ from benchmarks.bodies.writing import CREATED, BodyWriter, Kind, compact
 
 
 class OllamaWriter(BodyWriter):
-    """A line a token; calls whole, their arguments an object; counts and durations in the last line."""
+    """One line per token; complete calls with arguments as an object; counts and durations in the last line."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -17,15 +17,15 @@ class OllamaWriter(BodyWriter):
         self._calls = 0
 
     def begin(self) -> list[bytes]:
-        """Nothing."""
+        """Return no event."""
         return []
 
     def open(self, kind: Kind) -> list[bytes]:
-        """Nothing: blocks have no beginning."""
+        """Return no event."""
         return []
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One line; none for a call."""
+        """Return one line; none for a call."""
         if kind is Kind.CALL:
             return b""
         return self._line(
@@ -33,7 +33,7 @@ class OllamaWriter(BodyWriter):
         )
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """A call, whole."""
+        """Return a complete call."""
         if kind is not Kind.CALL:
             return []
         function = {"index": self._calls, "name": "search", "arguments": json.loads(whole)}
@@ -42,7 +42,7 @@ class OllamaWriter(BodyWriter):
         return [self._line({"content": "", "tool_calls": [call]})]
 
     def end(self, tokens: int) -> list[bytes]:
-        """The line with ``done``."""
+        """Return the line with ``done``."""
         counts = {
             "total_duration": 15_556_533_542,
             "load_duration": 4_491_378_417,
@@ -57,7 +57,7 @@ class OllamaWriter(BodyWriter):
         return self.line({"message": {"role": "assistant", **message}, "done": done, **fields})
 
     def line(self, fields: dict[str, Any]) -> bytes:
-        """One line, with what stands in each."""
+        """Return one line, with the common fields."""
         self._now += timedelta(microseconds=self.rng.randint(13_000, 33_000))
         head = {"model": "qwen3:4b", "created_at": self._now.isoformat().replace("+00:00", "Z")}
         return compact({**head, **fields}) + b"\n"
@@ -67,7 +67,7 @@ class GenerateWriter(OllamaWriter):
     """The same through ``/api/generate``, which has no messages and no calls."""
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """Nothing."""
+        """Return no event."""
         return []
 
     def _line(self, message: dict[str, Any], *, done: bool = False, **fields: Any) -> bytes:

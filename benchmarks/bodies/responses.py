@@ -13,7 +13,7 @@ _NAMES = {
 
 
 class ResponsesWriter(BodyWriter):
-    """As OpenAI sends them: named events, counted; every item is announced, closed, and repeated at the end."""
+    """OpenAI's events: named and numbered; every item is announced, closed, and repeated at the end."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -23,7 +23,7 @@ class ResponsesWriter(BodyWriter):
         self._items: list[dict[str, Any]] = []
 
     def begin(self) -> list[bytes]:
-        """The response as it stands, twice."""
+        """Return the initial response, twice."""
         response = self._response("in_progress")
         return [
             self._event("response.created", response=response),
@@ -31,7 +31,7 @@ class ResponsesWriter(BodyWriter):
         ]
 
     def open(self, kind: Kind) -> list[bytes]:
-        """An item, and its first part."""
+        """Return an item, and its first part."""
         if kind is Kind.CALL:
             names = {"call_id": "call_" + self.token(24), "name": "search"}
             return [self._added({"type": "function_call", "arguments": "", **names}, "fc_")]
@@ -42,7 +42,7 @@ class ResponsesWriter(BodyWriter):
         return [self._added(item, "msg_"), self._part(kind, "added", "")]
 
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One event, with padding against observers."""
+        """Return one event, with random padding."""
         padding = self.token(self.rng.randint(2, 14))
         fields: dict[str, Any] = {"content_index": 0, "delta": piece, "logprobs": [], "obfuscation": padding}
         if kind is Kind.REASONING:
@@ -52,7 +52,7 @@ class ResponsesWriter(BodyWriter):
         return self._event(_NAMES[kind], **self._place(), **fields)
 
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """The text, the part and the item again, whole."""
+        """Return the complete text, part and item."""
         done = _NAMES[kind].replace(".delta", ".done")
         if kind is Kind.CALL:
             self._item["arguments"] = whole
@@ -67,7 +67,7 @@ class ResponsesWriter(BodyWriter):
         return [*events, done]
 
     def end(self, tokens: int) -> list[bytes]:
-        """The whole response."""
+        """Return the complete response."""
         usage = {
             "input_tokens": 24,
             "input_tokens_details": {"cached_tokens": 0},

@@ -1,4 +1,4 @@
-"""What the writers of all formats have in common: the kinds of content, the words, and how they are cut."""
+"""Common parts of the writers of all formats: kinds of content, words, and their division into deltas."""
 
 import json
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from random import Random
 from string import ascii_letters, digits
 from typing import Any
 
-# Tokens as a tokenizer cuts prose, a few of them outside ASCII, as in most answers of any length.
+# Tokens of prose as a tokenizer divides it, a few of them outside ASCII, as in most long answers.
 _WORDS = (
     " the", " stream", " of", " tokens", " is", " carried", " on", ",", " and", ".", " to", " every", " reader",
     " who", " asks", ":", " a", " mill", " wheel", "'s", " tail", "race", "\n\n", " in", " order", " without",
@@ -18,10 +18,10 @@ _WORDS = (
 _WEIGHTS = [4 if word.isascii() else 1 for word in _WORDS]
 
 CREATED = 1_755_006_475
-"""When every answer was made, in seconds since 1970."""
+"""Creation time of every answer, in seconds since 1970."""
 
 Lengths = Sequence[tuple[float, int]]
-"""Characters of one delta: a share of all deltas, and how long those up to there are at most."""
+"""Lengths of deltas in characters: a share of all deltas, and the maximum length in that share."""
 
 _TOKENS: Lengths = ((0.25, 2), (0.5, 3), (0.75, 6), (0.9, 8), (0.99, 16), (1, 40))
 LENGTHS: dict[str, Lengths] = {
@@ -29,11 +29,11 @@ LENGTHS: dict[str, Lengths] = {
     "anthropic": ((0.1, 2), (0.25, 4), (0.5, 8), (0.75, 18), (0.9, 47), (0.99, 120), (1, 216)),
     "gemini": ((0.1, 5), (0.25, 21), (0.5, 89), (0.75, 125), (0.9, 224), (0.99, 615), (1, 1222)),
 }
-"""Counted in recorded responses. Most providers send a token a delta; two gather several."""
+"""Lengths in recorded responses. Most providers send a token per delta; two combine several."""
 
 
 class Kind(StrEnum):
-    """What a block of an answer is."""
+    """The kind of a block of an answer."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -47,7 +47,7 @@ class BodyWriter(ABC):
         rng: For ids and padding.
 
     Attributes:
-        lengths: How long this provider's deltas are, a key of `LENGTHS`.
+        lengths: The lengths of this provider's deltas, a key of `LENGTHS`.
     """
 
     lengths = "tokens"
@@ -56,48 +56,48 @@ class BodyWriter(ABC):
         self.rng = rng
 
     def token(self, length: int) -> str:
-        """Something that looks like an id or a seal."""
+        """Return a random id or signature."""
         return "".join(self.rng.choices(ascii_letters + digits, k=length))
 
     @abstractmethod
     def begin(self) -> list[bytes]:
-        """What comes before any content."""
+        """Return the events before any content."""
 
     @abstractmethod
     def open(self, kind: Kind) -> list[bytes]:
-        """A block begins; there is nothing to say where the format has no blocks."""
+        """Return the events at the beginning of a block; empty if the format has no blocks."""
 
     @abstractmethod
     def delta(self, kind: Kind, piece: str) -> bytes:
-        """One piece of the open block's text, or of the JSON text of a call's arguments.
+        """Return one delta of the open block's text, or of the JSON text of a call's arguments.
 
-        Empty for a call in a format that sends calls whole: `shut` has it then.
+        Empty for a call in a format that sends complete calls: `shut` returns it then.
         """
 
     @abstractmethod
     def shut(self, kind: Kind, whole: str) -> list[bytes]:
-        """The open block ends.
+        """Return the events at the end of the open block.
 
         Args:
             kind: Its kind.
-            whole: All its pieces.
+            whole: All its deltas.
         """
 
     @abstractmethod
     def end(self, tokens: int) -> list[bytes]:
-        """Finish reason, usage, and whatever else ends a body.
+        """Return the end of a body: finish reason, usage, and terminators.
 
         Args:
-            tokens: Of the answer.
+            tokens: The tokens of the answer.
         """
 
 
 def pieces(rng: Random, count: int, lengths: str = "tokens") -> list[str]:
-    """Running prose in pieces as long as a provider's deltas are.
+    """Return prose in deltas as long as a provider's.
 
     Args:
-        rng: The same one gives the same pieces.
-        count: How many.
+        rng: Determines the deltas.
+        count: Their number.
         lengths: A key of `LENGTHS`.
     """
     shares, longest = zip(*LENGTHS[lengths], strict=True)
@@ -115,11 +115,11 @@ def pieces(rng: Random, count: int, lengths: str = "tokens") -> list[str]:
 
 
 def write_body(writer: BodyWriter, blocks: Iterable[tuple[Kind, Sequence[str]]]) -> list[bytes]:
-    """A whole body, as its events.
+    """Return the events of a complete body.
 
     Args:
-        writer: A fresh one.
-        blocks: What the answer consists of.
+        writer: A new writer.
+        blocks: The blocks of the answer.
     """
     events = writer.begin()
     tokens = 0
@@ -132,11 +132,11 @@ def write_body(writer: BodyWriter, blocks: Iterable[tuple[Kind, Sequence[str]]])
 
 
 def compact(payload: dict[str, Any]) -> bytes:
-    """An object as JSON without white space."""
+    """Return an object as JSON without white space."""
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def sse(payload: dict[str, Any], event: str = "") -> bytes:
-    """An object as a server-sent event."""
+    """Return an object as a server-sent event."""
     name = b"event: %s\n" % event.encode() if event else b""
     return b"%sdata: %s\n\n" % (name, compact(payload))

@@ -1,1 +1,1 @@
-"""One module a contestant, each run in a process of its own: ``python -m benchmarks.contestants.<name>``."""
+"""One module per contestant, each run in its own process: ``python -m benchmarks.contestants.<name>``."""

@@ -1,4 +1,4 @@
-"""The official A2A SDK: one of its events for each piece of text, to JSON the way its server does it."""
+"""The official A2A SDK: one event per text delta, encoded to JSON like in its server."""
 
 import json
 
@@ -12,14 +12,14 @@ from benchmarks.measure import main
 
 
 class EncodeRun:
-    """Pieces of text in, encoded events out."""
+    """Text deltas in, encoded events out."""
 
     def __init__(self, stream: Stream) -> None:
         self._texts = {part: _texts(part) for part in stream.parts}
         self._bodies: list[bytes] = []
 
     def take(self, part: Part) -> None:
-        """Make an event and encode it."""
+        """Create an event and encode it."""
         keep = self._bodies.append
         for text in self._texts[part]:
             event = TaskArtifactUpdateEvent(
@@ -32,7 +32,7 @@ class EncodeRun:
             keep(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())
 
     def result(self) -> str:
-        """The text of all events."""
+        """Return the text of all events."""
         updates = [json.loads(body)["artifactUpdate"] for body in self._bodies]
         return "".join(update["artifact"]["parts"][0]["text"] for update in updates)
 

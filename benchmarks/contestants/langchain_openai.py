@@ -1,4 +1,4 @@
-"""langchain-openai: `ChatOpenAI.stream` over a client that plays the body, and the sum of its chunks."""
+"""langchain-openai: `ChatOpenAI.stream` over a client that replays the body, and the sum of its chunks."""
 
 from importlib import import_module
 from itertools import chain
@@ -9,7 +9,7 @@ from benchmarks.behaviours import Stage
 from benchmarks.bodies import Kind
 from benchmarks.measure import PulledRun, main
 
-# Installed in an environment of its own: where types are checked, nothing is known of these packages.
+# Installed in its own environment, which the type checker does not see.
 httpx2: Any = import_module("httpx2")
 ChatOpenAI: Any = import_module("langchain_openai").ChatOpenAI
 
@@ -35,14 +35,14 @@ class AnswerRun(PulledRun):
         )
 
     def pull(self) -> None:
-        """Read the chunks and add them up."""
+        """Read and add the chunks."""
         message: Any = None
         for chunk in self._model.stream("?"):
             message = chunk if message is None else message + chunk
         self._message = message
 
     def result(self) -> str:
-        """What the message says."""
+        """Return the contents of the message."""
         if self.stream.shape.kind is Kind.CALL:
             return self._message.tool_call_chunks[0]["args"]
         blocks = self._message.content_blocks

@@ -1,6 +1,6 @@
-"""litellm: its `completion` over a client that plays the body, and `stream_chunk_builder`.
+"""litellm: its `completion` over a client that replays the body, and `stream_chunk_builder`.
 
-Neither network nor prices are asked; its logging of the finished stream, which it does in threads, is left as it is.
+It requests no network and no prices; its logging of the finished stream, in threads, is not changed.
 """
 
 import os
@@ -13,9 +13,9 @@ from benchmarks.behaviours import Stage
 from benchmarks.bodies import Kind
 from benchmarks.measure import PulledRun, main
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch a list of prices
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it downloads a price list
 
-# Installed in an environment of its own: where types are checked, nothing is known of these packages.
+# Installed in its own environment, which the type checker does not see.
 httpx: Any = import_module("httpx")
 litellm: Any = import_module("litellm")
 openai: Any = import_module("openai")
@@ -24,7 +24,7 @@ _HEADERS = {"content-type": "text/event-stream"}
 
 
 class AnswerRun(PulledRun):
-    """A response of the openai package in; chunks of litellm's own, and one response made of them, out."""
+    """A response of the openai package in; litellm's own chunks, and one response built from them, out."""
 
     def __init__(self, stream: inputs.Stream) -> None:
         super().__init__(stream)
@@ -47,14 +47,14 @@ class AnswerRun(PulledRun):
         )
 
     def pull(self) -> None:
-        """Read the chunks, and make one response of them."""
+        """Read the chunks into one response."""
         self._response = litellm.stream_chunk_builder(list(self._chunks))
 
     def result(self) -> str:
-        """What the response says."""
+        """Return the contents of the response."""
         message = self._response.choices[0].message
         if self.stream.shape.kind is Kind.REASONING:
-            return getattr(message, "reasoning_content", "")  # absent where there is none
+            return getattr(message, "reasoning_content", "")  # absent without reasoning
         if self.stream.shape.kind is Kind.CALL:
             return message.tool_calls[0].function.arguments
         return message.content or ""

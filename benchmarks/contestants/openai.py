@@ -1,6 +1,6 @@
 """The openai package: its own `Stream` over the same bytes, and its `ChatCompletionStreamState`.
 
-The bytes come from memory in place of an HTTP response, so that its HTTP client costs nothing here; from there on
+The bytes come from memory instead of an HTTP response, so that its HTTP client costs nothing here; from there on
 everything is the package's own code. The synchronous `Stream` is used, which is the cheaper of the two.
 """
 
@@ -25,7 +25,7 @@ State = ChatCompletionStreamState[Any]
 
 
 class _Body:
-    """What `Stream` asks of a response."""
+    """The parts of a response that `Stream` uses."""
 
     def __init__(self, reads: Iterator[bytes]) -> None:
         self._reads = reads
@@ -34,22 +34,22 @@ class _Body:
         return self._reads
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def all_reads(stream: inputs.Stream) -> Iterator[bytes]:
-    """The bytes, as they arrive."""
+    """Return the bytes, as they arrive."""
     return itertools.chain.from_iterable(part.reads for part in stream.parts)
 
 
 def open_stream(stream: inputs.Stream) -> Iterator[ChatCompletionChunk]:
-    """The package's stream of chunks over the bytes."""
+    """Return the package's stream of chunks over the bytes."""
     body = cast("Any", _Body(all_reads(stream)))
     return iter(Stream(cast_to=ChatCompletionChunk, response=body, client=_CLIENT))
 
 
 def answer(state: State, kind: Kind) -> str:
-    """What the accumulated answer says."""
+    """Return the contents of the accumulated answer."""
     message: dict[str, Any] = state.current_completion_snapshot.choices[0].message.to_dict()
     if kind is Kind.REASONING:
         return message["reasoning_content"]
@@ -67,13 +67,13 @@ class PathRun:
         self._state = State()
 
     def take(self, part: Part) -> None:
-        """Decode and fold."""
+        """Decode and accumulate."""
         handle = self._state.handle_chunk
         for chunk in itertools.islice(self._chunks, part.chunks):
             handle(chunk)
 
     def result(self) -> str:
-        """What the fold made of it."""
+        """Return the accumulated result."""
         return answer(self._state, self._stream.shape.kind)
 
 
@@ -81,7 +81,7 @@ class AnswerRun(PathRun):
     """Bytes in, the final completion out."""
 
     def take(self, part: Part) -> None:
-        """Decode and fold; at the end make the completion."""
+        """Decode and accumulate; at the end build the completion."""
         super().take(part)
         if part is self._stream.closing:
             self._state.get_final_completion()
@@ -102,7 +102,7 @@ class SSERun:
             keep(event.data)
 
     def result(self) -> str:
-        """The answer that the payloads hold."""
+        """Return the answer in the payloads."""
         state = State()
         for payload in self._payloads:
             state.handle_chunk(ChatCompletionChunk.model_validate_json(payload))
@@ -122,7 +122,7 @@ class DecodeRun:
         self._chunks.extend(itertools.islice(self._source, part.chunks))
 
     def result(self) -> str:
-        """The answer that the chunks hold."""
+        """Return the answer in the chunks."""
         state = State()
         for chunk in self._chunks:
             state.handle_chunk(chunk)
@@ -139,13 +139,13 @@ class FoldRun:
         self._state = State()
 
     def take(self, part: Part) -> None:
-        """Fold."""
+        """Accumulate."""
         handle = self._state.handle_chunk
         for chunk in self._chunks[part]:
             handle(chunk)
 
     def result(self) -> str:
-        """What the fold made of it."""
+        """Return the accumulated result."""
         return answer(self._state, self._stream.shape.kind)
 
 

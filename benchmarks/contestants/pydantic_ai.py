@@ -1,4 +1,4 @@
-"""pydantic-ai: `OpenAIChatModel.request_stream` over a client that plays the body; its parts manager folds."""
+"""pydantic-ai: `OpenAIChatModel.request_stream` over a client that replays the body; its parts manager accumulates."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from benchmarks.behaviours import Stage
 from benchmarks.bodies import Kind
 from benchmarks.measure import PulledRun, main
 
-# Installed in an environment of its own: where types are checked, nothing is known of these packages.
+# Installed in its own environment, which the type checker does not see.
 httpx2: Any = import_module("httpx2")
 openai: Any = import_module("openai")
 OpenAIChatModel: Any = import_module("pydantic_ai.models.openai").OpenAIChatModel
@@ -24,7 +24,7 @@ _RUNNER = asyncio.Runner()
 
 
 class AnswerRun(PulledRun):
-    """A response of the openai package in; events of its own, and one response, out. It has no synchronous way."""
+    """A response of the openai package in; its own events, and one response, out. It has no synchronous API."""
 
     def __init__(self, stream: inputs.Stream) -> None:
         super().__init__(stream)
@@ -43,7 +43,7 @@ class AnswerRun(PulledRun):
         self._streamed = _RUNNER.run(self._opened.__aenter__())
 
     def pull(self) -> None:
-        """Read the events, and take the response that they made."""
+        """Read the events, and keep the resulting response."""
         _RUNNER.run(self._pull())
 
     async def _pull(self) -> None:
@@ -52,7 +52,7 @@ class AnswerRun(PulledRun):
         self._response = self._streamed.get()
 
     def result(self) -> str:
-        """What the response says."""
+        """Return the contents of the response."""
         wanted = _PARTS[self.stream.shape.kind]
         parts: list[Any] = list(self._response.parts)
         found = [part for part in parts if part.part_kind == wanted]

@@ -1,4 +1,4 @@
-"""tailrace: decoder, accumulator, translator and task record, strung together as in the server's engine."""
+"""tailrace: decoder, accumulator, translator and task record, connected as in the server's engine."""
 
 import json
 from typing import Any
@@ -7,20 +7,20 @@ from benchmarks.behaviours import Stage
 from benchmarks.bodies import Kind
 from benchmarks.inputs import Part, Stream
 from benchmarks.measure import main
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Task, TaskStatus
 from tailrace.streaming.a2a.models import Part as A2APart
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.task import TaskRecord
-from tailrace.streaming.translator import ResponseTranslator
-from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta
+from tailrace.streaming.conversion.translator import ResponseTranslator
+from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta
 from tailrace.wrappers import ChunkWrapper, SSEDecoder
 from tailrace.wrappers.openai import ChatCompletionsDecoder
 from tailrace.wrappers.providers import find_provider
 
 
 def begun_task() -> TaskRecord:
-    """A task that is being worked on."""
+    """Return a working task."""
     task = Task(
         id="0f9be7b4-6a3c-4d0c-8f0b-0a3b5a2f1c77",
         context_id="7c0d4a0e-1f4e-4c39-9a53-5a1e4b0a8d21",
@@ -33,7 +33,7 @@ def begun_task() -> TaskRecord:
 
 
 def answer(accumulator: Accumulator, kind: Kind) -> str:
-    """What the accumulated answer says."""
+    """Return the contents of the accumulated answer."""
     assembly = accumulator.choices[0]
     if kind is Kind.REASONING:
         return assembly.reasoning
@@ -43,7 +43,7 @@ def answer(accumulator: Accumulator, kind: Kind) -> str:
 
 
 def decoded(part: Part, decoder: ChatCompletionsDecoder) -> list[ChunkWrapper[Any]]:
-    """A part as the chunks in it."""
+    """Return the chunks of a part."""
     return [chunk for data in part.reads for chunk in decoder.feed(data)]
 
 
@@ -56,7 +56,7 @@ class AnswerRun:
         self._accumulator = Accumulator()
 
     def take(self, part: Part) -> None:
-        """Decode and fold; at the end make the message."""
+        """Decode and accumulate; at the end build the message."""
         feed, add = self._decoder.feed, self._accumulator.add
         for data in part.reads:
             for chunk in feed(data):
@@ -68,14 +68,14 @@ class AnswerRun:
             self._accumulator.message()
 
     def result(self) -> str:
-        """What the fold made of it."""
+        """Return the accumulated result."""
         if self._accumulator.error is not None:
             raise self._accumulator.error
         return answer(self._accumulator, self._stream.shape.kind)
 
 
 class PathRun:
-    """Bytes in; the answer folded, and numbered, encoded events out."""
+    """Bytes in; the accumulated answer, and numbered, encoded events out."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -84,7 +84,7 @@ class PathRun:
         self._record = begun_task()
 
     def take(self, part: Part) -> None:
-        """Decode, fold, number and encode."""
+        """Decode, accumulate, number and encode."""
         decode, translate, apply = self._decoder.feed, self._translator.feed, self._record.apply
         for data in part.reads:
             for update in translate(decode(data)):
@@ -94,7 +94,7 @@ class PathRun:
                 apply(update)
 
     def result(self) -> str:
-        """What the fold made of it."""
+        """Return the accumulated result."""
         return answer(self._translator.accumulator, self._stream.shape.kind)
 
 
@@ -114,7 +114,7 @@ class SSERun:
                 keep(event.data)
 
     def result(self) -> str:
-        """The answer that the payloads hold."""
+        """Return the answer in the payloads."""
         decoder, accumulator = ChatCompletionsDecoder(), Accumulator()
         for payload in self._payloads:
             for chunk in decoder.feed(b"data: " + payload + b"\n\n"):
@@ -137,7 +137,7 @@ class DecodeRun:
             chunks += feed(data)
 
     def result(self) -> str:
-        """The answer that the chunks hold."""
+        """Return the answer in the chunks."""
         accumulator = Accumulator()
         for chunk in self._chunks:
             accumulator.add(chunk)
@@ -154,18 +154,18 @@ class FoldRun:
         self._chunks = {part: decoded(part, decoder) for part in stream.parts}
 
     def take(self, part: Part) -> None:
-        """Fold."""
+        """Accumulate."""
         add = self._accumulator.add
         for chunk in self._chunks[part]:
             add(chunk)
 
     def result(self) -> str:
-        """What the fold made of it."""
+        """Return the accumulated result."""
         return answer(self._accumulator, self._stream.shape.kind)
 
 
 class EncodeRun:
-    """Pieces of text in, numbered and encoded events out."""
+    """Text deltas in, numbered and encoded events out."""
 
     def __init__(self, stream: Stream) -> None:
         decoder = ChatCompletionsDecoder()
@@ -184,7 +184,7 @@ class EncodeRun:
             apply(update)
 
     def result(self) -> str:
-        """The text of the artifact."""
+        """Return the text of the artifact."""
         return self._record.snapshot().artifacts[0].parts[0].text or ""
 
 

@@ -1,4 +1,4 @@
-"""What a whole server costs: real processes on loopback, from the model's bytes to the reader's.
+"""Cost of a complete server: real processes on loopback, from the model's bytes to the reader's.
 
-An upstream that replays answers, a server under test, and readers, each in a process of its own.
+An upstream that replays answers, a server under test, and readers run in separate processes.
 """

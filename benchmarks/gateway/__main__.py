@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gateway``: run the servers, and print a table a scenario and one of all."""
+"""``python -m benchmarks.gateway``: run the servers, and print a table per scenario and a summary."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def main(
     ] = False,
     list_all: Annotated[bool, typer.Option("--list", help="Say what there is, and end.")] = False,
 ) -> None:
-    """What whole servers cost: CPU, added latency, memory; ours beside others and beside a byte relay."""
+    """Measure the cost of complete servers: CPU, added latency, memory; ours, others, and a byte relay."""
     if list_all:
         for each in SCENARIOS:
             print(f"{each.name:16} {each.title}: {', '.join(each.servers)}")

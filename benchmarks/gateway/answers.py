@@ -1,4 +1,4 @@
-"""What a recorded response says: its events, when each came, and the answer in them."""
+"""Parsed responses: their events, the arrival time of each, and the answer."""
 
 import re
 from bisect import bisect_left
@@ -21,9 +21,9 @@ class Event:
     """A server-sent event.
 
     Attributes:
-        time: When its last byte came, in ns.
+        time: When its last byte arrived, in ns.
         data: Its payload.
-        number: Its ``id``; empty where it has none.
+        number: Its ``id``; empty if it has none.
     """
 
     time: int
@@ -33,16 +33,16 @@ class Event:
 
 @dataclass(slots=True)
 class Answer:
-    """What one response says.
+    """The contents of one response.
 
     Attributes:
         text: The answer's text.
-        began: When the first text came, in ns; 0 where none did.
-        events: How many events carried text.
-        arrivals: When each event with text came, and that text.
-        task: The id of the task, where there is one.
-        over: It came to its end as it should.
-        failure: What a server said that refused or failed.
+        began: When the first text arrived, in ns; 0 without text.
+        events: Number of events with text.
+        arrivals: The arrival time and text of each event with text.
+        task: The id of the task, if there is one.
+        over: Whether it ended correctly.
+        failure: The error message of a failed or refused request.
     """
 
     text: str = ""
@@ -54,11 +54,11 @@ class Answer:
     failure: str = ""
 
     def is_whole(self, plan: Plan) -> bool:
-        """Whether nothing was lost, doubled or put in another order."""
+        """Return whether nothing was lost, duplicated or reordered."""
         return self.over and not self.failure and plan.is_said_by(self.text)
 
     def latencies(self, begin: int = 0, end: int = 2**63) -> list[int]:
-        """How many ns each piece took that was sent between two times."""
+        """Return the latency in ns of each delta sent between two times."""
         return [
             time - piece.sent
             for time, text in self.arrivals
@@ -68,7 +68,7 @@ class Answer:
 
 
 def read_answer(recording: Recording, dialect: str) -> Answer:
-    """What a response says, in one of the dialects (``openai``, ``a2a``)."""
+    """Parse a response in one of the dialects (``openai``, ``a2a``)."""
     answer = Answer()
     status = b"".join(recording.reads[:4])[9:12]
     if status != b"200":
@@ -124,7 +124,7 @@ def _take_artifact(
     event: Event, artifact: dict[str, Any], answer: Answer, texts: list[str], *, append: bool
 ) -> None:
     if not append:
-        texts.clear()  # there is one artifact in these answers, and this replaces it
+        texts.clear()  # these answers have one artifact, which this event replaces
     _add(event, "".join(part.get("text") or "" for part in artifact["parts"]), answer, texts)
 
 
@@ -137,7 +137,7 @@ def _take_status(status: dict[str, Any], answer: Answer) -> None:
 
 
 def events(recording: Recording) -> Iterator[Event]:
-    """The events of a response, each with the time of the read that made it whole."""
+    """Yield the events of a response, each with the time of the read that completed it."""
     raw = b"".join(recording.reads)
     read_ends: list[int] = []
     end = 0
@@ -162,7 +162,7 @@ def events(recording: Recording) -> Iterator[Event]:
 
 
 def _dechunk(raw: bytes) -> tuple[bytes, list[int], list[int]]:
-    """A body without its transfer coding; where each of its chunks ends, in it and in the raw bytes."""
+    """Decode the chunked transfer coding; return the body, and the end of each chunk in it and in the raw bytes."""
     head, _, _ = raw.partition(b"\r\n\r\n")
     position = len(head) + 4
     if b"transfer-encoding: chunked" not in head.lower():

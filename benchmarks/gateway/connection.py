@@ -1,7 +1,7 @@
-"""A reader's connection: it writes a request, keeps what comes with the time that it came, and looks at nothing but the end.
+"""A reader's connection: it writes a request, records each read with its time, and parses only the end of the response.
 
-What the bytes say is found out afterwards (`benchmarks.gateway.answers`), so that reading costs next to nothing while a
-server is measured.
+The bytes are parsed afterwards (`benchmarks.gateway.answers`), so that reading costs next to nothing while a server is
+measured.
 """
 
 import asyncio
@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import cast
 
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-_TAIL = 32  # bytes of one read that are kept for what the next one completes
+_TAIL = 32  # bytes of one read that are kept to detect markers across reads
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 @dataclass(slots=True, eq=False)
 class Recording:
-    """One response as it arrived.
+    """A response as it arrived.
 
     Attributes:
         asked: When the request was written, in ns of the machine's monotonic clock.
-        times: When each read came.
-        reads: What each read held.
-        broken: The connection ended before the response did.
+        times: The time of each read.
+        reads: The bytes of each read.
+        broken: Whether the connection ended before the response did.
     """
 
     asked: int
@@ -34,29 +34,29 @@ class Recording:
 
     @property
     def ended(self) -> int:
-        """When the last read came."""
+        """The time of the last read."""
         return self.times[-1] if self.times else self.asked
 
 
 class Connection(asyncio.Protocol):
-    """A connection that is kept for one request after the other."""
+    """A connection for consecutive requests."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
         self._recording = Recording(0)
         self._tail = b""
-        self._head: bytes | None = None  # until it is whole
-        self._left: int | None = None  # of a body whose length is known
+        self._head: bytes | None = None  # until it is complete
+        self._left: int | None = None  # of a body of known length
         self._done: asyncio.Future[Recording] | None = None
         self._wanted = b""
         self._seen: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's have no such base
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports have no such base class
 
     def ask(self, request: bytes) -> "asyncio.Future[Recording]":
-        """Write a request; gives its response once that is over, however it ended."""
+        """Send a request; return its response after its end, complete or not."""
         self._recording = Recording(time.monotonic_ns())
         self._tail, self._head, self._left, self._seen = b"", b"", None, None
         self._done = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         return self._done
 
     def seen(self, wanted: bytes) -> "asyncio.Future[None]":
-        """Done when a read of the response to the last request held that, or when the response is over."""
+        """Return a future that is done when the last response contains the marker, or has ended."""
         self._wanted = wanted
         self._seen = asyncio.get_running_loop().create_future()
         if self._done is None or self._done.done() or wanted in b"".join(self._recording.reads):
@@ -73,15 +73,15 @@ class Connection(asyncio.Protocol):
 
     @property
     def recording(self) -> Recording:
-        """What has come so far of the last response."""
+        """Return the last response so far."""
         return self._recording
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Keep it, and see whether it was the last."""
+        """Record the data and detect the end of the response."""
         self._recording.times.append(time.monotonic_ns())
         self._recording.reads.append(data)
         if self._seen is not None and not self._seen.done() and self._wanted in self._tail + data:
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
             self._end()
 
     def _look_at_head(self, data: bytes) -> None:
-        """A response whose length is told beforehand (a refusal) ends with its last byte."""
+        """Parse the head; a response with a content length (a refusal) ends with its last byte."""
         head, found, body = data.partition(_HEAD_END)
         self._head = None if found else data
         length = _LENGTH.search(head) if found else None
@@ -116,6 +116,6 @@ class Connection(asyncio.Protocol):
 
 
 async def connect(port: int) -> Connection:
-    """A connection to a server on this machine."""
+    """Connect to a server on this machine."""
     _, connection = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
     return connection

@@ -11,7 +11,7 @@ _NUMBERS = count(1)
 
 
 def start(dialect: str, plan: Plan) -> bytes:
-    """The request that begins an answer."""
+    """Return the request that begins an answer."""
     if dialect == OPENAI:
         messages = [{"role": "user", "content": plan.prompt}]
         options = {"include_usage": True}
@@ -22,19 +22,24 @@ def start(dialect: str, plan: Plan) -> bytes:
 
 
 def subscribe(task: str, after: int | None = None) -> bytes:
-    """The request of a further reader of a task, from now on or after the event of that number."""
+    """Return the request of a further subscriber of a task, from now on or after an event."""
     header = "" if after is None else f"last-event-id: {after}\r\n"
     return _call("SubscribeToTask", {"id": task}, header)
 
 
 def cancel(task: str) -> bytes:
-    """The request that cancels a task."""
+    """Return the request that cancels a task."""
     return _call("CancelTask", {"id": task})
 
 
 def release() -> bytes:
-    """The request to the upstream that lets held answers go on."""
+    """Return the request to the upstream that releases held answers."""
     return b"POST /release HTTP/1.1\r\nhost: upstream\r\ncontent-length: 0\r\n\r\n"
+
+
+def step(answers: int) -> bytes:
+    """Return the request to the upstream that sends one more delta of each of ``count`` held answers, in turn."""
+    return f"POST /step/{answers} HTTP/1.1\r\nhost: upstream\r\ncontent-length: 0\r\n\r\n".encode()
 
 
 def _call(method: str, params: dict[str, Any], header: str = "") -> bytes:

@@ -1,6 +1,6 @@
-"""The measurements, as a reader makes them: each takes an order and gives figures.
+"""The measurements, as a reader performs them: each takes an order and returns figures.
 
-Every one of them checks each answer whole before it gives a figure: ``lost`` counts the streams that were not.
+Each one checks every complete answer before it returns a figure: ``lost`` counts incomplete or wrong streams.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from benchmarks.gateway.plan import Plan
 _WARM_TOKENS = 20
 _WARM_STREAMS = 4
 _MS = 1e6
-_ENDLESS = 1_000_000  # pieces of an answer that does not come to its end
-_HELD = 10  # pieces that came before an answer is held back
+_ENDLESS = 1_000_000  # deltas of an answer that never ends
+_HELD = 10  # deltas sent before an answer is held
 
 
 def percentile(numbers: Iterable[float], share: float) -> float:
-    """The least of the numbers that at least this share of them does not exceed; 0 of none."""
+    """Return the least of the numbers that at least this share of them does not exceed; 0 without numbers."""
     ordered = sorted(numbers)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
@@ -46,7 +46,7 @@ async def _connections(order: Order, number: int) -> AsyncGenerator[list[Connect
 
 
 async def _all(work: Sequence[Awaitable[Recording]]) -> list[Recording]:
-    """Responses that were asked for are on their way by themselves: nothing is gained by waiting at the same time."""
+    """Return all results. The responses are already in progress, so that waiting in order costs no time."""
     return [await each for each in work]
 
 
@@ -66,7 +66,7 @@ def _lost(answers: Iterable[Answer], plan: Plan) -> int:
 
 
 async def burst(order: Order) -> Figures:
-    """Answers that come as fast as the server takes them: ``streams`` at a time, ``rounds`` times."""
+    """Measure answers sent as fast as the server accepts them: ``streams`` at a time, ``rounds`` times."""
     plans = [Plan(order.tokens, seed=number) for number in range(order.rounds)]
     found: list[tuple[Plan, Recording]] = []
     async with _connections(order, order.streams) as connections:
@@ -90,10 +90,10 @@ async def burst(order: Order) -> Figures:
 
 
 async def paced(order: Order) -> Figures:
-    """Answers at the pace of a model: they begin one after the other, and once all run, a window is measured.
+    """Measure answers at the pace of a model: they begin one by one, and once all run, a window is measured.
 
-    Each begins at a moment of its own: were the beginnings a whole number of pieces apart, as they are without chance, all
-    answers would go in step, which those of a model do not. CPU time is of that window; added latency is of every piece sent in it; time to first text is of every answer.
+    Each begins at a random moment: otherwise all answers would proceed in step, unlike those of a model. CPU time is
+    that of the window; added latency is that of every delta sent in it; time to first text is that of every answer.
     """
     ramp = order.streams / order.starts
     plan = Plan(math.ceil(order.rate * (ramp + order.seconds)) + order.rate // 2, rate=order.rate)
@@ -131,13 +131,13 @@ async def paced(order: Order) -> Figures:
 
 
 async def turns(order: Order) -> Figures:
-    """Short answers, one after the other on each of ``streams`` connections, for so many seconds."""
+    """Measure short answers, one after the other on each of ``streams`` connections, for ``seconds``."""
     plan = Plan(order.tokens)
     recordings: list[Recording] = []
 
     async def go_on(connection: Connection, until: int) -> None:
         over = False
-        while not over:  # one turn at least, however little time there is
+        while not over:  # one turn at least, even if time is up
             recordings.append(await connection.ask(dialects.start(order.dialect, plan)))
             over = recordings[-1].broken or time.monotonic_ns() >= until
 
@@ -162,7 +162,7 @@ async def turns(order: Order) -> Figures:
 
 
 async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple["Awaitable[Recording]", str]:
-    """Begin an answer that is held back after its first pieces; gives it and its task's id."""
+    """Begin an answer that is held after its first deltas; return it and its task's id."""
     asked = connection.ask(dialects.start(order.dialect, plan))
     await connection.seen(b"artifactUpdate")
     task = read_answer(connection.recording, order.dialect).task
@@ -172,7 +172,7 @@ async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple
 
 
 async def fan_out(order: Order) -> Figures:
-    """One answer to ``streams`` readers, of whom the first one asked for it; all read before it goes on."""
+    """Measure one answer with ``streams`` subscribers, the first of whom requested it; all read before it continues."""
     plan = Plan(order.tokens, rate=order.rate, hold=1)
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections[:1])
@@ -201,9 +201,9 @@ async def fan_out(order: Order) -> Figures:
 
 
 async def cancel(order: Order) -> Figures:
-    """Paced answers, canceled one after the other, beside ``streams`` connections that have answers at once, for so many seconds.
+    """Measure paced answers, cancelled one after the other beside ``streams`` connections with bursts, for ``seconds``.
 
-    ``lost`` counts those at once that are not whole, and tasks that were not canceled.
+    ``lost`` counts incomplete bursts, and tasks that were not cancelled.
     """
     flood, plan = Plan(order.tokens), Plan(_ENDLESS, rate=order.rate)
     floods: list[Recording] = []
@@ -239,7 +239,7 @@ async def cancel(order: Order) -> Figures:
 
 
 async def resume(order: Order) -> Figures:
-    """``streams`` clients at once go on with answers that are over, each after an event by chance, of one of ``rounds`` tasks."""
+    """Measure ``streams`` clients that resume completed answers, each after a random event of ``rounds`` tasks."""
     plan = Plan(order.tokens, rate=order.rate)
     chance = random.Random(order.seed)
     async with _connections(order, order.streams) as connections:
@@ -259,7 +259,7 @@ async def resume(order: Order) -> Figures:
 
 
 async def resume_running(order: Order) -> Figures:
-    """``streams`` clients at once go on with one answer that is being written, each after an event by chance."""
+    """Measure ``streams`` concurrent clients that resume one running answer, each after a random event."""
     plan = Plan(order.tokens, rate=order.rate)
     chance = random.Random(order.seed)
     async with _connections(order, order.streams + 1) as (first, *others):
@@ -282,7 +282,7 @@ async def resume_running(order: Order) -> Figures:
 
 
 class _Log:
-    """The numbered events of a task, as its first reader got them."""
+    """The numbered events of a task, as its first subscriber received them."""
 
     def __init__(self, recording: Recording, dialect: str) -> None:
         self.answer = read_answer(recording, dialect)
@@ -291,12 +291,12 @@ class _Log:
         self._payloads = {int(event.number): _result(event.data) for event in found}
 
     def after(self, number: int) -> list[bytes]:
-        """What comes after an event."""
+        """Return the events after an event."""
         return [payload for at, payload in self._payloads.items() if at > number]
 
 
 def _result(data: bytes) -> bytes:
-    """An event without the number of the request that it answers."""
+    """Return an event without the id of its request."""
     return data[data.index(b'"result"') :] if b'"result"' in data else data
 
 
@@ -332,7 +332,7 @@ def _resumed(
 
 
 async def memory(order: Order) -> Figures:
-    """What a new server takes, then each of ``streams`` answers that run, then each of as many readers that wait."""
+    """Measure the memory of a new server, per running answer, and per waiting subscriber."""
     start = processes.memory(order.process)
     plan = Plan(2 * _HELD, rate=order.rate, hold=_HELD)
     last = f"{_HELD - 1}@".encode()
@@ -348,7 +348,7 @@ async def memory(order: Order) -> Figures:
                 await connection.seen(last)
             live = _resident(order)
             task = read_answer(watched.recording, order.dialect).task
-            readers = order.streams if task else 0  # where there are no tasks, nobody can follow one
+            readers = order.streams if task else 0  # servers without tasks have no subscribers
             async with _connections(order, readers) as others:
                 asked += [await _begun(each, dialects.subscribe(task)) for each in others]
                 followed = _resident(order)
@@ -365,20 +365,20 @@ async def memory(order: Order) -> Figures:
 
 
 async def _begun(connection: Connection, request: bytes) -> "asyncio.Future[Recording]":
-    """Ask, and wait until an event has come: one after the other, or what is measured would be a crowd at the door."""
+    """Send requests one after the other, each after the first event of the previous one."""
     asked = connection.ask(request)
     await connection.seen(b"data:")
     return asked
 
 
 def _resident(order: Order) -> int:
-    """Resident bytes of the server, once it does nothing more."""
+    """Return the resident bytes of the server once it is idle."""
     processes.settle(order.process)
     return processes.memory(order.process)["rss"]
 
 
 async def store(order: Order) -> Figures:
-    """By how many bytes the server's SQLite file grows for each token of ``rounds`` answers, paced or at once."""
+    """Measure the growth of the server's SQLite file per token of ``rounds`` answers, paced or in bursts."""
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections[:1])
         before = _stored(order.database)
@@ -399,7 +399,7 @@ async def store(order: Order) -> Figures:
 
 
 def _stored(database: str) -> int:
-    """Size of an SQLite file with everything in it that was written beside it so far."""
+    """Return the size of an SQLite file after a checkpoint of its log."""
     with sqlite3.connect(database, timeout=30) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()

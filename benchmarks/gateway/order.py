@@ -1,4 +1,4 @@
-"""What a reader is told to do, and what it answers: one JSON object each way."""
+"""Orders to a reader and its figures: one JSON object each way."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,19 +9,19 @@ class Order:
     """One measurement of one server.
 
     Attributes:
-        measure: Which one, a name of `benchmarks.gateway.measures.MEASURES`.
-        dialect: What the server speaks.
-        port: Where it listens, on this machine.
-        upstream: Where the upstream listens.
+        measure: A name of `benchmarks.gateway.measures.MEASURES`.
+        dialect: The protocol of the server.
+        port: The server's port, on this machine.
+        upstream: The upstream's port.
         process: The root of the server's processes.
-        tokens: Pieces of an answer.
-        streams: Answers, readers or clients at a time.
-        rounds: How often the same is done before the figure is made, for quick ones.
-        rate: Pieces a second of a paced answer.
-        seconds: How long is measured.
-        starts: Answers that begin in a second, before anything is measured.
-        seed: Of what is random.
-        database: The server's SQLite file; empty where it has none.
+        tokens: Deltas of an answer.
+        streams: Concurrent answers, subscribers or clients.
+        rounds: Repetitions within one figure, for short measurements.
+        rate: Deltas per second of a paced answer.
+        seconds: Duration of the measurement.
+        starts: Answers that begin per second, before the measurement.
+        seed: The random seed.
+        database: The server's SQLite file; empty if it has none.
     """
 
     measure: str
@@ -39,9 +39,9 @@ class Order:
     database: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """For a reader's standard input."""
+        """Return the JSON object for a reader's standard input."""
         return asdict(self)
 
 
 Figures = dict[str, float]
-"""What a measurement found, by name; the names say the unit."""
+"""Figures of a measurement, by name; the names contain the unit."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gateway.page FIGURES.json``: put the table of a run into docs/performance.md."""
+"""``python -m benchmarks.gateway.page FIGURES.json``: write the table of a run into docs/performance.md."""
 
 import json
 from pathlib import Path
@@ -17,10 +17,10 @@ _BEGIN, _END = (
 
 
 def put(text: str, table: str) -> str:
-    """A page with that table in the place of the one in it.
+    """Return the page with its table replaced.
 
     Raises:
-        ValueError: The page has no such place.
+        ValueError: The page has no markers for the table.
     """
     before, begin, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)
@@ -30,7 +30,7 @@ def put(text: str, table: str) -> str:
 
 
 def main(figures: Annotated[Path, typer.Argument(help="What `--json` wrote.")]) -> None:
-    """Write the page anew."""
+    """Rewrite the page."""
     found = Findings.from_dict(json.loads(figures.read_text(encoding="utf-8")))
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), markdown(found)), encoding="utf-8")
 

@@ -1,7 +1,7 @@
-"""What a reader asks of the upstream, said in the prompt: every server hands that on, whatever protocol it speaks.
+"""The plan of an answer, encoded in the prompt: every server forwards it to the upstream, in any protocol.
 
-A burst is an answer as `benchmarks.inputs` makes it, sent at once. A paced answer says in each piece which one it is and
-when it was sent, so that a reader can tell what was lost and how long each piece took, whoever cut it up or merged it.
+A burst is an answer made by `benchmarks.inputs`, sent at once. Each delta of a paced answer contains its index and the
+time it was sent, so that a reader detects losses and measures latency, even if a server splits or merges deltas.
 """
 
 import re
@@ -13,20 +13,20 @@ from benchmarks.inputs import Shape, Stream, make_stream
 
 _PROMPT = re.compile(rb"bench tokens=(\d+) rate=(\d+) hold=(\d+) seed=(\d+)")
 _PIECE = re.compile(r"(\d+)@(\d+) ")
-_ENDS = 2  # pieces of a made stream beside its body: the first words, and the full stop
+_ENDS = 2  # deltas of a generated stream beside its body: the first words, and the full stop
 SEEDS = 5
-"""How many different bursts of one length there are."""
+"""Number of different bursts of one length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One answer.
+    """The plan of an answer.
 
     Attributes:
-        tokens: Its pieces of text.
-        rate: Pieces a second; 0 for all at once.
-        hold: How many of the pieces are sent before the upstream is told to go on; 0 for all.
-        seed: Which one of several bursts of that length.
+        tokens: Its text deltas.
+        rate: Deltas per second; 0 for all at once.
+        hold: Deltas sent before the answer waits for a release; 0 for all.
+        seed: Selects one of several bursts of that length.
     """
 
     tokens: int
@@ -36,21 +36,21 @@ class Plan:
 
     @property
     def prompt(self) -> str:
-        """How a caller asks for it."""
+        """The prompt that requests this plan."""
         return f"bench tokens={self.tokens} rate={self.rate} hold={self.hold} seed={self.seed}"
 
     @property
     def timed(self) -> bool:
-        """Its pieces say when they were sent."""
+        """True if its deltas contain the time they were sent."""
         return self.rate > 0
 
     @property
     def stream(self) -> Stream:
-        """The bytes of a burst, and what they say."""
+        """Return the bytes of a burst, and its text."""
         return _burst(self.tokens, self.seed % SEEDS)
 
     def is_said_by(self, text: str) -> bool:
-        """Whether that is the answer: all of it, in order, nothing twice."""
+        """Return whether the text is the complete answer, in order and without duplicates."""
         if not self.timed:
             return text == self.stream.text
         return [piece.index for piece in pieces(text)] == list(range(self.tokens)) and not _PIECE.sub(
@@ -60,10 +60,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a paced answer.
+    """A delta of a paced answer.
 
     Attributes:
-        index: Which one, from 0.
+        index: Its index, from 0.
         sent: When the upstream sent it: ns of the machine's monotonic clock, which all its processes share.
     """
 
@@ -72,17 +72,17 @@ class Piece:
 
 
 def piece(index: int, sent: int) -> str:
-    """The text of a piece of a paced answer."""
+    """Return the text of a delta of a paced answer."""
     return f"{index}@{sent} "
 
 
 def pieces(text: str) -> Iterable[Piece]:
-    """The pieces that a text holds."""
+    """Return the deltas in a text."""
     return (Piece(int(found[1]), int(found[2])) for found in _PIECE.finditer(text))
 
 
 def find_plan(request: bytes) -> Plan | None:
-    """The plan that the last message of a request asks for."""
+    """Return the plan in the last message of a request."""
     found = _PROMPT.findall(request)
     return Plan(*map(int, found[-1])) if found else None
 

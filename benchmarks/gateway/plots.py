@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gateway.plots FIGURES.json``: pictures of what a run found, as SVG beside the file.
+"""``python -m benchmarks.gateway.plots FIGURES.json``: plots of a run's figures, as SVG beside the file.
 
 Needs matplotlib (dependency group ``bench``).
 """
@@ -16,7 +16,7 @@ from benchmarks.gateway.servers import SERVERS
 
 
 def draw(found: Findings, folder: Path) -> list[Path]:
-    """Draw what the run has figures for; gives the files."""
+    """Plot all available figures; return the files."""
     lines = (
         _line(
             found,
@@ -52,7 +52,7 @@ def draw(found: Findings, folder: Path) -> list[Path]:
 def _line(
     found: Findings, folder: Path, measure: str, over: str, figure: str, across: str, upwards: str
 ) -> Path | None:
-    """A figure of every server over what a group of scenarios differs in; both axes logarithmic."""
+    """Plot a figure of every server over the parameter of a group of scenarios; both axes logarithmic."""
     scenarios = [
         each
         for each in SCENARIOS
@@ -79,7 +79,7 @@ def _line(
 
 
 def _bars(found: Findings, folder: Path, scenario: Scenario) -> Path | None:
-    """The compared figure of one scenario, a bar a server."""
+    """Plot the compared figure of one scenario, a bar per server."""
     values = [
         (server.title, finding.median(scenario.metric))
         for server in SERVERS
@@ -96,7 +96,7 @@ def _bars(found: Findings, folder: Path, scenario: Scenario) -> Path | None:
 
 
 def _saved(picture: Any, file: Path) -> Path:
-    picture.savefig(file, bbox_inches="tight", metadata={"Date": None})  # the same figures, the same file
+    picture.savefig(file, bbox_inches="tight", metadata={"Date": None})  # reproducible files
     _pyplot().close(picture)
     return file
 
@@ -109,7 +109,7 @@ def _pyplot() -> Any:
 
 
 def main(figures: Annotated[Path, typer.Argument(help="What `--json` wrote.")]) -> None:
-    """Draw a run."""
+    """Plot the figures of a run."""
     found = Findings.from_dict(json.loads(figures.read_text(encoding="utf-8")))
     for file in draw(found, figures.parent):
         print(file)

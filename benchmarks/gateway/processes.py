@@ -1,4 +1,4 @@
-"""What the operating system says of a server: CPU time and memory of its process and of all that it started."""
+"""CPU time and memory of a server's process tree, from the operating system."""
 
 import time
 from collections.abc import Iterable
@@ -8,32 +8,32 @@ _PROC = Path("/proc")
 
 
 def tree(root: int) -> list[int]:
-    """A process and its descendants; without those that are gone."""
+    """Return a process and its descendants that still exist."""
     found = [root]
     for process in found:
         for children in (_PROC / str(process) / "task").glob("*/children"):
             try:
                 found += map(int, children.read_text().split())
             except OSError:
-                continue  # a thread that has ended
+                continue  # the thread has ended
     return found
 
 
 def cpu_ns(root: int) -> int:
-    """CPU time of a process tree so far, all its threads with those that have ended."""
+    """Return the CPU time of a process tree so far, including ended threads."""
     return sum(_cpu_ns(process) for process in tree(root))
 
 
 def _cpu_ns(process: int) -> int:
-    # The clock of another process, as clock_getcpuclockid(3) names it: exact to the nanosecond, unlike the ticks in /proc.
+    # The clock of another process, as clock_getcpuclockid(3) defines it: in nanoseconds, unlike the ticks in /proc.
     try:
         return time.clock_gettime_ns((~process << 3) | 2)
     except OSError:
-        return 0  # it has ended
+        return 0  # the process has ended
 
 
 def memory(root: int) -> dict[str, int]:
-    """Bytes of a process tree: resident, and its share of what processes share."""
+    """Return the memory of a process tree in bytes: resident, and its share of shared pages."""
     rss = pss = 0
     for process in tree(root):
         try:
@@ -50,13 +50,13 @@ def _kilobytes(lines: Iterable[str], name: str) -> int:
 
 
 def settle(root: int, seconds: float = 1.0) -> int:
-    """CPU time of a process tree once it does nothing more: what an answer costs after its last byte counts, too."""
+    """Return the CPU time of a process tree once it is idle: work after the last byte of an answer counts, too."""
     until = time.monotonic() + seconds
     before = cpu_ns(root)
     while time.monotonic() < until:
         time.sleep(0.02)
         now = cpu_ns(root)
-        if now - before < 200_000:  # a server that idles wakes up now and then
+        if now - before < 200_000:  # an idle server wakes up occasionally
             return now
         before = now
     return before

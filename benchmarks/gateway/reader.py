@@ -12,7 +12,7 @@ from benchmarks.gateway.order import Order
 
 def main() -> None:
     order = Order(**json.load(sys.stdin))
-    gc.disable()  # it keeps much and throws nothing away: nothing is to be found, and the search would delay readings
+    gc.disable()  # the reader keeps everything it reads, so a collection would only delay it
     json.dump(uvloop.run(MEASURES[order.measure](order)), sys.stdout)
 
 

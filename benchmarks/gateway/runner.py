@@ -1,4 +1,4 @@
-"""Running the scenarios: servers one beside the other, readers one after the other, figures brought together."""
+"""Runs of the scenarios: contestants in turn, readers in separate processes, figures collected."""
 
 import json
 import os
@@ -23,13 +23,13 @@ _READER_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of one server in one scenario.
+    """The figures of one server in one scenario.
 
     Attributes:
         scenario: The scenario's name.
         server: The server's name.
-        repeats: The figures of each repeat; none where it failed.
-        failure: What went wrong; empty where nothing did.
+        repeats: The figures of each repeat; empty after a failure.
+        failure: The error; empty without one.
     """
 
     scenario: str
@@ -38,35 +38,35 @@ class Finding:
     failure: str = ""
 
     def median(self, figure: str) -> float:
-        """The middle one of all repeats."""
+        """Return the median of all repeats."""
         return statistics.median(repeat[figure] for repeat in self.repeats)
 
     def best(self, figure: str) -> float:
-        """The least of all repeats."""
+        """Return the least of all repeats."""
         return min(repeat[figure] for repeat in self.repeats)
 
     def spread(self, figure: str) -> tuple[float, float]:
-        """The least and the greatest."""
+        """Return the least and the greatest."""
         found = [repeat[figure] for repeat in self.repeats]
         return min(found), max(found)
 
     @property
     def lost(self) -> int:
-        """Streams, of all repeats, that were not whole."""
+        """Number of incomplete streams in all repeats."""
         return int(sum(repeat["lost"] for repeat in self.repeats))
 
 
 @dataclass(slots=True)
 class Findings:
-    """What one run found.
+    """The results of one run.
 
     Attributes:
-        all: In the order measured.
-        settings: What each of our servers was told.
-        versions: Of each distribution that was measured.
-        pinned: The server had a processor to itself.
-        machine: What it was measured on.
-        load: How many programs wanted a processor in the minute before.
+        all: The findings, in the order measured.
+        settings: The settings of each of our servers.
+        versions: The version of each measured distribution.
+        pinned: Whether the server had its own processor.
+        machine: A description of the machine.
+        load: The load average over the minute before.
     """
 
     all: list[Finding] = field(default_factory=list[Finding])
@@ -77,13 +77,13 @@ class Findings:
     load: float = field(default_factory=lambda: os.getloadavg()[0])
 
     def of(self, scenario: str, server: str = OURS.name) -> Finding | None:
-        """The finding, if it was measured and has figures."""
+        """Return a finding, if it was measured and has figures."""
         found = (item for item in self.all if (item.scenario, item.server) == (scenario, server))
         finding = next(found, None)
         return finding if finding is not None and finding.repeats else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, with what it was measured on, for a file."""
+        """Return everything, with its conditions, as JSON for a file."""
         return {
             "machine": self.machine,
             "load": round(self.load, 2),
@@ -105,7 +105,7 @@ class Findings:
 
     @classmethod
     def from_dict(cls, run: Mapping[str, Any]) -> Self:
-        """What `to_dict` made."""
+        """Parse the result of `to_dict`."""
         found = [
             Finding(item["scenario"], item["server"], tuple(item["repeats"]), item.get("failure", ""))
             for item in run["findings"]
@@ -115,17 +115,17 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Which processors who may use; all where None."""
+    """The processors of each process; None for all."""
 
     server: set[int] | None = None
     others: set[int] | None = None
 
 
 def pinned_cores() -> Cores:
-    """The server on one processor, upstream and readers on the others.
+    """Assign one processor to the server, and the others to upstream and readers.
 
     Raises:
-        ValueError: There is one only.
+        ValueError: The machine has only one.
     """
     available = sorted(os.sched_getaffinity(0))
     if len(available) < 2:
@@ -145,12 +145,12 @@ def run(
     """Measure.
 
     Args:
-        scenarios: What.
-        servers: Of whom; of all that take part where None.
-        short: Who takes part in a short run, and half the repeats.
-        repeats: How often, in place of each scenario's own number.
-        cores: Who runs where.
-        tell: Is told what is being done.
+        scenarios: The scenarios.
+        servers: The servers; None for all that take part.
+        short: Run the servers of a short run, with half the repeats.
+        repeats: Replaces each scenario's own number.
+        cores: The processors of each process.
+        tell: Called with progress messages.
 
     Raises:
         subprocess.CalledProcessError: A peer could not be installed.
@@ -188,7 +188,7 @@ def _run_scenario(
     cores: Cores,
     tell: Callable[[str], None],
 ) -> None:
-    """Contestants take turns, so that a drift of the machine meets them all."""
+    """Measure contestants in turn, so that changes of the machine affect all of them."""
     figures: dict[str, list[Figures]] = {server.name: [] for server in wanted}
     failures: dict[str, str] = {}
     with ExitStack() as stack:
@@ -229,10 +229,10 @@ def _note(found: Findings, server: Running) -> None:
 
 
 def read(order: Order, cores: Cores | None = None) -> Figures:
-    """Have one measurement made, by a reader in a process of its own.
+    """Run one measurement in a reader process.
 
     Raises:
-        RuntimeError: It failed, or took too long.
+        RuntimeError: It failed, or timed out.
     """
     command = [sys.executable, "-m", "benchmarks.gateway.reader"]
     if cores is not None and cores.others is not None:

@@ -1,4 +1,4 @@
-"""What is measured, by name, and of whom."""
+"""The scenarios by name, and the servers that take part."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from benchmarks.gateway.order import Order
 from benchmarks.gateway.servers import SERVERS, Running, Server
 
 _OURS = tuple(server.name for server in SERVERS if server.package == "tailrace")
-_VARIED = ("tailrace-every-delta", "tailrace-asyncio")  # a setting changed, to see what it brings
+_VARIED = ("tailrace-every-delta", "tailrace-asyncio")  # one setting changed, to measure its effect
 _STORES = tuple(name for name in _OURS if name not in _VARIED)
 _A2A_PEERS = ("a2a-sdk", "a2a-sdk-sqlite", "fasta2a")
 _SHORT = ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "a2a-sdk-sqlite")
@@ -15,21 +15,21 @@ _SHORT = ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "a2a-sdk-sqlite")
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One thing that is measured.
+    """One scenario.
 
     Attributes:
-        name: How it is asked for.
-        title: What the table says.
+        name: Its name on the command line.
+        title: Its title in the table.
         measure: A name of `benchmarks.gateway.measures.MEASURES`.
-        metric: The figure that contestants are compared by.
-        unit: What the table says after it.
-        also: Further figures that the table shows.
-        servers: Who takes part in a full run.
-        short: Who takes part in a short one; nobody: it is left out.
-        repeats: How often it is measured, contestants taking turns; half as often in a short run, slow ones once.
-        fresh: Each measurement wants a server that was just started.
+        metric: The figure by which contestants are compared.
+        unit: Its unit in the table.
+        also: Further figures in the table.
+        servers: The servers of a full run.
+        short: The servers of a short run; empty to leave it out.
+        repeats: Number of repeats, contestants taking turns; half as many in a short run, one for slow servers.
+        fresh: Start a new server for each measurement.
         tokens, streams, rounds, rate, seconds, starts: As in `Order`.
-        slow_rounds: In the place of ``rounds``, for slow servers.
+        slow_rounds: Replaces ``rounds`` for slow servers.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Scenario:
     starts: int = 50
 
     def order(self, running: Running, upstream: Running, seed: int) -> Order:
-        """What a reader is told to do with a server."""
+        """Return the order to a reader for a server."""
         return Order(
             self.measure,
             running.server.dialect,
@@ -69,13 +69,13 @@ class Scenario:
         )
 
     def times(self, server: Server, *, short: bool) -> int:
-        """How often it is measured of a server."""
+        """Return the number of repeats for a server."""
         if server.slow:
             return 1
         return max(1, self.repeats // 2) if short else self.repeats
 
 
-_SIXTEEN_THOUSAND = 16_000  # tokens that one figure of a quick server is made of
+_SIXTEEN_THOUSAND = 16_000  # tokens in one figure of a fast server
 _BURST = ("wall_us", "chunks_per_event")
 
 
@@ -268,7 +268,7 @@ SCENARIOS = (
         rate=50,
         seconds=2,
     ),
-    # With the one that is watched, as many calls at once as a worker makes by default.
+    # Including the measured one, as many concurrent calls as a worker accepts by default.
     _memory("memory", 999, ("tailrace", "tailrace-memory", "relay", "a2a-sdk", "litellm")),
     _memory("memory-200", 200, ("tailrace",), ("tailrace", "relay", "a2a-sdk")),
     Scenario(
@@ -301,10 +301,10 @@ SCENARIOS = (
 
 
 def named(names: Iterable[str]) -> list[Scenario]:
-    """The scenarios of those names, in the table's order; a name's beginning stands for all that begin so.
+    """Return the scenarios with those names or prefixes, in the table's order.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: No scenario has that name.
     """
     known = [scenario.name for scenario in SCENARIOS]
     wanted: set[str] = set()

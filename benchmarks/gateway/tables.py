@@ -1,4 +1,4 @@
-"""What was found, for people."""
+"""Tables and summaries of the figures."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,19 +38,19 @@ _SUMMED = {
     "reader_rss_kb": "KB an idle reader",
     "start_rss_mb": "MB at start",
 }
-"""Figures that the summary has beside the compared one, and how it says them."""
+"""Further figures in the summary, and their formats."""
 _QUIET = 0.25
-"""The load a processor from which on a machine is not quiet."""
+"""Load per processor above which a machine is not idle."""
 _BUSY = 0.8
-"""The share of a processor from which on a reader may be what limits."""
+"""CPU utilisation above which a reader may be the bottleneck."""
 
 
 def heading(found: Findings) -> Iterator[str]:
-    """What the figures depend on."""
+    """Return the conditions of the measurement."""
     facts = found.machine
     yield f"{facts['processor']} · {facts['cpus']} processors{', pinned' if found.pinned else ''} · {facts['python']}"
     if found.load > _QUIET * facts["cpus"]:
-        yield f"The machine was busy (load {found.load:.0f}): of latencies and turns a second that says more than of the servers."
+        yield f"The machine was busy (load {found.load:.0f}), which affects latencies and turns per second."
     yield " · ".join(f"{package} {version}" for package, version in sorted(found.versions.items()))
     for name, settings in found.settings.items():
         shown = (f"{key}={value}" for key, value in settings.items() if not key.endswith("API_KEY"))
@@ -58,7 +58,7 @@ def heading(found: Findings) -> Iterator[str]:
 
 
 def table(scenario: Scenario, found: Findings) -> Table:
-    """One scenario: a row a server, the compared figure with its spread, its ratio to ours, the further figures."""
+    """Return the table of a scenario: for each server its figure, spread, ratio to ours, and further figures."""
     result = Table(title=f"{scenario.name}: {scenario.title}", title_justify="left")
     result.add_column("server", no_wrap=True)
     result.add_column(scenario.unit, justify="right", no_wrap=True)
@@ -88,8 +88,8 @@ class Summary:
     """All scenarios in one table.
 
     Attributes:
-        heads: Of the columns.
-        rows: A cell for each of them.
+        heads: The column headings.
+        rows: The cells.
     """
 
     heads: list[str]
@@ -97,7 +97,7 @@ class Summary:
 
 
 def summarise(found: Findings) -> Summary:
-    """Of each scenario ours as measured, and of every other server how many times that it is."""
+    """Summarise each scenario: our figure, and the ratio of every other server to it."""
     measured = {finding.server for finding in found.all if finding.server != OURS.name}
     others = [server for server in SERVERS if server.name in measured]
     rows: list[list[str]] = []
@@ -115,7 +115,7 @@ def summarise(found: Findings) -> Summary:
 
 
 def summary(found: Findings) -> Table:
-    """The same for a terminal."""
+    """Format the summary for a terminal."""
     made = summarise(found)
     result = Table(title="tailrace, and how many times that the others take (or do)", title_justify="left")
     for number, head in enumerate(made.heads):
@@ -126,7 +126,7 @@ def summary(found: Findings) -> Table:
 
 
 def markdown(found: Findings) -> str:
-    """The same for a page, with what it was measured on."""
+    """Format the summary for a page, with its conditions."""
     made = summarise(found)
     lines = [made.heads, ["---", *("---:" for _ in made.heads[1:])], *made.rows]
     facts = "  \n".join(line for line in heading(found) if not line.startswith("tailrace"))
@@ -158,7 +158,7 @@ def _remarks(finding: Finding) -> str:
 
 
 def short(number: float) -> str:
-    """A number as precise as it is worth."""
+    """Format a number with its significant digits."""
     if number >= 1000:
         return f"{number:,.0f}"
     digits = 0 if number >= 100 else 1 if number >= 10 else 2 if number >= 0.1 else 3

@@ -1,7 +1,8 @@
-"""``python -m benchmarks.gateway.upstream``: a provider that answers at once and costs next to nothing.
+"""``python -m benchmarks.gateway.upstream``: a provider that responds at once and costs next to nothing.
 
-It speaks Chat Completions over HTTP/1.1, one chunk of the transfer an event, as providers send them. What it answers is the
-request's to say (`benchmarks.gateway.plan`). ``POST /release`` lets answers go on that are held.
+It implements Chat Completions over HTTP/1.1 with one transfer chunk per event, as providers do. The request selects the
+answer (`benchmarks.gateway.plan`). ``POST /release`` continues held answers; ``POST /step/N`` sends one more delta of
+each of N of them, in turn.
 """
 
 import argparse
@@ -22,10 +23,9 @@ _END = b"0\r\n\r\n"
 _DONE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _RELEASE = b"POST /release "
+_STEP = re.compile(rb"POST /step/(\d+) ")
 _PING = b"c\r\n: thinking\n\n\r\n"
-_PING_SECONDS = (
-    10  # of an answer that is held back: a server takes a provider for lost that says nothing for a minute
-)
+_PING_SECONDS = 10  # for a held answer: servers treat a provider that is silent for a minute as lost
 
 _MARK = "\ue000"
 _WRITER = WRITERS["openai"](Random(7))
@@ -42,7 +42,7 @@ _TIMED_HEAD = _chunk(_OPENING)
 
 @lru_cache(maxsize=256)
 def _events(plan: Plan) -> tuple[bytes, ...]:
-    """The events of a burst: its first piece with the role before it, the others, the end after the last one."""
+    """Return the events of a burst: its first delta with the role, the others, and the end."""
     opening, body, closing = plan.stream.parts
     first, *others = b"".join(opening.reads), *body.reads, closing.reads[0]
     return _chunk(first), *map(_chunk, others), b"".join(map(_chunk, closing.reads[1:]))
@@ -50,7 +50,7 @@ def _events(plan: Plan) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=64)
 def _burst(tokens: int, seed: int, begin: int) -> bytes:
-    """A burst from one of its pieces on."""
+    """Return a burst from one of its deltas on."""
     return b"".join((*_events(Plan(tokens, seed=seed))[begin:], _END))
 
 
@@ -63,10 +63,10 @@ class Provider(asyncio.Protocol):
     """One connection.
 
     Args:
-        held: What is to be called when answers are to go on; shared by all connections.
+        held: Callbacks that continue held answers; shared by all connections.
     """
 
-    def __init__(self, held: "set[Provider]") -> None:
+    def __init__(self, held: "dict[Provider, None]") -> None:
         self._held = held
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
@@ -78,16 +78,16 @@ class Provider(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A server called."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's have no such base
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports have no such base class
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It left: there is nobody to send to."""
-        self._held.discard(self)
+        """Drop the held answers of a closed connection."""
+        self._held.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Collect a request, and answer it."""
+        """Collect a request, and respond."""
         self._request += data
         head, found, body = self._request.partition(b"\r\n\r\n")
         if not found:
@@ -103,6 +103,11 @@ class Provider(asyncio.Protocol):
                 provider.go_on()
             self._transport.write(_DONE)
             return
+        if step := _STEP.match(head):
+            for provider in list(self._held)[: int(step[1])]:
+                provider.step()
+            self._transport.write(_DONE)
+            return
         plan = find_plan(body)
         if plan is None:
             self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
@@ -115,30 +120,40 @@ class Provider(asyncio.Protocol):
             self._send_timed()
         elif plan.hold:
             self._transport.write(_HEAD + b"".join(_events(Plan(plan.tokens, seed=plan.seed))[: plan.hold]))
+            self._index = plan.hold
             self._hold()
         else:
             self._transport.write(_HEAD + _burst(plan.tokens, plan.seed % SEEDS, 0))
 
     def _hold(self) -> None:
-        self._held.add(self)
+        self._held[self] = None
         self._timer = self._loop.call_later(_PING_SECONDS, self._ping)
 
     def _ping(self) -> None:
         self._transport.write(_PING)
         self._timer = self._loop.call_later(_PING_SECONDS, self._ping)
 
+    def step(self) -> None:
+        """Send one more delta of a held burst, and move to the end of the queue."""
+        self._transport.write(_events(Plan(self._plan.tokens, seed=self._plan.seed))[self._index])
+        self._index += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        del self._held[self]
+        self._hold()
+
     def go_on(self) -> None:
-        """Send what was held back."""
+        """Send the rest of a held answer."""
         if self._timer is not None:
             self._timer.cancel()
         if self._plan.timed:
             self._due = self._loop.time()
             self._send_timed(released=True)
         else:
-            self._transport.write(_burst(self._plan.tokens, self._plan.seed % SEEDS, self._plan.hold))
+            self._transport.write(_burst(self._plan.tokens, self._plan.seed % SEEDS, self._index))
 
     def _send_timed(self, *, released: bool = False) -> None:
-        """One piece, and the next one when it is due; the pace is kept over all of them."""
+        """Send one delta, and schedule the next one; the pace is absolute, without drift."""
         plan = self._plan
         if plan.hold and self._index == plan.hold and not released:
             self._hold()
@@ -156,7 +171,7 @@ class Provider(asyncio.Protocol):
 
 
 async def _serve(port: int) -> None:
-    held: set[Provider] = set()
+    held: dict[Provider, None] = {}
     server = await asyncio.get_running_loop().create_server(
         lambda: Provider(held), "127.0.0.1", port, backlog=4096
     )

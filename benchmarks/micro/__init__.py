@@ -1,1 +1,1 @@
-"""The parts of the way of one chunk, one at a time: for the clock (``pytest benchmarks/micro``), and in instructions."""
+"""The processing stages of one chunk, one at a time: in time (``pytest benchmarks/micro``), and in instructions."""

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.micro.instructions``: what each part takes in instructions of the processor, as callgrind counts them.
+"""``python -m benchmarks.micro.instructions``: processor instructions of each part, counted by callgrind.
 
-Time is noisy; instructions are not: the same program takes the same ones, whatever else the machine does. A count is given
-in relation to what the standard library takes to parse the same chunks, so that it means the same on another
-processor and with another build of Python; ``instructions.json`` holds what it was when somebody last wrote it.
+Time is noisy; instruction counts are not: the same program executes the same instructions under any load. A count is
+relative to the standard library's for parsing the same chunks, which makes it comparable across processors and builds
+of Python; ``instructions.json`` contains the baseline.
 """
 
 import gc
@@ -23,21 +23,21 @@ from benchmarks.micro.works import CHUNKS, WORKS, Work, standard
 
 BASELINE = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.03
-"""By which share a part may take more than in the baseline before it counts as worse."""
+"""Share by which a part may exceed the baseline before it counts as worse."""
 
 _STANDARD = "standard library"
 _ALL: dict[str, Work] = {_STANDARD: standard, **WORKS}
 _TIMES = 5
 _MARK = os.getppid
-"""A function of the C library that nothing else calls: callgrind writes down what it counted before each call of it."""
+"""A function of the C library that nothing else calls: callgrind writes its counts before each call of it."""
 
 
 class Baseline(msgspec.Struct):
-    """What was counted before.
+    """The counts of an earlier run.
 
     Attributes:
-        of: What it depends on, as `circumstances` says it.
-        counts: Of each part, over the standard library's.
+        of: The conditions, as returned by `circumstances`.
+        counts: The count of each part, relative to the standard library's.
     """
 
     of: dict[str, str] = {}
@@ -45,11 +45,11 @@ class Baseline(msgspec.Struct):
 
 
 def count() -> dict[str, float]:
-    """Instructions a chunk of every part, over those of the standard library's parser.
+    """Count the instructions per chunk of every part, relative to the standard library's parser.
 
     Raises:
-        FileNotFoundError: There is no valgrind.
-        RuntimeError: It failed; the message has what it said.
+        FileNotFoundError: valgrind is not installed.
+        RuntimeError: It failed; the message contains its output.
     """
     valgrind = shutil.which("valgrind")
     if valgrind is None:
@@ -67,7 +67,7 @@ def count() -> dict[str, float]:
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             raise RuntimeError(f"callgrind did not count: {done.stderr[-1000:]}")
-        # One file for what was done before each mark: what comes before a work, and the work, in turns.
+        # One file per mark: preparation and measured work alternate.
         totals = [_total(Path(folder) / f"counted.{2 * at + 2}") for at in range(len(_ALL))]
     per_chunk = {name: total / (_TIMES * CHUNKS) for name, total in zip(_ALL, totals, strict=True)}
     return {name: per_chunk[name] / per_chunk[_STANDARD] for name in WORKS}
@@ -81,7 +81,7 @@ def _total(file: Path) -> int:
 
 
 def compare(found: dict[str, float], baseline: dict[str, float]) -> list[str]:
-    """The parts that take more than they did, each in a line; also what one of both does not have."""
+    """Return a line for each part that exceeds its baseline, or that only one of both contains."""
     worse = [f"{name}: is in one of both only" for name in sorted(found.keys() ^ baseline.keys())]
     for name, number in found.items():
         if name in baseline and number > baseline[name] * (1 + TOLERANCE):
@@ -90,7 +90,7 @@ def compare(found: dict[str, float], baseline: dict[str, float]) -> list[str]:
 
 
 def circumstances() -> dict[str, str]:
-    """What the counts depend on; a baseline is for the same interpreter and the same msgspec."""
+    """Return the conditions of the counts; a baseline is valid for the same interpreter and msgspec only."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -99,7 +99,7 @@ def circumstances() -> dict[str, str]:
 
 
 def _work() -> None:
-    """Every part: a few times first, so that nothing is done for the first time, then between two marks."""
+    """Run every part: a few times to warm up, then between two marks."""
     for work in _ALL.values():
         for _ in range(_TIMES):
             work()
@@ -114,7 +114,7 @@ def main(
     write: Annotated[bool, typer.Option("--write", help="Make this the baseline.")] = False,
     work: Annotated[bool, typer.Option("--work", hidden=True)] = False,
 ) -> None:
-    """Count, and compare with the baseline; exit 1 if a part takes more."""
+    """Count, and compare with the baseline; exit with status 1 if a part exceeds it."""
     if work:
         _work()
         return

@@ -1,4 +1,4 @@
-"""``pytest benchmarks/micro``: time of each part by the clock, with pytest-benchmark (dependency group ``bench``)."""
+"""``pytest benchmarks/micro``: time of each part, with pytest-benchmark (dependency group ``bench``)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +10,10 @@ from benchmarks.micro.works import CHUNKS, WORKS, standard
 
 @pytest.mark.parametrize("name", WORKS)
 def test_part(name: str, benchmark: Callable[..., Any]) -> None:
-    """One part, over `CHUNKS` chunks."""
     benchmark.extra_info["chunks"] = CHUNKS  # pyright: ignore[reportFunctionMemberAccess]
     assert benchmark(WORKS[name])
 
 
 def test_standard_library(benchmark: Callable[..., Any]) -> None:
-    """The same chunks by the standard library's parser alone, for comparison."""
+    """Parse the same chunks with the standard library, for comparison."""
     assert len(benchmark(standard)) == CHUNKS

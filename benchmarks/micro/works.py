@@ -1,4 +1,4 @@
-"""What is measured: small pieces of work on realistic inputs, each the same every time it is done."""
+"""The measured parts: small pieces of work on realistic inputs, identical in every run."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -6,19 +6,19 @@ from functools import cache
 from typing import Any
 
 from benchmarks.inputs import Shape, Stream, make_stream
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Task, TaskStatus
 from tailrace.streaming.a2a.models import Part as A2APart
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.task import TaskRecord
-from tailrace.streaming.translator import ResponseTranslator
-from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta
+from tailrace.streaming.conversion.translator import ResponseTranslator
+from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta
 from tailrace.wrappers import ChunkWrapper, SSEDecoder
 from tailrace.wrappers.openai import ChatCompletionsDecoder
 from tailrace.wrappers.providers import find_provider
 
 CHUNKS = 200
-"""How many chunks each work takes: enough that the beginning does not count, few enough for valgrind."""
+"""Number of chunks per run: enough to make the beginning negligible, few enough for valgrind."""
 
 Work = Callable[[], object]
 
@@ -36,31 +36,31 @@ def _record() -> TaskRecord:
 
 
 def sse() -> object:
-    """Server-sent events, one a read."""
+    """Parse server-sent events, one per read."""
     feed = SSEDecoder().feed
     return [feed(data) for data in _stream(Shape.TEXT).body.reads]
 
 
 def sse_merged() -> object:
-    """The same events in one read."""
+    """Parse the same events in one read."""
     return SSEDecoder().feed(_merged(Shape.TEXT))
 
 
 def decode() -> object:
-    """OpenAI's chunks: framing and JSON."""
+    """Decode OpenAI's chunks: framing and JSON."""
     feed = ChatCompletionsDecoder().feed
     return [feed(data) for data in _stream(Shape.TEXT).body.reads]
 
 
 def decode_anthropic() -> object:
-    """Anthropic's."""
+    """Decode Anthropic's chunks."""
     feed = find_provider("anthropic").wire_format.create_decoder().feed
     stream = _stream(Shape.ANTHROPIC)
     return [feed(data) for part in stream.parts for data in part.reads]
 
 
 def fold() -> object:
-    """Decoded chunks into the answer so far, and the message that it makes."""
+    """Accumulate decoded chunks, and build the message."""
     accumulator = Accumulator()
     for chunk in _chunks():
         accumulator.add(chunk)
@@ -68,7 +68,7 @@ def fold() -> object:
 
 
 def encode() -> object:
-    """Pieces of text into numbered, encoded events."""
+    """Encode text deltas into numbered events."""
     record = _record()
     record.apply(ArtifactUpdate(Artifact(artifact_id="text", parts=(A2APart(text=""),)), last=False))
     for piece in _texts():
@@ -77,7 +77,7 @@ def encode() -> object:
 
 
 def path() -> object:
-    """The whole way, one chunk a read: bytes in, encoded events out."""
+    """Run all stages, one chunk per read: bytes in, encoded events out."""
     decoder, translator, record = ChatCompletionsDecoder(), ResponseTranslator(), _record()
     for part in _stream(Shape.TEXT).parts:
         for data in part.reads:
@@ -87,7 +87,7 @@ def path() -> object:
 
 
 def path_merged() -> object:
-    """The whole way where all chunks come with one read."""
+    """Run all stages, with all chunks in one read."""
     decoder, translator, record = ChatCompletionsDecoder(), ResponseTranslator(), _record()
     for update in translator.feed(decoder.feed(_merged(Shape.TEXT))):
         record.apply(update)
@@ -95,7 +95,7 @@ def path_merged() -> object:
 
 
 def standard() -> object:
-    """What everything is set in relation to: the chunks as the standard library parses them."""
+    """Parse the chunks with the standard library, the reference for all other figures."""
     return [json.loads(data[6:]) for data in _stream(Shape.TEXT).body.reads]
 
 

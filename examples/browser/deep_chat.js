@@ -1,7 +1,7 @@
-// The chat of the web component deep-chat, straight at A2A's own HTTP+JSON: no code at the server, a few properties here.
+// The web component deep-chat as a client of A2A's HTTP+JSON binding: no server code, a few properties here.
 //
 //   TAILRACE_ALLOWED_ORIGINS=http://127.0.0.1:3000 tailrace serve --model …
-//   npm ci && npm start, then open http://127.0.0.1:3000/deep_chat.html (…?agent=URL for a server elsewhere)
+//   npm ci && npm start, then open http://127.0.0.1:3000/deep_chat.html (…?agent=URL for another server)
 
 import 'deep-chat';
 

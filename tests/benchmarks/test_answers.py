@@ -18,7 +18,7 @@ def _chunked(*chunks: bytes) -> bytes:
 
 
 def _recorded(raw: bytes, *cuts: int) -> Recording:
-    """A response that came in these reads, at 1, 2, 3 …"""
+    """Return a response that arrived in these reads, at 1, 2, 3 …"""
     ends = [0, *sorted(cuts), len(raw)]
     reads = [raw[begin:end] for begin, end in pairwise(ends)]
     return Recording(0, list(range(1, len(reads) + 1)), reads)

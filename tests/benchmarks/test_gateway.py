@@ -1,4 +1,4 @@
-"""The arithmetic of the whole-server benchmarks; their measurements run in `tests/e2e/test_benchmark_servers.py`."""
+"""Calculations of the whole-server benchmarks; their measurements run in `tests/e2e/test_benchmark_servers.py`."""
 
 import json
 import subprocess
@@ -69,7 +69,7 @@ def test_bounds_are_of_medians() -> None:
 
 
 def replace_missing(findings: Findings) -> Findings:
-    """The same, with what bounds look at of the paced ones."""
+    """Add the figures of paced runs that bounds refer to."""
     findings.all = [
         Finding(
             each.scenario,
@@ -110,7 +110,7 @@ def test_cpu_time_is_of_children_and_ended_threads_too() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
-        told = int(process.stdout.readline())  # of the child alone, its thread included
+        told = int(process.stdout.readline())  # of the child alone, including its thread
         assert len(processes.tree(process.pid)) == 2
         assert processes.cpu_ns(process.pid) > told
         memory = processes.memory(process.pid)

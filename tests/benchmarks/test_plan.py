@@ -24,7 +24,7 @@ def test_a_request_without_a_plan_has_none() -> None:
 def test_a_burst_says_as_many_pieces_as_were_asked_for() -> None:
     plan = Plan(30)
     body = b"".join(data for part in plan.stream.parts for data in part.reads)
-    assert body.count(b'"content":') == 1 + 30  # the role comes with an empty one
+    assert body.count(b'"content":') == 1 + 30  # the role has an empty one
     assert plan.is_said_by(plan.stream.text)
     assert not plan.is_said_by(plan.stream.text[1:])
 

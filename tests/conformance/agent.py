@@ -1,44 +1,47 @@
-"""An agent that plays the scenarios of the official compatibility kits, through the handler interface that anybody uses.
+"""An agent that implements the scenarios of the official compatibility kits, with the public handler interface.
 
-The kits say by the prefix of a message's id what the agent is to do (https://github.com/a2aproject/a2a-tck).
+The kits select a scenario by the prefix of a message's id (https://github.com/a2aproject/a2a-tck).
 """
 
 import argparse
+import re
 from collections.abc import AsyncIterator, Callable
 
 import anyio
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
 
 from tailrace.server import Settings, Turn, create_app
-from tailrace.server.card import build_card
-from tailrace.server.handlers import DirectHandler
+from tailrace.server.protocols.a2a.card import CARD_PATH, build_card
+from tailrace.server.runtime.handlers import DirectHandler
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.models import AgentExtension, Artifact, Message, Part, Role
-from tailrace.streaming.task import agent_message
+from tailrace.streaming.task.task import agent_message
 
 Updates = AsyncIterator[Update | Message]
 
 REQUIRED_EXTENSION = AgentExtension(uri="urn:a2a:tck:required-extension", required=True)
-"""What the kit for 1.0 leaves out of a request on purpose; of the other tests none asks for it."""
+"""The extension that the kit for 1.0 omits on purpose; the other tests do not require it."""
 
 BUSY_SECONDS = 4.0
-"""How long a task stays at work for a client that is to find it so."""
+"""Working time of a task for a client that polls it."""
 
 
 def artifact(*parts: Part, append: bool = False, last: bool = True) -> ArtifactUpdate:
-    """The one artifact of a scenario, or a chunk of it."""
+    """Return the one artifact of a scenario, or a chunk of it."""
     return ArtifactUpdate(
         Artifact(artifact_id="result", name="Result", parts=parts), append=append, last=last
     )
 
 
 def working() -> StatusUpdate:
-    """The task is worked on."""
+    """Return the working status."""
     return StatusUpdate(TaskState.WORKING)
 
 
 def done(text: str = "Hello from TCK") -> StatusUpdate:
-    """The task is complete, with a word about it."""
+    """Return the completed status, with a message."""
     return StatusUpdate(TaskState.COMPLETED, agent_message(text))
 
 
@@ -103,7 +106,7 @@ async def echo(turn: Turn) -> Updates:
     yield done()
 
 
-# The first prefix that fits counts.
+# The first matching prefix wins.
 SCENARIOS: dict[str, Callable[[Turn], Updates]] = {
     "tck-complete-task": complete,
     "tck-input-required": ask,
@@ -121,20 +124,45 @@ SCENARIOS: dict[str, Callable[[Turn], Updates]] = {
     "tck-stream-003": text,
     "tck-stream-002": complete,
     "test-resubscribe-message-id": stay_busy,
-    # This one goes on with its task while that is at work.
+    # This scenario continues its task while it is working.
     "test-state-message-id": stay_busy,
     "tck-": echo,
-    # The kit for 0.3 names its messages as it likes, and goes on with every task.
+    # The kit for 0.3 generates its message ids, and continues every task.
     "": ask,
 }
 
 
 async def play(turn: Turn) -> Updates:
-    """Play the scenario that the message asks for by its id."""
+    """Run the scenario that the message's id selects."""
     message_id = turn.message.message_id
     scenario = next(play for prefix, play in SCENARIOS.items() if message_id.startswith(prefix))
     async for update in scenario(turn):
         yield update
+
+
+class GrpcAddressWithScheme:
+    """Write the gRPC address of the card as ``http://HOST:PORT``: the kit for 0.3 cannot read ``HOST:PORT``.
+
+    The official clients of 0.3 can dial ``HOST:PORT`` alone.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != CARD_PATH:
+            return await self._app(scope, receive, send)
+
+        async def rewrite(message: AsgiMessage) -> None:
+            if message["type"] == "http.response.start":
+                headers = [field for field in message["headers"] if field[0] != b"content-length"]
+                message = {**message, "headers": headers}
+            elif message["type"] == "http.response.body":
+                body = re.sub(rb'"url": ?"(127\.0\.0\.1:\d+)"', rb'"url": "http://\1"', message["body"])
+                message = {**message, "body": body}
+            await send(message)
+
+        return await self._app(scope, receive, rewrite)
 
 
 def main() -> None:
@@ -142,24 +170,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=21250)
     parser.add_argument("--grpc-port", type=int, help="none without")
-    parser.add_argument("--card-version", choices=("1.0", "0.3"), default="1.0")
+    parser.add_argument("--card-version", choices=("1.0", "0.3", "both"), default="1.0")
     parser.add_argument("--required-extension", action="store_true", help="refuse who does not ask for one")
     arguments = parser.parse_args()
     settings = Settings.model_validate(
         {
             "store": "sqlite://",
             "grpc_port": arguments.grpc_port,
-            "card_version": arguments.card_version,
-            "push_allow_private": True,
+            "card": {"protocol_version": arguments.card_version},
+            "push_notifications": "private",
             "agent_name": "Conformance",
         }
     )
     url = f"http://127.0.0.1:{arguments.port}/"
-    # The kit for 0.3 wants the extended card of an agent that knows nobody to be refused; that for 1.0, to be given.
+    # The kit for 0.3 expects an error for the extended card without authentication; the one for 1.0 expects the card.
     extended = build_card(settings, url, has_extended=True) if arguments.card_version == "1.0" else None
     extensions = (REQUIRED_EXTENSION,) if arguments.required_extension else ()
     app = create_app(settings, handler=DirectHandler(play), extended_card=extended, extensions=extensions)
-    uvicorn.run(app, host="127.0.0.1", port=arguments.port, log_level="warning")
+    served = GrpcAddressWithScheme(app) if arguments.card_version == "0.3" else app
+    uvicorn.run(served, host="127.0.0.1", port=arguments.port, log_level="warning")
 
 
 if __name__ == "__main__":

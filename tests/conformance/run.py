@@ -1,9 +1,9 @@
-"""Start the agent of the scenarios, run an official compatibility kit against it, and stop the agent.
+"""Start the scenario agent, run an official compatibility kit against it, and stop the agent.
 
 ``python tests/conformance/run.py 1.0 --kit FOLDER --python FOLDER/.venv/bin/python [-- OPTIONS OF THE KIT]``
 
-The kit must be there already, with an interpreter that has what it needs: nothing is fetched here. The exit status is the
-kit's.
+The kit and an interpreter with its dependencies must be installed already: nothing is downloaded. The exit status is that of
+the kit.
 """
 
 import argparse
@@ -22,7 +22,7 @@ STOP_TIMEOUT = 10.0
 
 
 def free_port() -> int:
-    """A port below those that the system hands out, so that no connection of the kit takes it meanwhile."""
+    """Return a port outside the ephemeral range, so that no connection of the kit occupies it."""
     for port in range(21250, 32000):
         with socket.socket() as attempt:
             if attempt.connect_ex(("127.0.0.1", port)):
@@ -34,7 +34,7 @@ def wait_until_ready(agent: "subprocess.Popen[bytes]", url: str) -> None:
     """Return once the agent serves its card.
 
     Raises:
-        SystemExit: It ended, or does not answer.
+        SystemExit: It ended, or does not respond.
     """
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline and agent.poll() is None:
@@ -47,7 +47,7 @@ def wait_until_ready(agent: "subprocess.Popen[bytes]", url: str) -> None:
 
 
 def kit_command(arguments: argparse.Namespace, url: str) -> list[str]:
-    """How the kit is run against an agent at this address."""
+    """Return the command that runs the kit against an agent at this address."""
     command = [arguments.python, "run_tck.py"]
     if arguments.version == "1.0":
         return [*command, "--sut-host", url.rstrip("/"), "--transport", arguments.transports]
@@ -55,11 +55,12 @@ def kit_command(arguments: argparse.Namespace, url: str) -> list[str]:
 
 
 def main() -> int:
-    """Run a kit as the command line says."""
+    """Run a kit according to the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("version", choices=("1.0", "0.3"), help="the version of the kit")
     parser.add_argument("--kit", required=True, type=Path, help="the folder with run_tck.py")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with the kit's packages")
+    parser.add_argument("--card-version", choices=("1.0", "0.3", "both"), help="that of the kit by default")
     parser.add_argument("--transports", help="as the kit names them; all that the agent speaks by default")
     parser.add_argument(
         "--required-extension", action="store_true", help="of the agent; for -- -- -k Extension"
@@ -78,7 +79,7 @@ def main() -> int:
         "--port",
         str(port),
         "--card-version",
-        arguments.version,
+        arguments.card_version or arguments.version,
     ]
     if "grpc" in arguments.transports:
         started += ["--grpc-port", "0"]

@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by playwright: pages whose faults fail the test, and pictures of them."""
+"""Debian's Chromium, driven by playwright: pages whose errors fail the test, and screenshots."""
 
 import shutil
 from collections.abc import AsyncGenerator
@@ -16,14 +16,14 @@ PICTURES = Path(__file__).parents[2] / "build/playground"
 
 
 @asynccontextmanager
-async def browsing() -> AsyncGenerator["Browser"]:
-    """A browser while the block runs; the test is skipped where there is none."""
+async def browsing(*options: str) -> AsyncGenerator["Browser"]:
+    """Run a browser with these options while the block runs; skip the test if there is none."""
     if CHROMIUM is None:
-        pytest.skip("there is no Chromium: `make e2e` installs Debian's where it may")
+        pytest.skip("Chromium is not installed: run `make e2e`")
     api = pytest.importorskip("playwright.async_api", reason="playwright is not installed: run `make e2e`")
     async with api.async_playwright() as playwright:
-        # Its sandbox needs what containers and the superuser do not have; it sees no page but ours.
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        # The sandbox needs rights that containers and root lack; the browser loads only our pages.
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *options])
         try:
             yield browser
         finally:
@@ -31,12 +31,12 @@ async def browsing() -> AsyncGenerator["Browser"]:
 
 
 def note_faults(page: "Page", faults: list[str]) -> None:
-    """Put into a list what goes wrong in a page: errors of its code, what its policy forbids, what cannot be fetched."""
+    """Collect a page's errors: exceptions, violations of its policy, failed requests."""
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
 
 
 async def take_picture(page: "Page", name: str) -> None:
-    """Keep what a page looks like, for people."""
+    """Save a screenshot of a page."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     await page.screenshot(path=PICTURES / f"{name}.png")

@@ -1,4 +1,4 @@
-"""Each measurement of the whole-server benchmarks once, very small, of our server and of the relay."""
+"""Each measurement of the whole-server benchmarks once, very small, with our server and with the relay."""
 
 import sys
 from collections.abc import Generator
@@ -68,4 +68,4 @@ def test_a_server_that_does_not_start_says_why(upstream: Running, tmp_path: Path
 
     broken = replace(OURS, command=command)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"), running(broken, upstream, tmp_path):
-        pytest.fail("it started")
+        pytest.fail("the server started")

@@ -14,7 +14,7 @@ import pytest
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
-from tailrace.server.localmodel import available
+from tailrace.server.cli.local_model import available
 
 PROGRAM = str(Path(sys.executable).with_name("tailrace"))
 MODEL = "running on this machine" if available() is None else "a recorded answer"
@@ -26,14 +26,14 @@ async def start(*arguments: str) -> Process:
 
 
 async def read_until(process: Process, last: str) -> str:
-    """What the process prints, up to and with a text."""
+    """Return the output of the process up to and including a text."""
     assert process.stdout is not None
     printed = ""
     async for piece in TextReceiveStream(process.stdout):
         printed += piece
         if last in printed:
             return printed
-    pytest.fail(f"the process ended before it said {last!r}; it said: {printed}")
+    pytest.fail(f"the process ended before {last!r}; its output: {printed}")
 
 
 async def read_all(process: Process) -> str:
@@ -42,11 +42,11 @@ async def read_all(process: Process) -> str:
 
 
 def children(pid: int) -> list[int]:
-    if Path("/proc/self/stat").exists():  # a bare machine may have no `ps`
+    if Path("/proc/self/stat").exists():  # a minimal machine may have no `ps`
         pairs: list[tuple[int, int]] = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
-                # "PID (NAME) STATE PARENT ..."; the name may hold anything.
+                # "PID (NAME) STATE PARENT ..."; the name may contain any character.
                 parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
                 pairs.append((int(stat.parent.name), int(parent)))
     else:
@@ -84,7 +84,7 @@ async def test_the_demo_shows_a_real_models_answer_as_events_and_ends_by_itself(
     )
     assert paragraph is not None
     assert len(paragraph[1].split()) >= 1
-    assert int(paragraph[2]) >= 2  # it came as a stream, not at once
+    assert int(paragraph[2]) >= 2  # the answer was streamed
     assert re.search(r"usage +[1-9]\d* tokens in, [1-9]\d* out, [1-9][\d.]* tokens/s", printed)
     assert re.search(r"GetTask +[0-9a-f-]{36}  completed, [1-9]\d* characters", printed)
     assert "same id: yes, same state: yes, same text: yes" in printed

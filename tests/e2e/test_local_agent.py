@@ -1,4 +1,4 @@
-"""A real model that calls a tool, through everything: its own server, the agent, A2A, and the official client."""
+"""A real model that calls a tool, end to end: local model server, agent, A2A, and the official client."""
 
 import pytest
 
@@ -7,14 +7,14 @@ from support.sdk import kinds, send
 from support.sdk_server import client_at
 from support.serving import serving
 from tailrace.server import AgentHandler, Settings, create_app
-from tailrace.server.localmodel import LocalModel, available
+from tailrace.server.cli.local_model import LocalModel, available
 from tailrace.streaming import Agent
 from tailrace.wrappers import ConfigurationError
-from tailrace.wrappers.openai.model import ChatCompletionsModel
+from tailrace.wrappers.openai.client import ChatCompletionsModel
 
 pytestmark = pytest.mark.e2e
 
-# What makes a model of this size call a tool, and stop behind the call.
+# Makes a model of this size call a tool, and stop after the call.
 FORCED = {
     "tool_choice": TOOL_CALL["tool_choice"],
     "extra_body": {"logit_bias": TOOL_CALL["logit_bias"], "stop": ["</tool_call>"]},
@@ -42,7 +42,7 @@ async def test_the_local_model_calls_a_tool_and_its_arguments_are_streamed() -> 
         return
     async with LocalModel(chat_template=TOOL_TEMPLATE) as local:
         model = ChatCompletionsModel(local.model, base_url=local.base_url, api_key="none", parameters=FORCED)
-        # It would call for ever: two rounds are enough to see one whole.
+        # The model would call the tool for ever; two rounds suffice to see a complete one.
         agent: Agent[str] = Agent(model, tools=[get_weather], max_rounds=2, merge_reads=False)
         app = create_app(Settings(store="sqlite://"), handler=AgentHandler(agent))
         async with serving(app) as url, client_at(url) as client:

@@ -1,4 +1,4 @@
-"""``tailrace serve`` as an operator sees it: its log, its probes, and the spans that reach a collector."""
+"""Observability of a real ``tailrace serve`` process: log, probes, and spans at a collector."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -19,12 +19,12 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 class Collector:
-    """Takes what is exported over OTLP/HTTP.
+    """Receives OTLP/HTTP exports.
 
     Attributes:
-        url: Where.
-        spans: Every span that came.
-        services: The names of those who sent them.
+        url: Its URL.
+        spans: Every exported span.
+        services: The service names of the exporters.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The playground in a real browser, in the form in which a package holds it, before a real server.
+"""The playground as packaged, in a real browser, against a real server.
 
-Pictures of what it looks like are left in ``build/playground/``.
+Screenshots are stored in ``build/playground/``.
 """
 
 import base64
@@ -27,18 +27,18 @@ from support.rpc import Rpc
 from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import Settings, Turn, create_app
-from tailrace.streaming import Update
-from tailrace.streaming.a2a.models import Artifact, Part
-from tailrace.streaming.updates import ArtifactUpdate
+from tailrace.streaming import TaskState, Update
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Locator, Page, Route
 
-# A browser is many processes: where others keep the machine busy, a minute is soon over.
+# A browser runs many processes: on a busy machine, loading takes longer than a minute.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).parents[2]
-MODULE = (ROOT / "server/tailrace/server/playground/tailrace-chat.js").read_text(encoding="utf-8")
+MODULE = (ROOT / "server/tailrace/server/http/playground/tailrace-chat.js").read_text(encoding="utf-8")
 AXE = Path(__file__).parent / "clients/javascript/node_modules/axe-core/axe.min.js"
 
 WORDS = [f"w{number} " for number in range(300)]
@@ -72,12 +72,12 @@ def flow(river):
 
 
 class Agent(NamedTuple):
-    """The server that pages are of.
+    """The server of the tested pages.
 
     Attributes:
-        url: Where it is.
-        model: What it answers with.
-        upstream: Everything that the model was asked.
+        url: Its URL.
+        model: The scripted model.
+        upstream: All requests to the model.
     """
 
     url: str
@@ -89,7 +89,7 @@ class Agent(NamedTuple):
 async def serving_agent(store: str) -> AsyncGenerator[Agent]:
     model = ScriptedModel()
     async with ScriptedUpstream(model.answer) as upstream:
-        # One event a delta, so that each word has a number.
+        # One event per delta, so that each word has a number.
         settings = Settings(
             model="openai:scripted",
             base_url=upstream.base_url,
@@ -118,7 +118,7 @@ async def browser() -> AsyncGenerator["Browser"]:
 async def window(
     browser: "Browser", *, as_shipped: bool = True, **options: Any
 ) -> AsyncGenerator["BrowserContext"]:
-    """A browser without a past; nothing may go wrong in its pages."""
+    """A fresh browser context; any error in its pages fails the test."""
     options.setdefault("viewport", {"width": 1280, "height": 800})
     context = await browser.new_context(**options)
     faults: list[str] = []
@@ -167,7 +167,7 @@ async def until_state(page: "Page", state: str) -> None:
 
 
 async def until_text(page: "Page", holds: Callable[[str], bool]) -> str:
-    """The answer, once it is so."""
+    """Wait until the text of the answer satisfies a predicate."""
     with anyio.fail_after(30):
         while True:
             found = " ".join(await answers(page).all_inner_texts()).strip()
@@ -177,7 +177,7 @@ async def until_text(page: "Page", holds: Callable[[str], bool]) -> str:
 
 
 async def numbers(page: "Page") -> list[int]:
-    """The numbers of the events that the inspector shows, in order."""
+    """Return the event numbers in the inspector, in order."""
     if await page.get_by_role("complementary", name="Inspector").count() == 0:
         await page.get_by_role("button", name="Inspector").click()
     return [int(number) for number in await page.locator("aside summary b").all_inner_texts()]
@@ -202,6 +202,9 @@ async def test_a_turn_streams_as_markdown_and_ends_with_its_figures(
         await until_text(page, lambda text: "glacier" in text)
         assert await page.get_by_role("log").get_attribute("aria-busy") == "true"
         await take_picture(page, "turn-streaming")
+        # The page shows tokens/s only for an answer whose text took longer than a tenth of a second.
+        paused_at = await page.evaluate("performance.now()")
+        await page.wait_for_function("paused => performance.now() - paused > 250", arg=paused_at)
         pause.go_on.set()
         await until_state(page, "completed")
         answer = answers(page)
@@ -280,7 +283,7 @@ async def test_a_connection_that_is_cut_is_gone_on_with_and_no_word_is_lost_or_d
     await cut.wait_for()
     number = (await cut.inner_text()).split()[-1]
     await take_picture(page, "cut")
-    pause.go_on.set()  # the rest is said while nobody listens
+    pause.go_on.set()  # the rest is sent while no client is connected
     await until_state(page, "completed")
     assert (await answers(page).inner_text()).split() == "".join(WORDS).split()
     assert cursors == [number]
@@ -321,7 +324,7 @@ async def test_a_message_that_may_not_have_arrived_is_sent_again_and_taken_once(
             return
         sent.append(request.headers["idempotency-key"])
         if len(sent) == 1:
-            await route.fetch()  # it arrives, and its answer is lost
+            await route.fetch()  # the request arrives, and its response is lost
             await route.abort()
         else:
             await route.continue_()
@@ -402,7 +405,7 @@ async def test_two_tabs_show_one_task_and_either_may_answer_for_it(
     for tab in (page, other):
         await until_state(tab, "completed")
         assert (await answers(tab).inner_text()).split() == "".join(WORDS).split()
-    # What one begins, the other follows; what one answers, the other need not.
+    # Each tab follows what the other one starts, and a question answered in one is closed in the other.
     await say(other, "weather")
     for tab in (page, other):
         await until_state(tab, "input required")
@@ -468,13 +471,13 @@ async def test_the_address_says_which_conversation_is_shown(page: "Page", agent:
     await page.get_by_role("button", name="New conversation").click()
     await say(page, "another")
     await until_state(page, "completed")
-    await page.goto(first)  # in the same tab: nothing is loaded anew
+    await page.goto(first)  # in the same tab: nothing is reloaded
     await page.locator(".said", has_text="hello").wait_for()
     assert await page.locator("article").count() == 1
     await page.go_back()
     await page.locator(".said", has_text="another").wait_for()
     assert await page.locator("article").count() == 1
-    # An address that was cut names none, and the page works all the same.
+    # A truncated address names no conversation, and the page works.
     await page.goto("about:blank")
     await page.goto(f"{agent.url}/#%E0%A4%A")
     await say(page, "hello")
@@ -487,7 +490,7 @@ async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
     conversations = page.get_by_role("navigation", name="Conversations")
 
     async def until_said(*prompts: str) -> None:
-        """Until a conversation is shown, by what the user said in it."""
+        """Wait until a conversation with these user messages is visible."""
         with anyio.fail_after(30):
             while await page.locator("article .said p").all_inner_texts() != list(prompts):
                 await page.evaluate("new Promise(requestAnimationFrame)")
@@ -504,7 +507,7 @@ async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
     await until_text(page, lambda text: "one" in text)
     second = page.url
     await new.click()
-    await new.click()  # leads nowhere else
+    await new.click()  # has no effect
     await conversations.get_by_role("button", name="hello", exact=True).click()
     await until_said("hello")
 
@@ -517,7 +520,7 @@ async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
     current = conversations.locator("[aria-current=true]")
     assert await current.all_inner_texts() == [pause.prompt]
     pause.go_on.set()
-    await until_state(page, "completed")  # what is at work there is followed
+    await until_state(page, "completed")  # the page follows the working task
     await page.go_back()
     await until_said("hello")
     assert page.url == first
@@ -525,7 +528,7 @@ async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
     await page.go_forward()
     await until_said(pause.prompt)
     assert page.url == second
-    await say(page, "hello")  # what is said is of the conversation that is shown
+    await say(page, "hello")  # the message belongs to the visible conversation
     await until_state(page, "completed")
     assert len(await tasks_in(agent, page)) == 2
     await page.go_forward()
@@ -599,7 +602,7 @@ def png(width: int, height: int) -> bytes:
 
 
 async def draw(turn: Turn) -> AsyncIterator[Update]:
-    """Gives back the files that it is sent, and more."""
+    """Return the files it receives, and others."""
     files = [part.filename for part in turn.message.parts if part.kind == "raw"]
     parts = (
         Part(raw=png(160, 90), media_type="image/png", filename="river.png"),
@@ -626,7 +629,7 @@ async def test_files_go_both_ways_and_a_key_is_asked_for(browser: "Browser") -> 
         sizes = await page.locator("article img").evaluate_all(
             "all => all.map((image) => image.naturalWidth)"
         )
-        assert sizes == [40, 160]  # the user's, and the agent's; the far one is a link
+        assert sizes == [40, 160]  # the user's, and the agent's; the remote one is a link
         download = page.get_by_role("link", name="page.html")
         assert await download.get_attribute("href") == (
             "data:application/octet-stream;base64," + base64.b64encode(b"<script>alert(1)</script>").decode()
@@ -641,6 +644,24 @@ async def test_files_go_both_ways_and_a_key_is_asked_for(browser: "Browser") -> 
         await until_state(page, "completed")
         assert await page.locator("article img").count() == 2
         await context.close()
+
+
+async def answer_in_two_texts(turn: Turn) -> AsyncIterator[Update]:
+    parts = Part(text="Revenue grew."), Part(text="Costs fell.")
+    yield ArtifactUpdate(Artifact(artifact_id="text", parts=parts))
+    question = Message(message_id="q", role=Role.AGENT, parts=parts)
+    yield StatusUpdate(TaskState.INPUT_REQUIRED, question)
+
+
+async def test_two_texts_of_an_answer_are_two_paragraphs(browser: "Browser") -> None:
+    app = create_app(Settings(store="sqlite://"), handler=answer_in_two_texts)
+    async with serving(app) as url, window(browser) as context:
+        page = await opened(context, url)
+        await say(page, "How was it?")
+        await until_state(page, "input required")
+        for block in ("text", "message"):
+            paragraphs = page.locator(f"article .block.{block} p")
+            assert await paragraphs.all_inner_texts() == ["Revenue grew.", "Costs fell."]
 
 
 async def test_two_lines_put_it_into_a_page_of_another_site(browser: "Browser") -> None:
@@ -726,10 +747,10 @@ async def test_a_site_that_is_not_named_is_told_of_the_setting(browser: "Browser
 @pytest.mark.parametrize("look", ["light", "dark", "phone", "phone-dark"])
 async def test_nothing_keeps_people_from_using_it(browser: "Browser", agent: Agent, look: str) -> None:
     if not AXE.exists():
-        pytest.skip("axe-core is not installed: `make e2e` installs it where there is Node 20")
+        pytest.skip("axe-core is not installed: `make e2e` installs it if Node 20 is available")
     size = {"width": 390, "height": 800} if look.startswith("phone") else {"width": 1280, "height": 800}
     scheme = "dark" if look.endswith("dark") else "light"
-    # What looks at the page is put into it, which the page's policy would forbid.
+    # axe-core is injected into the page, which the page's policy would forbid.
     async with window(browser, viewport=size, color_scheme=scheme, bypass_csp=True) as context:
         page = await opened(context, agent.url)
         pieces = re.findall(r"\S+\s*|\s+", MARKDOWN)

@@ -1,4 +1,4 @@
-"""``tailrace serve --agent`` as a real process in front of other agents: their card, their answers, over restarts."""
+"""``tailrace serve --agent`` as a real process in front of other agents: cards, answers, restarts."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ from support.remote_agents import sdk_agent, sdk_card
 from support.rpc import Rpc, message, streamed_text, text_of
 from support.serving import serving
 from support.upstream import ScriptedUpstream, openai_stream
-from tailrace.server import Settings, create_app
+from tailrace.server import CardSettings, Settings, create_app
 from tailrace.server.sdk import AgentExecutor
 from tailrace.streaming.a2a.models import AgentSkill
 
@@ -34,7 +34,9 @@ async def send(rpc: Rpc, text: str, **fields: Any) -> dict[str, Any]:
 
 
 async def test_the_card_and_the_answers_are_those_of_the_agent_behind(tmp_path: Path) -> None:
-    settings = Settings(store="sqlite://", agent_name="Echo agent", agent_description="Says things back.")
+    settings = Settings(
+        store="sqlite://", agent_name="Echo agent", card=CardSettings(description="Says things back.")
+    )
     remote = create_app(
         settings, handler=Scripted(), skills=[SKILL], input_modes=["text/*"], output_modes=["text/markdown"]
     )
@@ -68,7 +70,7 @@ async def test_a_question_outlives_the_server_that_asked_it(tmp_path: Path, vers
             async with Rpc(server.url) as rpc:
                 async with rpc.http.get(f"{server.url}/.well-known/agent-card.json") as response:
                     card = await response.json()
-                # "text" is what the card behind says; text/plain is what it means.
+                # The remote card lists "text", which stands for text/plain.
                 done = await send(rpc, "river", taskId=asked["id"])
                 again = await send(rpc, "brook", contextId=asked["contextId"])
     assert (card["name"], card["description"]) == ("Mine", "Made with the SDK.")
@@ -131,7 +133,7 @@ async def test_an_answer_that_a_crash_interrupted_is_gone_on_with(tmp_path: Path
                 task = await rpc.result("GetTask", params)
     assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
     assert text_of(task) == "held"
-    assert len(scripted.turns) == 1, "the agent behind was not asked again"
+    assert len(scripted.turns) == 1, "the remote agent received another request"
 
 
 async def test_a_token_lets_the_server_in(tmp_path: Path) -> None:

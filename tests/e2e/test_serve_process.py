@@ -1,4 +1,4 @@
-"""``tailrace serve`` as a real process: it answers, survives kill -9 with all it showed, and ends on SIGTERM."""
+"""``tailrace serve`` as a real process: responses, persistence after kill -9, and shutdown on SIGTERM."""
 
 import json
 import signal
@@ -85,7 +85,7 @@ async def test_sigterm_ends_the_server_and_its_streams_in_bounded_time(tmp_path:
 
 
 async def _read_until(url: str, text: str) -> list[tuple[int, dict[str, Any]]]:
-    """Stream an answer until it has come to ``text``, or the server leaves."""
+    """Stream an answer until it contains ``text`` or the connection closes."""
     body = {"jsonrpc": "2.0", "id": "s", "method": "SendStreamingMessage", "params": message()}
     events: list[tuple[int, dict[str, Any]]] = []
     decoder = SSEDecoder()
@@ -96,7 +96,7 @@ async def _read_until(url: str, text: str) -> list[tuple[int, dict[str, Any]]]:
                 if streamed_text(events) == text:
                     break
         except aiohttp.ClientError:
-            pass  # the server is gone
+            pass  # the server has been killed
     return events
 
 

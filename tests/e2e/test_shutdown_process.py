@@ -1,4 +1,4 @@
-"""The end of a server, as real processes: running tasks finish, streams end cleanly, and nothing hangs."""
+"""Shutdown of real server processes: running tasks finish, streams end cleanly, and nothing hangs."""
 
 import os
 import re
@@ -28,11 +28,11 @@ def options(upstream: ScriptedUpstream, store: Path) -> list[str]:
 
 
 class Stream:
-    """What a client of a stream is given, byte by byte.
+    """A client of a stream.
 
     Attributes:
-        data: All of it so far.
-        clean: It ended as HTTP has it, and was not cut.
+        data: All bytes so far.
+        clean: Whether the response ended as HTTP requires.
     """
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ class Stream:
 
 
 async def logged(log: Path, words: str, process: subprocess.Popen[bytes]) -> None:
-    """Until a process has said something."""
+    """Wait until a process has logged a text."""
     while words not in (said := _text_of(log)):
         assert process.poll() is None, said
-        await anyio.sleep(0.02)  # its log is the only thing to wait on
+        await anyio.sleep(0.02)  # its log is the only state to wait on
 
 
 def _text_of(file: Path) -> str:
@@ -73,7 +73,7 @@ async def ended(process: subprocess.Popen[bytes]) -> int:
 
 
 async def tasks_of(folder: Path, upstream: ScriptedUpstream) -> list[dict[str, Any]]:
-    """What the store holds, as the next server tells it."""
+    """Return the tasks of the store, as the next server lists them."""
     with served(folder / "next", *options(upstream, folder / "t.db")) as server:
         await server.ready()
         async with Rpc(server.url) as rpc:
@@ -179,14 +179,14 @@ async def _until_it_breaks(stream: Stream, server: Served) -> None:
         await stream.read(server.url)
 
 
-# --- under a server of somebody else's --------------------------------------------------------------------------
+# --- under another ASGI server ----------------------------------------------------------------------------------
 
 
 @contextmanager
 def uvicorn(
     folder: Path, upstream: ScriptedUpstream, *arguments: str, **environment: str
 ) -> Generator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """Run the application with ``uvicorn``; gives the process, and what says its address once it is known."""
+    """Run the application with ``uvicorn``; yield the process, and a function for its address after startup."""
     (folder / "agent.py").write_text("from tailrace.server import create_app\n\napp = create_app()\n")
     log = folder / "log"
     with log.open("wb") as output:
@@ -221,7 +221,7 @@ async def test_uvicorn_ends_in_good_order_with_streams_that_are_open(tmp_path: P
     environment = {"TAILRACE_STORE": "sqlite://", "TAILRACE_SHUTDOWN_GRACE": "0.2"}
     async with ScriptedUpstream(ENDLESS) as upstream:
         with uvicorn(tmp_path, upstream, "--workers", str(workers), **environment) as (process, url):
-            # Of these lines the first is the last with one process, the other with several.
+            # With one process the first line is the last one, with several processes the second.
             await logged(tmp_path / "log", "running on http", process)
             await logged(tmp_path / "log", "Application startup complete", process)
             streams = [Stream(), Stream(), Stream()]
@@ -231,7 +231,7 @@ async def test_uvicorn_ends_in_good_order_with_streams_that_are_open(tmp_path: P
                 for stream in streams:
                     await stream.shows(b"half")
                 process.send_signal(signal.SIGTERM)
-            # uvicorn itself ends by the signal where it has one process.
+            # With one process, uvicorn itself ends by the signal.
             assert await ended(process) in (0, -signal.SIGTERM)
     for stream in streams:
         assert stream.clean
@@ -247,4 +247,4 @@ async def test_a_second_worker_on_the_same_file_is_refused_and_ends_the_server(t
     log = _text_of(tmp_path / "log")
     assert "the store is in use by another process" in log
     assert "failed to start, stopping the parent process" in log
-    assert log.count("Application startup failed") == 1  # and is not tried over and over
+    assert log.count("Application startup failed") == 1  # not retried in a loop

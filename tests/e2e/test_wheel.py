@@ -1,4 +1,4 @@
-"""The package as `make build` makes it, in environments that hold nothing else: it serves, and shows itself."""
+"""The package built by `make build`, installed alone in new environments."""
 
 import os
 import re
@@ -16,20 +16,20 @@ import pytest
 from support.processes import served
 from support.rpc import Rpc, message, text_of
 from support.upstream import ScriptedUpstream, openai_stream
-from tailrace.server.localmodel import available
+from tailrace.server.cli.local_model import available
 
-# Packages are fetched.
+# Packages are downloaded.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
 UV = os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".uv/bin/uv")
-"""`uv run` says where it is."""
+"""The uv executable; `uv run` sets `UV`."""
 
 DATA = {
-    "tailrace/server/playground/embed.html",
-    "tailrace/server/playground/index.html",
-    "tailrace/server/playground/tailrace-chat.js",
-    "tailrace/server/recorded/answer.sse",
+    "tailrace/server/http/playground/embed.html",
+    "tailrace/server/http/playground/index.html",
+    "tailrace/server/http/playground/tailrace-chat.js",
+    "tailrace/server/cli/recorded/answer.sse",
     "tailrace/server/py.typed",
     "tailrace/streaming/py.typed",
     "tailrace/wrappers/py.typed",
@@ -38,7 +38,7 @@ DATA = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the source distribution and of the wheel that is made of it."""
+    """Return the folder of the source distribution and of the wheel built from it."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([UV, "build", "--quiet", "--out-dir", str(folder)], cwd=ROOT, check=True)
     return folder
@@ -52,7 +52,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """An interpreter for which pip has installed the wheel and what it needs, and nothing else."""
+    """Return an interpreter into which pip has installed only the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=True)
     python = str(folder / "bin/python")

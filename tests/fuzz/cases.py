@@ -1,4 +1,4 @@
-"""One case: which body, what happens to it, and in which reads it arrives. Small enough to be written down."""
+"""A fuzz case: the body, its mutations, and its reads, small enough to be stored."""
 
 import json
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ _SHORT = 2000  # only bodies below this many bytes arrive byte by byte
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is done to which body.
+    """The mutations of a body.
 
     Attributes:
-        format: The format of the body, and of the decoder that reads it.
-        body: Which of the format's bodies, counted from 0, modulo how many there are.
-        other: Which body of another format (or of the same one) is mixed in, where a mutation mixes.
-        steps: Mutations, each by its name and the number from which its choices follow.
-        reads: The number from which the cuts between reads follow.
-        bound: On one event, in bytes; 0 for the decoder's own.
-        think_tags: Reasoning in the text is to be told apart.
-        detecting: The decoder has to find out the format.
+        format: The format of the body and of its decoder.
+        body: The index of the body among those of the format, modulo their number.
+        other: The index of the body that mutations mix in, of another format or of the same one.
+        steps: The mutations, each with its name and the seed of its choices.
+        reads: The seed of the cuts between reads.
+        bound: The bound on one event in bytes; 0 for the decoder's default.
+        think_tags: Whether reasoning in tags is separated from the text.
+        detecting: Whether the decoder detects the format.
     """
 
     format: str
@@ -39,7 +39,7 @@ class Case:
     detecting: bool = False
 
     def build(self) -> bytes:
-        """The mutated body."""
+        """Return the mutated body."""
         body = _nth(seeds(self.format), self.body).body
         other = _nth(_all_seeds(self.format), self.other).body
         words = vocabulary(self.format)
@@ -48,19 +48,19 @@ class Case:
         return body
 
     def to_json(self) -> str:
-        """As text, for `from_json`."""
+        """Return the case as text for `from_json`."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Case":
-        """The case of a text."""
+        """Return the case that a text describes."""
         fields: dict[str, Any] = json.loads(text)
         steps = tuple((str(name), int(number)) for name, number in fields.pop("steps"))
         return cls(**fields, steps=steps)
 
     @classmethod
     def random(cls, rng: Random, format: str) -> "Case":
-        """A case out of all."""
+        """Return a random case."""
         count = min(12, 1 + int(rng.expovariate(0.5)))
         return cls(
             format,
@@ -75,7 +75,7 @@ class Case:
 
 
 def cut(body: bytes, number: int) -> list[bytes]:
-    """The body in reads, whose sizes follow from the number."""
+    """The body in reads, whose sizes follow from the seed."""
     rng = Random(number)
     way = rng.randrange(4)
     if way == 0 and len(body) < _SHORT:
@@ -89,7 +89,7 @@ def cut(body: bytes, number: int) -> list[bytes]:
 
 
 def _all_seeds(format: str) -> list[Seed]:
-    """Bodies to mix in: the format's own twice, as nothing mixes so well."""
+    """The bodies to mix in: the format's own twice, since these mixtures find the most."""
     own = seeds(format)
     return [*own, *own, *(seed for name in FORMATS for seed in seeds(name))]
 

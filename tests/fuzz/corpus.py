@@ -1,8 +1,8 @@
-"""The bodies that are mutated, by the format they are in, and the words that they are made of.
+"""The bodies to mutate, by format, and the vocabulary of each format.
 
-The project's own: the conformance scenarios, the recorded local model, generated bodies of every provider, and one
-event of each documented kind (``samples``). Where the recordings of other people's servers are at hand, they are used
-too.
+Sources: the conformance scenarios, the recorded local model, generated bodies of every provider, and one
+event of each documented kind (``samples``). Recordings of real providers' servers are included where they are
+available.
 """
 
 import csv
@@ -28,16 +28,16 @@ _FIXTURES = HERE.parent / "fixtures"
 _RECORDINGS = Path(
     os.environ.get("TAILRACE_RECORDINGS") or HERE.parents[1] / "../shared/providers/recordings"
 )
-_LONGEST = 24_000  # bytes of one seed; more takes time and shows nothing else
+_LONGEST = 24_000  # bytes of one seed; longer ones take time and find nothing else
 
-# What an answer of a generated body consists of.
+# The parts of a response in generated bodies.
 _ANSWERS: tuple[tuple[tuple[Kind, int], ...], ...] = (
     ((Kind.TEXT, 12),),
     ((Kind.REASONING, 6), (Kind.TEXT, 6)),
     ((Kind.REASONING, 4), (Kind.TEXT, 3), (Kind.CALL, 5), (Kind.CALL, 3)),
     ((Kind.TEXT, 3), (Kind.CALL, 4), (Kind.TEXT, 3), (Kind.REASONING, 2), (Kind.TEXT, 2)),
 )
-# The names of the recordings' APIs that are no names of a provider.
+# The recordings' APIs whose names are not names of a provider.
 _APIS = {"gemini-generate-jsonarray": "gemini"}
 
 
@@ -46,8 +46,8 @@ class Seed:
     """One body.
 
     Attributes:
-        name: Where it is from.
-        body: Its bytes.
+        name: The origin of the body.
+        body: The body.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Seed:
 
 @dataclass(slots=True)
 class Vocabulary:
-    """The words of a format.
+    """The vocabulary of a format.
 
     Attributes:
         keys: Names of members.
-        words: Values of members whose value is a word of few (types, roles, reasons), by the member's name.
-        events: Whole payloads.
+        words: Values of members with few values (types, roles, reasons), by the member's name.
+        events: Complete payloads.
     """
 
     keys: list[str] = field(default_factory=list[str])
@@ -82,7 +82,7 @@ def seeds(format: str) -> list[Seed]:
 
 @cache
 def vocabulary(format: str) -> Vocabulary:
-    """The words that the bodies of a format are made of."""
+    """The vocabulary of a format's bodies."""
     keys: dict[str, None] = {}
     words: dict[str, dict[str, None]] = {}
     events: dict[bytes, None] = {}
@@ -98,7 +98,7 @@ def vocabulary(format: str) -> Vocabulary:
                 keys[place.key] = None
                 if isinstance(place.value, str) and len(place.value) < 40 and " " not in place.value:
                     words.setdefault(place.key, {})[place.value] = None
-    # Under most names stand texts and ids, of which each is another.
+    # Most members contain texts and ids, which differ everywhere.
     few = {key: list(values) for key, values in words.items() if len(values) < 60}
     return Vocabulary(list(keys), few, list(events))
 
@@ -122,7 +122,7 @@ def _pieces(rng: Random, kind: Kind, count: int, lengths: str) -> list[str]:
 
 
 def samples(format: str) -> list[Seed]:
-    """One event of each kind, in the order of a response: as a line each, and in the provider's framing."""
+    """One event of each kind in the order of a response: as a line each, and in the provider's framing."""
     lines = (HERE / "samples" / f"{format}.jsonl").read_bytes()
     framed = b"".join([b"data: %s\n\n" % line for line in lines.splitlines()])
     if format == "bedrock":
@@ -146,11 +146,11 @@ def _recorded(format: str) -> Iterator[Seed]:
 
 
 def _frames(lines: bytes) -> bytes:
-    """Bedrock's frames from lines ``{"event": …, "payload": …}``, the form in which they are written down."""
+    """Bedrock's frames from lines ``{"event": …, "payload": …}``, the form of the samples."""
     found: list[bytes] = []
     for line in lines.splitlines():
         event = cast("dict[str, Any]", json.loads(line))
-        if "event" not in event:  # written down in another form: the event's name is its only key
+        if "event" not in event:  # a sample in another form: the event's name is its only key
             ((kind, payload),) = event.items()
             event = {"event": kind, "payload": payload}
         kind, payload = str(event["event"]), event["payload"]
@@ -163,7 +163,7 @@ def _frames(lines: bytes) -> bytes:
 
 
 def _shortened(body: bytes) -> bytes:
-    """The body without frames from its middle, as many as make it too long."""
+    """The body without as many frames from its middle as exceed the maximum size."""
     if len(body) <= _LONGEST:
         return body
     frames = [each for each in split(body) if len(each.payload) < _LONGEST]

@@ -1,6 +1,6 @@
-"""What a stream costs that says the same again and again, or the same of ever new blocks and calls.
+"""The cost of a stream that repeats its events, or repeats them with new blocks and calls.
 
-A decoder that looks at all blocks, or all calls, for each event is as fast as any on the streams of one answer.
+A decoder that scans all blocks or calls for each event is as fast as any other on streams of one response.
 """
 
 import cProfile
@@ -12,24 +12,24 @@ from typing import Any
 
 from fuzz.json_text import parse, places, write
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.conversion import StreamConversion
-from tailrace.wrappers.decoding import ResponseDecoder
+from tailrace.streaming.conversion.recorded_stream import StreamConversion
+from tailrace.wrappers.decoding.decoder import ResponseDecoder
 
 MakeDecoder = Callable[[], ResponseDecoder[Any]]
 
 INDEXES = ("index", "output_index", "content_index", "summary_index", "annotation_index", "contentBlockIndex")
-"""Members that count up from block to block, from call to call, or from choice to choice."""
+"""Members that increase from block to block, from call to call, or from choice to choice."""
 IDS = ("id", "item_id", "call_id", "tool_call_id", "tool_use_id", "toolUseId")
-"""Members that are others for each call and each item."""
+"""Members that differ for each call and each item."""
 
 
 def repeated(payloads: Sequence[bytes], times: int, counting: Collection[str] = ()) -> list[bytes]:
-    """Some events again and again, as the reads of a body.
+    """Return repeated events as the reads of a body.
 
     Args:
-        payloads: Of the events.
-        times: How often they come.
-        counting: Members of `INDEXES` and `IDS` that are others each time.
+        payloads: The payloads of the events.
+        times: The number of repetitions.
+        counting: Members of `INDEXES` and `IDS` that differ in each repetition.
     """
     writers = [_writer(payload, counting) for payload in payloads]
     return [b"data: %s\n\n" % write_one(count) for count in range(times) for write_one in writers]
@@ -69,7 +69,7 @@ def fold(decoder: ResponseDecoder[Any], reads: list[bytes]) -> None:
 
 
 def convert(decoder: ResponseDecoder[Any], reads: list[bytes]) -> None:
-    """Make A2A events."""
+    """Convert reads to A2A events."""
     conversion = StreamConversion(decoder, task_id="t", context_id="c")
     for data in reads:
         conversion.feed(data)
@@ -78,7 +78,7 @@ def convert(decoder: ResponseDecoder[Any], reads: list[bytes]) -> None:
 
 
 def calls(work: Callable[[], None]) -> int:
-    """How many functions are called, Python's and C's, until work is done: the same in every run."""
+    """Return the number of function calls, of Python and of C, until work is done: the same in every run."""
     profile = cProfile.Profile()
     profile.enable()
     try:
@@ -89,7 +89,7 @@ def calls(work: Callable[[], None]) -> int:
 
 
 def held(decoder: ResponseDecoder[Any], reads: list[bytes]) -> int:
-    """How many bytes a decoder holds more at the end of these reads than after the first of them."""
+    """Return how many more bytes a decoder holds at the end of these reads than after the first of them."""
     decoder.feed(reads[0])
     gc.collect()
     tracemalloc.start()
@@ -104,7 +104,7 @@ def held(decoder: ResponseDecoder[Any], reads: list[bytes]) -> int:
 
 
 def seconds(work: Callable[[], None]) -> float:
-    """CPU time of the best of three."""
+    """Return the CPU time of the best of three runs."""
     taken: list[float] = []
     for _ in range(3):
         gc.collect()
@@ -117,7 +117,7 @@ def seconds(work: Callable[[], None]) -> float:
 def growth(
     make_decoder: MakeDecoder, payloads: Sequence[bytes], counting: Collection[str] = (), *, times: int = 600
 ) -> float:
-    """How many times as long an event takes when all come eight times as often; about 1 where time is linear."""
+    """Return the ratio of the time per event with eight times the events; about 1 if time is linear."""
     few = repeated(payloads, times, counting)
     many = repeated(payloads, 8 * times, counting)
     once = seconds(lambda: fold(make_decoder(), few))

@@ -1,6 +1,6 @@
-"""Bodies as lists of frames, each with one payload, so that mutations can work on events instead of bytes.
+"""Bodies as lists of frames with one payload each, so that mutations can work on events instead of bytes.
 
-Whatever a body is, ``join(split(body))`` is the same bytes.
+For any body, ``join(split(body))`` is the same bytes.
 """
 
 import json
@@ -21,10 +21,10 @@ class Frame:
     """One event.
 
     Attributes:
-        head: What stands before the payload; of a binary frame its headers.
-        payload: JSON text, as a rule.
-        tail: What stands behind it.
-        binary: A message of AWS's event stream encoding: lengths and checksums are made by `join`.
+        head: The bytes before the payload; of a binary frame its headers.
+        payload: The payload, usually JSON text.
+        tail: The bytes after the payload.
+        binary: Whether it is a message of AWS's event stream encoding, whose lengths and checksums `join` computes.
     """
 
     head: bytes
@@ -33,7 +33,7 @@ class Frame:
     binary: bool = False
 
     def encode(self) -> bytes:
-        """Its bytes."""
+        """Return its bytes."""
         if not self.binary:
             return self.head + self.payload + self.tail
         prelude = pack("!II", 16 + len(self.head) + len(self.payload), len(self.head))
@@ -42,12 +42,12 @@ class Frame:
 
 
 def join(frames: list[Frame]) -> bytes:
-    """The body that consists of these frames."""
+    """Return the body of these frames."""
     return b"".join([frame.encode() for frame in frames])
 
 
 def split(body: bytes) -> list[Frame]:
-    """The frames of a body; one frame for a body of no known framing."""
+    """Return the frames of a body; a body without known framing is one frame."""
     start = body.lstrip()[:1]
     if body[:1] == b"\0":
         frames = _binary(body)

@@ -1,4 +1,4 @@
-"""JSON as a tree that can hold what no JSON value can: keys that stand twice, and text that is no JSON."""
+"""JSON as a tree that can represent invalid JSON: repeated keys, and text that is not JSON."""
 
 import json
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import Any, cast
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Text that is written as it is, in the place of a value."""
+    """Text that is written unchanged in the place of a value."""
 
     text: str
 
 
 class Members(list[tuple[str, Any]]):
-    """An object, as its members in order."""
+    """An object as its members in order."""
 
 
 def parse(payload: bytes) -> Any:
-    """The tree of a JSON text.
+    """Return the tree of a JSON text.
 
     Raises:
-        ValueError: It is none, or is nested too deeply.
+        ValueError: The text is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(payload, object_pairs_hook=Members)
@@ -29,7 +29,7 @@ def parse(payload: bytes) -> Any:
 
 
 def write(tree: Any) -> bytes:
-    """A tree as text; half surrogates as escapes."""
+    """Return a tree as text, with lone surrogates as escapes."""
     return _write(tree).encode("utf-8", "surrogatepass")
 
 
@@ -52,11 +52,11 @@ def _write(tree: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a tree a value stands: in a list or among the members of an object.
+    """The location of a value in a tree: in a list or among the members of an object.
 
     Attributes:
-        parent: The list, or object.
-        index: Which of its items or members.
+        parent: The list or object.
+        index: The index of the item or member.
     """
 
     parent: Any
@@ -69,11 +69,11 @@ class Place:
 
     @property
     def value(self) -> Any:
-        """What stands there."""
+        """The value in this place."""
         return self.parent[self.index][1] if isinstance(self.parent, Members) else self.parent[self.index]
 
     def put(self, value: Any) -> None:
-        """Put another value there."""
+        """Replace the value."""
         if isinstance(self.parent, Members):
             self.parent[self.index] = (self.key, value)
         else:
@@ -81,10 +81,10 @@ class Place:
 
 
 def places(tree: Any) -> list[Place]:
-    """Every place of a tree, from the outside to the inside."""
+    """Every place of a tree, outermost first."""
     found: list[Place] = []
     waiting: list[Any] = [tree]
-    for node in waiting:  # grows on the way
+    for node in waiting:  # grows during the loop
         if isinstance(node, list):
             inner = [Place(node, index) for index in range(len(cast("list[Any]", node)))]
             found += inner

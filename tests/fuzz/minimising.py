@@ -1,4 +1,4 @@
-"""Making a body that shows a fault as small as it gets, so that somebody can look at it."""
+"""Minimisation of a body that shows a fault."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -12,16 +12,16 @@ Fails = Callable[[bytes], bool]
 
 
 class _OutOfTimeError(Exception):
-    """What was found by now must do."""
+    """The time is over: the best result so far is used."""
 
 
 def minimised(body: bytes, fails: Fails, *, seconds: float = 20) -> bytes:
-    """The smallest body found within a time that fails as well: without events, members or bytes it does not need.
+    """The smallest failing body found within a time limit: without unnecessary events, members and bytes.
 
     Args:
-        body: One that fails.
-        fails: Whether a body shows the fault.
-        seconds: By the clock; the last attempt may take longer.
+        body: A failing body.
+        fails: Returns whether a body shows the fault.
+        seconds: The time limit by the clock; the last attempt may exceed it.
     """
     best = body
     until = monotonic() + seconds
@@ -49,7 +49,7 @@ def minimised(body: bytes, fails: Fails, *, seconds: float = 20) -> bytes:
 
 
 def _without(items: Sequence[T], make: Callable[[list[T]], bytes], fails: Fails) -> None:
-    """Leave out halves, quarters, …, single items, as long as it fails."""
+    """Remove halves, quarters, …, single items while the fault remains."""
     kept = list(items)
     size = len(kept) // 2
     while size:
@@ -64,7 +64,7 @@ def _without(items: Sequence[T], make: Callable[[list[T]], bytes], fails: Fails)
 
 
 def _without_members(body: bytes, fails: Fails) -> None:
-    """Leave out members and items, and shorten texts, in the JSON of each event."""
+    """Remove members and items, and shorten texts, in the JSON of each event."""
     frames = split(body)
     for index, frame in enumerate(frames):
         try:

@@ -1,7 +1,7 @@
-"""What may happen to a body on its way: from a flipped bit to a server that means something else by a field.
+"""Mutations of a body: from a flipped bit to a server that uses a field with another meaning.
 
-A mutation is told by its name and a number, from which all its choices follow, so that a case can be written down,
-repeated and made smaller. None needs a body to be of a certain shape; one that finds nothing to do does nothing.
+A mutation has a name and a seed from which all its choices follow, so that a case can be stored, repeated and
+minimised. None requires a particular shape of the body; a mutation without an applicable place does nothing.
 """
 
 import json
@@ -17,7 +17,7 @@ Bytes = Callable[[Random, bytes], bytes]
 Frames = Callable[[Random, list[Frame], list[Frame]], None]
 Tree = Callable[[Random, list[Place], Vocabulary], None]
 
-_MOST_FRAMES = 2000  # repeating has its limits: a body of any length must be read in no time
+_MOST_FRAMES = 2000  # repetition is limited: a body of any length must be read quickly
 
 _TOKENS = tuple(
     Raw(text)
@@ -110,7 +110,7 @@ _BYTES = (
 
 
 def _span(rng: Random, length: int) -> tuple[int, int]:
-    """Part of something of that length: short ones are more usual."""
+    """A part of a sequence of that length; short ones are more frequent."""
     begin = rng.randrange(length + 1)
     return begin, min(length, begin + int(rng.paretovariate(0.8)))
 
@@ -155,7 +155,7 @@ def _line_ends(rng: Random, body: bytes) -> bytes:
 
 
 def _reframe(rng: Random, body: bytes) -> bytes:
-    """The same payloads, framed in another way."""
+    """The same payloads in another framing."""
     payloads = [frame.payload for frame in split(body) if frame.payload]
     way = rng.randrange(5)
     if way == 0:
@@ -217,18 +217,20 @@ def _interleave(rng: Random, frames: list[Frame], others: list[Frame]) -> None:
 
 
 def _swap_payloads(rng: Random, frames: list[Frame], others: list[Frame]) -> None:
-    """Another event's payload under this one's name."""
+    """Another event's payload under this event's name."""
     if frames and others:
         frames[rng.randrange(len(frames))].payload = rng.choice([*frames, *others]).payload
 
 
 def _odd(rng: Random) -> Any:
-    """A value that nobody counts on."""
+    """An unexpected value."""
     if rng.random() < 0.9:
         return rng.choice(_TOKENS)
     if rng.random() < 0.5:
         return "x" * rng.choice((300, 40_000))
-    depth = rng.choice((3, 60, rng.randrange(100, 900), 60_000))  # readers give up at about a thousand
+    depth = rng.choice(
+        (3, 60, rng.randrange(100, 900), 60_000)
+    )  # parsers fail at a depth of about a thousand
     open, close = rng.choice((("[", "]"), ('{"a":', "}"), ('[{"type":"text","text":', "}]")))
     return Raw(open * depth + "0" + close * (depth if rng.random() < 0.8 else 0))
 
@@ -238,7 +240,7 @@ def _replace(rng: Random, found: list[Place], words: Vocabulary) -> None:
 
 
 def _replace_many(rng: Random, found: list[Place], words: Vocabulary) -> None:
-    """The same key everywhere: what a server does that means something else by it."""
+    """Replace the same key everywhere, as a server does that gives it another meaning."""
     key, value = rng.choice(found).key, _odd(rng)
     for place in found:
         if place.key == key:
@@ -266,7 +268,7 @@ def _drop_member(rng: Random, found: list[Place], words: Vocabulary) -> None:
 
 
 def _double_member(rng: Random, found: list[Place], words: Vocabulary) -> None:
-    """A key twice, or an item of a list."""
+    """Repeat a key or an item of a list."""
     place = rng.choice(found)
     again = place.parent[place.index]
     if isinstance(again, tuple) and rng.random() < 0.5:
@@ -289,7 +291,7 @@ def _add_member(rng: Random, found: list[Place], words: Vocabulary) -> None:
 
 
 def _copy_value(rng: Random, found: list[Place], words: Vocabulary) -> None:
-    """A value from elsewhere in the event, or a whole other event, which may make it deeper."""
+    """Copy a value from elsewhere in the event, or a complete other event, which may increase the depth."""
     place = rng.choice(found)
     if rng.random() < 0.7:
         place.put(Raw(write(rng.choice(found).value).decode("utf-8", "surrogatepass")))
@@ -314,7 +316,7 @@ def _unwrap(rng: Random, found: list[Place], words: Vocabulary) -> None:
 
 
 def _break_string(rng: Random, found: list[Place], words: Vocabulary) -> None:
-    """A text cut in the middle of a character, or with something in it that is none."""
+    """Cut a text in the middle of a character, or insert invalid characters."""
     texts = [place for place in found if isinstance(place.value, str)]
     if texts:
         place = rng.choice(texts)
@@ -361,18 +363,18 @@ _ON_TREE: dict[str, Tree] = {
     "break-string": _break_string,
 }
 NAMES = (*_ON_TREE, *_ON_TREE, *_ON_FRAMES, *_ON_BYTES)
-"""Of all mutations; those that understand what they change stand there twice, as they find the most."""
+"""The names of all mutations; those that parse the event are listed twice, since they find the most."""
 
 
 def mutate(name: str, number: int, body: bytes, other: bytes, words: Vocabulary) -> bytes:
-    """The body after one mutation.
+    """Return the body after one mutation.
 
     Args:
-        name: Of the mutation.
-        number: From which its choices follow.
-        body: What is mutated.
-        other: Another body, for those that mix two.
-        words: Of the format, for those that change words.
+        name: The name of the mutation.
+        number: The seed of its choices.
+        body: The body to mutate.
+        other: Another body, for mutations that mix two.
+        words: The vocabulary of the format, for mutations that change words.
     """
     rng = Random(f"{name}/{number}")
     if not body:
@@ -383,7 +385,7 @@ def mutate(name: str, number: int, body: bytes, other: bytes, words: Vocabulary)
     if name in _ON_FRAMES:
         _ON_FRAMES[name](rng, frames, split(other))
     else:
-        # Mostly one event; now and then all of them, as a server does that knows no better.
+        # Usually one event; sometimes all of them, as a misconfigured server does.
         chosen = frames if rng.random() < 0.1 else [rng.choice(frames)] if frames else []
         state = rng.getstate()
         for frame in chosen:
@@ -398,9 +400,9 @@ def _mutate_tree(mutation: Tree, rng: Random, frame: Frame, words: Vocabulary) -
     except ValueError:
         return
     found = places(root)
-    # The outermost place is the whole payload: worth a try, but not often.
+    # The outermost place is the complete payload, which is rarely chosen.
     mutation(rng, found if rng.random() < 0.05 else found[1:] or found, words)
     try:
         frame.payload = write(root[0]).replace(b"\n", b"") if root else b""
     except RecursionError:
-        return  # too deep to be written here; such texts are put in as they are
+        return  # too deep to be serialised here; such texts are inserted unparsed

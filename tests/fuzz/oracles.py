@@ -1,11 +1,11 @@
-"""What must hold for every body, however mutilated.
+"""Invariants of the decoders for every body.
 
-- A decoder raises nothing but `UpstreamError`; folding raises nothing at all.
-- Every result is JSON that any reader takes: no NaN, no half characters.
-- The result does not depend on how the body was cut into reads.
-- It is the same without the shortcuts that decoders take for the usual events.
-- What was shown piece by piece is what the whole says in the end.
-- What a model said can be sent back to it, or `ValueError` says what cannot.
+- A decoder raises only `UpstreamError`; accumulation raises nothing.
+- Every result is strict JSON: no NaN, no lone surrogates.
+- The result does not depend on the cuts between reads.
+- The fast tier of a decoder gives the same result as the lenient one.
+- The text published in pieces is the text of the complete response.
+- A model's message can be sent back to it, or `ValueError` names the part that cannot.
 """
 
 import json
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fuzz.shortcuts import without_shortcuts
+from tailrace.streaming.a2a.extension import extension_facts
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Task, TaskStatus
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.chat_completion import to_chat_completion
-from tailrace.streaming.conversion import StreamConversion
-from tailrace.streaming.extension import extension_facts
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.task import TaskRecord
+from tailrace.streaming.conversion.chat_completion import to_chat_completion
+from tailrace.streaming.conversion.recorded_stream import StreamConversion
+from tailrace.streaming.task.task import TaskRecord
 from tailrace.wrappers import (
     Change,
     Channel,
@@ -32,20 +32,20 @@ from tailrace.wrappers import (
     Role,
     UpstreamError,
 )
-from tailrace.wrappers.decoding import ResponseDecoder
+from tailrace.wrappers.decoding.decoder import ResponseDecoder
 
 MakeDecoder = Callable[[], ResponseDecoder[Any]]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a body amounts to.
+    """The result of a body.
 
     Attributes:
-        completion: As one ``chat.completion``, in JSON.
-        messages: Of each choice, in JSON.
-        texts: What was shown, by channel, choice and call.
-        raised: What the decoder raised; empty where it did not.
+        completion: One ``chat.completion`` as JSON.
+        messages: The message of each choice as JSON.
+        texts: The published text by channel, choice and call.
+        raised: The decoder's error; empty without one.
     """
 
     completion: str = ""
@@ -54,35 +54,35 @@ class Outcome:
     raised: str = ""
 
     def unordered(self) -> tuple[Any, ...]:
-        """The same for whoever does not ask for the order of an object's members."""
+        """The same without the order of an object's members."""
         messages = {index: json.loads(message) for index, message in self.messages.items()}
         return json.loads(self.completion), messages, self.texts, self.raised
 
 
 def check(make_decoder: MakeDecoder, body: bytes, reads: list[bytes], *, think_tags: bool = False) -> None:
-    """Hold a body against all rules.
+    """Check all invariants for a body.
 
     Args:
-        make_decoder: Makes a fresh decoder.
-        body: The whole.
-        reads: The same, cut.
-        think_tags: Reasoning in the text is to be told apart.
+        make_decoder: Creates a decoder.
+        body: The complete body.
+        reads: The body in reads.
+        think_tags: Whether reasoning in tags is separated from the text.
 
     Raises:
-        AssertionError: One is broken. What else is raised is broken too: a decoder may raise `UpstreamError` only,
-            which this catches.
+        AssertionError: An invariant is violated. Any other exception is a fault, too: a decoder may raise only
+            `UpstreamError`, which this function catches.
     """
     whole = outcome(make_decoder(), [body], think_tags=think_tags)
     pieces = outcome(make_decoder(), reads, think_tags=think_tags)
     assert pieces == whole, "the result depends on the cuts between reads"
     long_way = outcome(without_shortcuts(make_decoder()), reads, think_tags=think_tags)
-    assert long_way.unordered() == whole.unordered(), "the decoder's shortcuts change the result"
+    assert long_way.unordered() == whole.unordered(), "the decoder's fast tier changes the result"
     for arrived in ([body], reads):
         convert(make_decoder(), arrived, think_tags=think_tags)
 
 
 def outcome(decoder: ResponseDecoder[Any], reads: Iterable[bytes], *, think_tags: bool = False) -> Outcome:
-    """Decode and fold reads, and look at all results."""
+    """Decode and accumulate reads, and check all results."""
     found = Outcome()
     accumulator = Accumulator(think_tags=think_tags)
     error: UpstreamError | None = None
@@ -106,7 +106,9 @@ def outcome(decoder: ResponseDecoder[Any], reads: Iterable[bytes], *, think_tags
         assert Message.model_validate_json(found.messages[index]) == message
         for channel, text in ((Channel.TEXT, choice.text), (Channel.REASONING, choice.reasoning)):
             shown = found.texts.get((str(channel), index, -1), "")
-            assert shown == text, f"{channel} of choice {index}: {shown!r} was shown, {text!r} is kept"
+            assert shown == text, (
+                f"{channel} of choice {index}: {shown!r} was published, {text!r} is accumulated"
+            )
     found.completion = strict_json(to_chat_completion(accumulator))
     return found
 
@@ -129,18 +131,18 @@ def convert(decoder: ResponseDecoder[Any], reads: Iterable[bytes], *, think_tags
         )
         first = conversion.accumulator.first
         shown = "" if first is None else _artifact_text(texts, name, min(conversion.accumulator.choices))
-        assert shown == said, f"{name}: {shown!r} was shown, {said!r} is kept"
+        assert shown == said, f"{name}: {shown!r} was published, {said!r} is accumulated"
     replayed = TaskRecord(Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)))
     for event in events:
         replayed.replay(event)
-    assert replayed.snapshot() == conversion.record.snapshot(), "replayed events give another task"
+    assert replayed.snapshot() == conversion.record.snapshot(), "replayed events give a different task"
 
 
 def read_artifacts(events: list[dict[str, Any]]) -> dict[str, str]:
-    """The text of each artifact, by its id, as a client reads it by the rules of A2A.
+    """Return the text of each artifact by its id, as a client reads it by the rules of A2A.
 
     Raises:
-        AssertionError: An artifact goes on after its end, is added to before it began, or has no end.
+        AssertionError: An artifact continues after its end, is appended to before its start, or has no end.
     """
     texts: dict[str, str] = {}
     complete: set[str] = set()
@@ -150,11 +152,11 @@ def read_artifacts(events: list[dict[str, Any]]) -> dict[str, str]:
             continue
         artifact_id: str = update["artifact"]["artifactId"]
         text = "".join([part.get("text", "") for part in update["artifact"]["parts"]])
-        assert artifact_id not in complete, f"{artifact_id} goes on after its end"
+        assert artifact_id not in complete, f"{artifact_id} continues after its end"
         if update.get("append"):
             texts[artifact_id] += text
         else:
-            texts[artifact_id] = text  # the first time, and where the answer began anew
+            texts[artifact_id] = text  # the first time, or after the response restarted
         if update.get("lastChunk"):
             complete.add(artifact_id)
     assert complete == set(texts), f"{set(texts) - complete} have no end"
@@ -165,8 +167,8 @@ def send_back(converter: HistoryConverter[Any, Any], chunks: Sequence[ChunkWrapp
     """Make a message of chunks, and a request of a conversation with it.
 
     Raises:
-        AssertionError: The request cannot be JSON. Any other exception but `ValueError`, which says that a part cannot
-            be sent to this provider, is wrong, too.
+        AssertionError: The request cannot be JSON. Only `ValueError` may be raised, if a part cannot be sent to this
+            provider.
     """
     message = converter.to_message(chunks)
     results = [
@@ -184,16 +186,16 @@ def send_back(converter: HistoryConverter[Any, Any], chunks: Sequence[ChunkWrapp
 
 
 def _bytes_as_text(value: object) -> str:
-    assert isinstance(value, bytes), f"{type(value)} in a request"  # some are sent as they are
+    assert isinstance(value, bytes), f"{type(value)} in a request"  # some are sent unchanged
     return value.hex()
 
 
 def strict_json(value: Any) -> str:
-    """A value as JSON for every reader.
+    """Return a value as strict JSON.
 
     Raises:
-        ValueError: It holds NaN, an infinity, or half a character.
-        TypeError: It holds something that has no JSON form.
+        ValueError: It contains NaN, an infinity, or a lone surrogate.
+        TypeError: It contains a value without a JSON form.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     text.encode("utf-8")

@@ -1,6 +1,6 @@
-"""Mutated bodies through every decoder for as long as is asked, and every fault written down.
+"""Run mutated bodies through every decoder for a given time and write down each fault.
 
-Each processor takes cases of its own. A fault is shown once, with the smallest body found that shows it; the body, its
+Each processor runs cases of its own. A fault is reported once, with the smallest body that shows it; the body, its
 traceback and the case are written to a folder. ``--repeat`` takes a file from there.
 """
 
@@ -23,17 +23,17 @@ from fuzz.corpus import vocabulary
 from fuzz.costs import IDS, INDEXES, growth, repeated
 from fuzz.minimising import minimised
 from fuzz.oracles import check, send_back
-from tailrace.wrappers.decoding import ResponseDecoder
+from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.detection import DetectingDecoder
 from tailrace.wrappers.providers import FORMATS
 
 _ROUND = 50  # cases of one format, then those of the next
-# A case of 24 kB takes some milliseconds; a deep or long one some tens. These leave room for a slow machine.
+# A case of 24 kB takes a few milliseconds; a deep or long one some tens. These limits leave room for a slow machine.
 _SLOW_SECONDS = 1.0
 _SLOW_SECONDS_A_BYTE = 40e-6
 _THREAD = ThreadPoolExecutor(max_workers=1)
-_COSTS = 0.25  # of the rounds take the time of repeated events, too
-# How many times as long an event may take where there were eight times as many before it; noise is less than this.
+_COSTS = 0.25  # share of the rounds that also measure repeated events
+# The bound on the ratio of the time per event with eight times as many events; noise stays below it.
 _MOST_GROWTH = 2.0
 
 
@@ -41,10 +41,10 @@ class Fault(NamedTuple):
     """One fault.
 
     Attributes:
-        case: What showed it first.
-        body: The smallest body found that shows it.
-        kind: By which faults are told apart.
-        trace: The traceback, of the smallest body.
+        case: The first case that showed it.
+        body: The smallest body that shows it.
+        kind: The key that distinguishes faults.
+        trace: The traceback for the smallest body.
     """
 
     case: Case
@@ -54,11 +54,11 @@ class Fault(NamedTuple):
 
 
 class SlowError(Exception):
-    """A case took much longer than its length explains, or an event the longer, the more there were before it."""
+    """A case took much longer than its length explains, or the time per event grows with the number of events."""
 
 
 def decoder_of(format: str, bound: int = 0) -> Callable[[], ResponseDecoder[Any]]:
-    """What makes a decoder of a format, with a bound on one event where one is given."""
+    """Return a factory of a format's decoders, with a bound on one event if one is given."""
     known = FORMATS[format]
     decoder = getattr(importlib.import_module(known.module), known.decoder)
     arguments = {"max_event_bytes": bound} if bound else {}
@@ -66,10 +66,10 @@ def decoder_of(format: str, bound: int = 0) -> Callable[[], ResponseDecoder[Any]
 
 
 def check_case(case: Case, body: bytes) -> None:
-    """Hold a body against all rules, under the circumstances of a case.
+    """Check all invariants for a body with the options of a case.
 
     Raises:
-        Exception: What is wrong.
+        Exception: An invariant is violated.
     """
     make = DetectingDecoder if case.detecting else decoder_of(case.format, case.bound)
     check(make, body, cut(body, case.reads), think_tags=case.think_tags)
@@ -79,10 +79,10 @@ def check_case(case: Case, body: bytes) -> None:
 
 
 def fault_of(case: Case, body: bytes) -> tuple[str, str] | None:
-    """The kind and the traceback of what is wrong with a body; None where nothing is."""
+    """Return the kind and the traceback of a body's fault; None without one."""
     begin = time.process_time()
     try:
-        # In a thread, whose stack is empty: how deep a body may be nested must not depend on who asks.
+        # In a thread with an empty stack: the maximum depth of a body must not depend on the caller.
         _THREAD.submit(check_case, case, body).result()
         taken = time.process_time() - begin
         if taken > _SLOW_SECONDS + _SLOW_SECONDS_A_BYTE * len(body):
@@ -91,7 +91,7 @@ def fault_of(case: Case, body: bytes) -> tuple[str, str] | None:
         frames = traceback.extract_tb(error.__traceback__)
         ours = [frame for frame in frames if "tailrace" in frame.filename] or frames
         what = str(error).partition(":")[0] if isinstance(error, AssertionError) else ""
-        # Where too deep a recursion ends is chance.
+        # The position of a recursion error is random.
         place = Path(ours[-1].filename).name + (
             "" if isinstance(error, RecursionError) else f":{ours[-1].lineno}"
         )
@@ -122,13 +122,13 @@ def _work(seed: str, formats: list[str], until: float, found: "Queue[Fault | int
 
 
 def _costly(rng: Random, format: str) -> Fault | None:
-    """Take the time of a few events again and again; the fault, where it is not linear."""
+    """Measure repeated events; return the fault if time is not linear."""
     payloads = rng.choices(vocabulary(format).events, k=rng.choice((1, 1, 2, 3)))
     counting = rng.sample(INDEXES + IDS, rng.randrange(len(INDEXES + IDS) + 1))
     grown = growth(decoder_of(format), payloads, counting)
     if grown < _MOST_GROWTH:
         return None
-    grown = growth(decoder_of(format), payloads, counting, times=1200)  # not the noise of a moment?
+    grown = growth(decoder_of(format), payloads, counting, times=1200)  # exclude noise
     if grown < _MOST_GROWTH:
         return None
     what = f"an event takes {grown:.1f} times as long with 8 times as many before it; counting up: {counting}"
@@ -143,19 +143,25 @@ def _smallest(case: Case, body: bytes, kind: str) -> Fault:
 
     smallest = body if "SlowError" in kind else minimised(body, fails)
     fault = fault_of(case, smallest)
-    return Fault(case, smallest, kind, fault[1] if fault else "it does not happen again")
+    return Fault(case, smallest, kind, fault[1] if fault else "the fault is not reproducible")
 
 
-def main() -> int:
-    """The command line; the exit code is 1 where a fault was found."""
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--minutes", type=float, default=60, help="by the clock (default: 60)")
-    parser.add_argument("--format", action="append", choices=list(FORMATS), help="only this; may be repeated")
-    parser.add_argument("--seed", default="", help="the same seed, the same cases (default: a new one)")
+def main(given: list[str]) -> int:
+    """Run the command line; the exit code is 1 if a fault was found."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz --decoders", description=(__doc__ or "").partition("\n\n")[2]
+    )
+    parser.add_argument("--minutes", type=float, default=60, help="duration (default: 60)")
+    parser.add_argument(
+        "--format", action="append", choices=list(FORMATS), help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--seed", default="", help="a run with the same seed repeats its cases (default: random)"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--findings", type=Path, default=Path("build/fuzz"), metavar="FOLDER")
-    parser.add_argument("--repeat", type=Path, metavar="FILE", help="run one case that was written down")
-    arguments = parser.parse_args()
+    parser.add_argument("--repeat", type=Path, metavar="FILE", help="run one recorded case")
+    arguments = parser.parse_args(given)
     if arguments.repeat:
         return _repeat(arguments.repeat)
     seed: str = arguments.seed or f"{Random().getrandbits(64):x}"
@@ -182,7 +188,7 @@ def main() -> int:
 
 
 def _collect(workers: list[Any], found: "Queue[Fault | int]", folder: Path) -> tuple[int, int]:
-    """Show and write down what the workers find, until all have ended."""
+    """Print and write down the workers' findings until all workers have ended."""
     cases = 0
     known: set[str] = set()
     while any(worker.is_alive() for worker in workers) or not found.empty():
@@ -205,12 +211,15 @@ def _write_down(fault: Fault, folder: Path) -> None:
     (folder / f"{name}.json").write_text(fault.case.to_json() + "\n", encoding="utf-8")
     (folder / f"{name}.txt").write_text(fault.trace, encoding="utf-8", errors="backslashreplace")
     print(f"\n{fault.kind}\n{fault.trace}{len(fault.body)} bytes: {fault.body[:400]!r}")
-    print(f"repeat it with: python -m fuzz --repeat {folder / name}.json", flush=True)
+    print(
+        f"repeat it with: PYTHONPATH=tests python -m fuzz --decoders --repeat {folder / name}.json",
+        flush=True,
+    )
 
 
 def _repeat(file: Path) -> int:
     case = Case.from_json(file.read_text(encoding="utf-8"))
     smallest = file.with_suffix(".body")
     fault = fault_of(case, smallest.read_bytes() if smallest.exists() else case.build())
-    print(fault[1] if fault else "nothing is wrong with it")
+    print(fault[1] if fault else "no fault")
     return 1 if fault else 0

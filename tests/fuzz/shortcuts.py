@@ -1,22 +1,23 @@
-"""Decoders without their shortcuts: every event goes the long way, on which nothing is taken for granted.
+"""Decoders without their fast tier: every event takes the lenient tier, which makes no assumptions.
 
-The decoders recognise the events that nearly all of a stream is made of, and spare them most questions. What comes of
-a body must be the same without that.
+The fast tier decodes the usual events of a stream with few checks. The result of a body must be the same without
+it.
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
-from tailrace.wrappers.anthropic.chunks import AnthropicDecoder
+from tailrace.wrappers.anthropic.decoder import AnthropicDecoder
 from tailrace.wrappers.anthropic.events import AnthropicEventWrapper, MessageEvents
-from tailrace.wrappers.bedrock.chunks import BedrockDecoder
+from tailrace.wrappers.bedrock.decoder import BedrockDecoder
 from tailrace.wrappers.bedrock.events import ConverseEvents
 from tailrace.wrappers.bedrock.wrapper import BedrockWrapper
-from tailrace.wrappers.decoding import EventDecoder, ResponseDecoder
-from tailrace.wrappers.wire import JSONDecoder
+from tailrace.wrappers.decoding.decoder import EventDecoder, ResponseDecoder
+from tailrace.wrappers.decoding.wire import JSONDecoder
 
 # pyright: reportPrivateUsage=false
-# The shortcuts are private: what is taken away here cannot be asked for.
+# The fast tier is private: no option disables it.
 
 
 class _LongMessageEvents(MessageEvents):
@@ -34,10 +35,10 @@ class _LongConverseEvents(ConverseEvents):
 
 
 def without_shortcuts(decoder: ResponseDecoder[Any]) -> ResponseDecoder[Any]:
-    """The same decoder, which reads everything the long way; its wrappers promise nothing (`ChunkWrapper.plain`).
+    """Return the decoder without its fast tier; its wrappers do not set `ChunkWrapper.plain`.
 
     Args:
-        decoder: A fresh one; it is changed. One that first finds out the format is left as it is.
+        decoder: A new decoder, which is changed. One that detects the format is left unchanged.
     """
     if not isinstance(decoder, EventDecoder):
         return decoder
@@ -47,10 +48,16 @@ def without_shortcuts(decoder: ResponseDecoder[Any]) -> ResponseDecoder[Any]:
     if isinstance(decoder, BedrockDecoder):
         reader._converse.__class__ = reader._invocation._converse.__class__ = _LongConverseEvents
         reader._invocation._anthropic.__class__ = _LongMessageEvents
-    kind: Any = reader.__class__
+    reader.__class__ = _without_fast_tier(reader.__class__)
+    return reader
+
+
+@cache
+def _without_fast_tier(kind: Any) -> type:
+    """The subclass of a decoder's class whose events all take the lenient tier."""
 
     def feed(self: Any, data: bytes) -> list[Any]:
-        # What the decoder knows of its framing lets it look at whole reads: it never gets to know it.
+        # Known framing lets the decoder process complete reads: prevent its detection.
         self._usual = self._objects = None
         framing = self._framing
         if framing is not None:
@@ -65,8 +72,7 @@ def without_shortcuts(decoder: ResponseDecoder[Any]) -> ResponseDecoder[Any]:
         return []
 
     members = {"__slots__": (), "feed": feed, "close": close, "wrap_usual": wrap_usual}
-    reader.__class__ = type(f"Long{kind.__name__}", (kind,), members)
-    return reader
+    return type(f"Long{kind.__name__}", (kind,), members)
 
 
 def _unpromised(wrappers: Iterable[Any]) -> list[Any]:

@@ -1,8 +1,10 @@
 """Work and memory are linear in the length of a stream, for each kind of event of each format.
 
-Work is counted, not timed: how many functions are called is the same in every run. What is done inside one call is not
-seen so; ``make fuzz`` takes the time.
+Work is counted, not timed: the number of function calls is the same in every run. Work inside one call is not
+included; ``make fuzz`` measures time.
 """
+
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from fuzz.running import decoder_of
 from tailrace.wrappers.openai import ChatCompletionsDecoder, ChoiceDeltaWrapper
 from tailrace.wrappers.providers import FORMATS
 
-# The same few lines, many times over, for which other tests stand.
+# The same few lines many times, which other tests cover.
 pytestmark = pytest.mark.no_cover
 
 _FEW, _TIMES = 8, 8
@@ -59,11 +61,11 @@ def test_a_decoder_of_text_holds_nothing() -> None:
 
 def test_work_that_grows_with_what_came_before_is_seen() -> None:
     class Forgetful(ChatCompletionsDecoder):
-        """Looks at everything again with each read."""
+        """Processes all previous reads again with each read."""
 
-        seen: tuple[bytes, ...] = ()
+        seen: tuple[Any, ...] = ()
 
-        def feed(self, data: bytes) -> list[ChoiceDeltaWrapper]:
+        def feed(self, data: Any) -> list[ChoiceDeltaWrapper]:
             self.seen = (*self.seen, data)
             return [chunk for each in self.seen for chunk in ChatCompletionsDecoder().feed(each)][-1:]
 

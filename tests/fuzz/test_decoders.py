@@ -1,7 +1,7 @@
-"""Whatever a provider sends, or a proxy makes of it: only `UpstreamError`, and results that everybody can read.
+"""Any input of a provider or proxy raises only `UpstreamError` and gives valid results.
 
-A taste of what ``make fuzz`` does for as long as it is told. The cases are the same in every run, as many as there is time
-for; how one is repeated stands under its traceback.
+A short form of ``make fuzz``. The cases are the same in every run, as many as the time allows; the command to repeat
+one follows its traceback.
 """
 
 import os
@@ -19,18 +19,18 @@ from fuzz.running import check_case, decoder_of
 from support.chance import EVERY_TIME_OTHERS
 from tailrace.wrappers.providers import FORMATS
 
-# As for all tests with cases that are made up. There are almost three times as many a second.
+# Coverage is disabled as for all tests with generated cases, which triples the number of cases.
 pytestmark = pytest.mark.no_cover
 
 SECONDS = float(os.environ.get("TAILRACE_FUZZ_SECONDS", "3"))
-"""Of CPU time for each test here; other processes on the machine make it longer, but never twice as long."""
-_ROUND = 150  # cases, after which the clock is looked at
+"""CPU time of each test here; other processes on the machine make it longer, but never twice as long."""
+_ROUND = 150  # cases between two checks of the clock
 
 _NUMBERS = st.integers(0, 2**32 - 1)
 
 
 def cases(formats: st.SearchStrategy[str], *, detecting: bool) -> st.SearchStrategy[Case]:
-    """Cases whose bodies are in one of these formats."""
+    """Cases with bodies in one of these formats."""
     return st.builds(
         Case,
         format=formats,
@@ -45,18 +45,18 @@ def cases(formats: st.SearchStrategy[str], *, detecting: bool) -> st.SearchStrat
 
 
 def run(case: Case) -> None:
-    """Hold one case against all rules."""
+    """Check one case."""
     body = case.build()
     try:
         check_case(case, body)
     except Exception as error:
         error.add_note(f"body: {body[:2000]!r}")
-        error.add_note(f"case, for a file that `python -m fuzz --repeat` takes: {case.to_json()}")
+        error.add_note(f"case, for a file that `python -m fuzz --decoders --repeat` takes: {case.to_json()}")
         raise
 
 
 def run_for_a_while(formats: st.SearchStrategy[str], *, detecting: bool = False) -> int:
-    """Run cases until the time is up; the number of cases."""
+    """Run cases until the time is over; return their number."""
     count = 0
 
     @settings(
@@ -79,7 +79,7 @@ def run_for_a_while(formats: st.SearchStrategy[str], *, detecting: bool = False)
     return count
 
 
-@pytest.mark.timeout(600)  # a fault takes time to be made smaller
+@pytest.mark.timeout(600)  # minimisation takes time
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_mutated_body_raises_only_upstream_errors_and_gives_strict_json(
     format: str,

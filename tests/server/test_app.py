@@ -1,4 +1,4 @@
-"""The application and the router: the card, mounting under a prefix, and what is refused at the start."""
+"""The application and the router: the card, mounting under a prefix, and errors at startup."""
 
 from collections.abc import AsyncIterator
 
@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from support.rpc import Rpc, message, text_of
 from support.serving import serving
 from tailrace.server import Settings, Turn, create_app, create_model, create_router
+from tailrace.server.settings import CardSettings
 from tailrace.streaming import ArtifactUpdate, Update
 from tailrace.streaming.a2a.models import AgentCard, Artifact, Message, Part
 from tailrace.wrappers import ConfigurationError
@@ -72,7 +73,7 @@ async def test_older_clients_find_the_card_in_their_form() -> None:
                 assert await response.json() == old
     assert (old["protocolVersion"], old["url"], old["preferredTransport"]) == ("0.3.0", f"{url}/", "JSONRPC")
     assert "supportedInterfaces" not in old
-    app = create_app(settings(card_version="0.3"), handler=hello)
+    app = create_app(settings(card=CardSettings(protocol_version="0.3")), handler=hello)
     async with serving(app) as url, aiohttp.ClientSession() as http, http.get(url + CARD) as response:
         assert (await response.json())["protocolVersion"] == "0.3.0"
 

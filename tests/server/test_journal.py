@@ -1,4 +1,4 @@
-"""SQLite's journal: an event is in it or in its table, is read as if it were in the table, and is never lost."""
+"""SQLite's journal: an event is in it or in its table, is read like a table row, and is never lost."""
 
 import sqlite3
 from itertools import cycle, islice
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.stored import numbers_of, opened, write
-from tailrace.server.store import EventsDropped, Retention, TaskWrite
-from tailrace.server.stores.event_rows import Row
-from tailrace.server.stores.journal import KEPT_ROWS, TAIL_BYTES, Journal
+from support.stored import first_kept, numbers_of, opened, write
+from tailrace.server.store.event_rows import Row
+from tailrace.server.store.journal import KEPT_ROWS, TAIL_BYTES, Journal
+from tailrace.server.store.store import EventsDropped, Retention, TaskWrite
 from tailrace.streaming import Event, TaskState
 
 
@@ -34,7 +34,7 @@ def in_table(driver: sqlite3.Connection, task: str) -> list[Row]:
 
 
 def known(journal: Journal, driver: sqlite3.Connection, task: str) -> list[Row]:
-    """What a reader finds of a task: its table, then what of the tail follows."""
+    """Return all events of a task: the rows of its table, then the journal entries that follow."""
     found = in_table(driver, task)
     last = found[-1][1] if found else 0
     return found + [each for each in journal.tail(task) if each[1] > last]
@@ -92,10 +92,10 @@ def test_old_rows_are_dropped_when_what_is_in_them_has_moved():
 
 
 class Many:
-    """A journal of many tasks, of which some are written at a time.
+    """A journal of many tasks, a few of which are written in each transaction.
 
     Attributes:
-        kept: Everything that was kept of each.
+        kept: All persisted events, by task.
     """
 
     def __init__(self, tasks: int, at_once: int) -> None:
@@ -106,7 +106,7 @@ class Many:
         self._at_once = at_once
 
     def write(self, *, is_kept: bool = True) -> list[Row]:
-        """The next events of the next tasks; gives what of other tasks has moved into the table with them."""
+        """Write an event each for the next tasks; return the events of other tasks that moved into the table."""
         names = list(islice(self._names, self._at_once))
         rows = [row(name, len(self.kept[name]) + 1, 1) for name in names]
         [last] = self.driver.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()
@@ -123,18 +123,18 @@ class Many:
         return moved
 
     def write_into(self, step: int) -> None:
-        """Until what is old has been moved for so many writes."""
+        """Write until rows begin to move into the table, then so many times more."""
         while not self.write():
             pass
         for _ in range(step):
             self.write()
 
     def positions(self) -> list[int]:
-        """Of the rows of the journal."""
+        """Return the positions of the journal's rows."""
         return [at for (at,) in self.driver.execute("SELECT position FROM journal ORDER BY position")]
 
     def check(self) -> None:
-        """All that was kept is known, and would be after a start."""
+        """Assert that all persisted events can be read, also after a restart."""
         started = Journal()
         started.load(self.driver)
         for name, rows in self.kept.items():
@@ -170,7 +170,7 @@ def test_the_journal_keeps_within_its_bound_though_transactions_fail(failing: in
 
 
 MIDDLE = [0, 1, 50, 98, 99, 100, 101, 110, 140]
-"""Writes since the first of those that move something of 400 tasks: while they do, and while rows are dropped then."""
+"""Number of writes after rows of 400 tasks begin to move: during the move and the deletion that follows."""
 
 
 @pytest.mark.parametrize("step", MIDDLE)
@@ -228,7 +228,7 @@ def test_a_transaction_that_came_to_nothing_leaves_nothing():
 
 
 def no_journal(_action: int, table: str | None, _2: str | None, _3: str | None, _4: str | None) -> int:
-    """Has SQLite refuse whatever is done with the journal."""
+    """Make SQLite refuse every operation on the journal."""
     return sqlite3.SQLITE_DENY if table == "journal" else sqlite3.SQLITE_OK
 
 
@@ -248,9 +248,7 @@ def test_nothing_is_lost_when_the_journal_cannot_be_read_for_once():
     driver.set_authorizer(None)
     journal.write(driver, [row("quiet", 3)])
     assert journal.is_known
-    for number in range(
-        2, 3 * KEPT_ROWS
-    ):  # until the rows of the journal that the quiet one's are in are dropped
+    for number in range(2, 3 * KEPT_ROWS):  # until the journal rows of "quiet" are deleted
         journal.write(driver, [row("busy", number, 1)])
     assert in_table(driver, "quiet") == [row("quiet", number) for number in range(1, 4)]
 
@@ -260,7 +258,7 @@ async def test_what_was_deleted_or_dropped_does_not_come_back(tmp_path: Path):
     async with opened(url, Retention(events=60)) as store:
         for name in ("deleted", "dropped"):
             await store.commit([write(name, 1, state=TaskState.WORKING)])
-            for number in range(2, 300):  # many, so that some of them were never in the journal
+            for number in range(2, 300):  # enough that some of them never were in the journal
                 event = Event(number, b'{"text": "%s"}' % (b"x" * 300), None)
                 await store.commit([TaskWrite(name, "me", "c", (event,))])
             await store.commit([write(name, 300, state=TaskState.COMPLETED)])
@@ -269,7 +267,7 @@ async def test_what_was_deleted_or_dropped_does_not_come_back(tmp_path: Path):
             pass
     async with opened(url) as store:
         assert await numbers_of(store, "deleted") == []
-        assert await store.first_kept("dropped") == 301
+        assert await first_kept(store, "dropped") == 301
         with pytest.raises(EventsDropped):
             await store.load_events("dropped", 5)
 
@@ -286,7 +284,7 @@ async def test_whoever_reads_while_another_program_has_the_database_is_given_wha
         other = sqlite3.connect(file, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         group.start_soon(store.commit, [write("t", 12, state=state)])
-        await anyio.wait_all_tasks_blocked()  # until the write stands in line
+        await anyio.wait_all_tasks_blocked()  # until the write waits for the lock
         for after in range(11):
             assert await numbers_of(store, "t", after) == list(range(after + 1, 12))
         other.execute("ROLLBACK")
@@ -327,14 +325,14 @@ def test_whatever_happens_what_was_kept_is_read_whole_and_in_order(
             driver.commit()
             for each in rows:
                 kept[each[0]].append(each)
-        if outcome == "dropped":  # once a task is over, the oldest first
+        if outcome == "dropped":  # the oldest first, after the end of a task
             for task in tasks:
                 kept[task] = kept[task][len(kept[task]) // 2 :] if len(kept[task]) > 3 else kept[task]
                 first = kept[task][0][1] if kept[task] else 0
                 driver.execute("DELETE FROM events WHERE task_id = ? AND number < ?", (task, first))
             driver.commit()
             journal.undo(driver)
-        if outcome == "killed":  # and started again
+        if outcome == "killed":  # then restarted
             journal = Journal()
             journal.empty(driver)
             driver.commit()
@@ -352,7 +350,7 @@ async def test_a_store_that_was_not_closed_has_everything_that_was_kept(tmp_path
             await store.commit([TaskWrite("t", "me", "c", (event,))])
         assert [event.number for event in await store.load_events("t", 0)] == list(range(1, 30))
         assert [event.number for event in await store.load_events("t", 20, limit=4)] == [21, 22, 23, 24]
-        # What a process that is killed leaves: the file and its log.
+        # The files that a killed process leaves: database and log.
         for end in ("", "-wal"):
             (tmp_path / f"left.db{end}").write_bytes((tmp_path / f"tasks.db{end}").read_bytes())
     with sqlite3.connect(tmp_path / "left.db") as left:
@@ -360,7 +358,7 @@ async def test_a_store_that_was_not_closed_has_everything_that_was_kept(tmp_path
     left.close()
     async with opened(f"sqlite:///{tmp_path / 'left.db'}") as store:
         assert [event.body for event in await store.load_events("t", 27)] == [b'{"n":28}', b'{"n":29}']
-    for name in ("left.db", "tasks.db"):  # closed in good order
+    for name in ("left.db", "tasks.db"):  # closed normally
         with sqlite3.connect(tmp_path / name) as closed:
             assert closed.execute("SELECT count(*), max(number) FROM events").fetchone() == (29, 29)
             assert closed.execute("SELECT count(*) FROM journal").fetchone() == (0,)

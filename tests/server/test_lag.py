@@ -1,35 +1,32 @@
-"""Readers that fall behind: they are given the task as it stands, and go on from there."""
+"""Lagging subscribers receive a snapshot of the task and continue from it."""
 
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import anyio
 import pytest
 
+from support.engines import Updates, read, start, text_of
 from support.nodes import RunEngine
-from tailrace.server.engine import Engine
-from tailrace.server.handlers import FunctionHandler, Turn
-from tailrace.server.live import Subscription
-from tailrace.server.store import Retention, Store
-from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
+from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.handlers import FunctionHandler, Turn
+from tailrace.server.store.store import Retention, Store
+from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse, Task
-from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.task import TaskRecord
+from tailrace.streaming.task.task import TaskRecord
 
-Updates = AsyncIterator[Update | Message]
 PIECE = "0123456789" * 20
-COUNT = 10_000  # pieces: more than the log of a task holds in memory
+COUNT = 10_000  # deltas: more than a task's log holds in memory
 MESSAGE = Message(message_id="m", role=Role.USER, parts=(Part(text="hello"),))
 
 
 def fold(events: list[Event]) -> Task:
-    """What a client has that takes the events one after the other."""
+    """Return the text of a client that applies events in order."""
     first = StreamResponse.model_validate_json(events[0].body).task
     assert first is not None
     record = TaskRecord(first, events[0].number)
     for event in events[1:]:
-        # A copy of an artifact has no number of its own; the status behind it brings the number up to date.
+        # A snapshot of an artifact has no number of its own; the status event after it advances the number.
         if event.number:
             record.number = event.number - 1
         record.replay(Event(record.number + 1, event.body, event.state))
@@ -38,13 +35,8 @@ def fold(events: list[Event]) -> Task:
     return record.snapshot()
 
 
-def text_of(task: Task) -> str:
-    [artifact] = task.artifacts
-    return "".join(part.text or "" for part in artifact.parts)
-
-
 class Writer:
-    """A handler that writes a long text in two halves, once it may begin."""
+    """A handler that writes a long text in two halves, after a signal."""
 
     def __init__(self) -> None:
         self.begin = anyio.Event()
@@ -62,12 +54,6 @@ class Writer:
             yield TextDelta("text", PIECE)
 
 
-async def start(engine: Engine) -> Subscription:
-    started = await engine.start(SendMessageRequest(message=MESSAGE))
-    assert isinstance(started, Subscription)
-    return started
-
-
 async def test_a_reader_that_falls_behind_is_given_the_task_as_it_stands_and_misses_nothing(
     run_engine: RunEngine,
 ) -> None:
@@ -78,7 +64,7 @@ async def test_a_reader_that_falls_behind_is_given_the_task_as_it_stands_and_mis
         async with aclosing(started.batches()) as batches:
             while len(seen) < 3:
                 seen += await anext(batches)
-            writer.begin.set()  # it is up to date, and now takes nothing for a long time
+            writer.begin.set()  # the subscriber is up to date and stops reading
             await writer.half.wait()
             writer.go_on.set()
             await read(await engine.subscribe(started.task_id))
@@ -94,10 +80,6 @@ async def test_a_reader_that_falls_behind_is_given_the_task_as_it_stands_and_mis
     assert numbers[-1] == other[-1].number
     assert text_of(fold(seen)) == text_of(fold(other)) == text_of(task) == PIECE * COUNT
     assert fold(seen).status == task.status
-
-
-async def read(subscription: Subscription) -> list[Event]:
-    return [event async for batch in subscription.batches() for event in batch]
 
 
 async def test_what_was_left_out_may_be_had_by_its_numbers(run_engine: RunEngine) -> None:
@@ -122,7 +104,7 @@ async def test_a_reader_whose_events_are_no_longer_kept_is_given_the_task(tmp_pa
     async with Engine(store, FunctionHandler(writer.handle)).running() as engine:
         started = await start(engine)
         await read(started)
-        await anyio.wait_all_tasks_blocked()  # nobody holds the task any more
+        await anyio.wait_all_tasks_blocked()  # the task is no longer in memory
         while await store.drop_expired():
             pass
         events = await read(await engine.subscribe(started.task_id, after=after))

@@ -1,4 +1,4 @@
-"""Messages that their sender names: each is taken once, however often it is sent."""
+"""Idempotent sends: a message with an id is accepted once, however often it is sent."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,19 +11,19 @@ from support.http_json import HttpJson
 from support.rpc import Rpc, message
 from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
-from tailrace.server.engine import Engine
-from tailrace.server.handlers import FunctionHandler
-from tailrace.server.live import CallContext, Subscription
-from tailrace.server.store import Retention, Store
+from tailrace.server.runtime.active_task import CallContext, Subscription
+from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.handlers import FunctionHandler
+from tailrace.server.store.store import Retention, Store
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.errors import InvalidParamsError
+from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.extension import EXTENSION_URI
 
 
 class Asker:
-    """A handler that asks once, then is content. Counts its turns."""
+    """A handler that asks for input once, then completes. Counts its turns."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -62,17 +62,17 @@ async def test_a_message_of_one_name_is_taken_once() -> None:
             for _ in range(10):
                 group.start_soon(once)
         [task_id] = ids
-        for _ in range(2):  # a further message of the task, and the first one again, late
+        for _ in range(2):  # a further message of the task, and a late repeat of the first one
             assert (await send(engine, request("more", task_id), "k2")).task_id == task_id
             assert (await send(engine, request(), "k")).task_id == task_id
         task = await engine.get_task(task_id)
         assert asker.turns == 2
-        assert [said.parts[0].text for said in task.history] == ["hello", "more"]
+        assert [said.parts[0].text for said in task.history] == ["hello", "hm", "more", "hm"]
         assert task.status.state is TaskState.COMPLETED
         for other in (request("something else"), request("more", task_id)):
             with pytest.raises(InvalidParamsError, match="idempotency key was used for another message"):
                 await engine.start(other, call=CallContext(send_key="k"))
-        # A name is its owner's alone; and a message without one is a new one each time.
+        # Message ids are scoped to their owner; a message without an id is always new.
         assert (await send(engine, request(), "k", owner="else")).task_id != task_id
         assert len({(await send(engine, request(), "")).task_id for _ in range(2)} | ids) == 3
 
@@ -119,7 +119,7 @@ def legacy(task_id: str, text: str = "hi") -> dict[str, Any]:
 
 
 async def test_a_named_message_may_name_its_task_too() -> None:
-    """Before 0.2 the client makes the task's id, and a message has none: a name may be any, that of a task too."""
+    """Before 0.2 the client chooses the task id and messages have none, so a message id may equal a task id."""
     async with (
         serving(create_app(Settings(store="sqlite://"), handler=Asker().handle)) as url,
         Rpc(url) as rpc,

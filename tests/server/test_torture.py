@@ -1,6 +1,6 @@
-"""What a hostile day does to the running parts: handlers that misbehave, races, stores that fail, clients that vanish.
+"""Stress of the running parts: misbehaving handlers, races, failing stores, disconnecting clients.
 
-Every order of events is forced by state; each test names the rule that holds all the same.
+Every order of events is forced by state; each test names the invariant.
 """
 
 import asyncio
@@ -19,75 +19,39 @@ import anyio
 import pytest
 import uvicorn
 
+from support.engines import begin, read, read_until, start
 from support.nodes import RunEngine
 from support.processes import served
 from support.rpc import Rpc, message, streamed_text
 from support.serving import serving
 from support.upstream import Hang, ScriptedUpstream, openai_stream
 from tailrace.server import DirectHandler, FunctionHandler, Settings, Turn, create_app
-from tailrace.server.engine import Engine
-from tailrace.server.handlers import HandlerFunction, Item
-from tailrace.server.live import Subscription
-from tailrace.server.messages import MAX_CONTEXT_ID_LENGTH
-from tailrace.server.registry import MAX_BATCH_BYTES
-from tailrace.server.store import Store, TaskWrite
-from tailrace.streaming import ArtifactUpdate, Event, Said, StatusUpdate, TaskState, TextDelta, Update
+from tailrace.server.http.connection_limits import ConnectionLimits
+from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.handlers import HandlerFunction, Item
+from tailrace.server.runtime.messages import MAX_CONTEXT_ID_LENGTH
+from tailrace.server.runtime.registry import MAX_BATCH_BYTES
+from tailrace.server.store.store import Store, TaskWrite
+from tailrace.streaming import ArtifactUpdate, Said, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError, UnsupportedOperationError
+from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.extension import EXTENSION_URI
 from tailrace.wrappers import StoreError
 
 Updates = AsyncIterator[Item]
 
 
-def request(text: str = "hello", task_id: str = "", context_id: str = "") -> SendMessageRequest:
-    return SendMessageRequest(
-        message=Message(
-            message_id="m",
-            role=Role.USER,
-            parts=(Part(text=text),),
-            task_id=task_id,
-            context_id=context_id,
-        )
-    )
-
-
-def begin(text: str = "") -> list[Update]:
-    artifact = Artifact(artifact_id="text", parts=(Part(text=text),))
-    return [StatusUpdate(TaskState.WORKING), ArtifactUpdate(artifact, last=False)]
-
-
 @asynccontextmanager
 async def engine_with(handler: HandlerFunction, store: Store | None = None) -> AsyncGenerator[Engine]:
     engine = Engine(store or Store("sqlite://"), FunctionHandler(handler))
-    engine._writer._retry_delays = (0,)  # pyright: ignore[reportPrivateUsage]
+    engine.writer._retry_delays = (0,)  # pyright: ignore[reportPrivateUsage]
     with anyio.fail_after(10):
         async with engine.running():
             yield engine
 
 
-async def start(engine: Engine, text: str = "hello", task_id: str = "", context_id: str = "") -> Subscription:
-    started = await engine.start(request(text, task_id, context_id))
-    assert isinstance(started, Subscription)
-    return started
-
-
-async def read(subscription: Subscription, *, until_interrupted: bool = False) -> list[Event]:
-    return [
-        event async for batch in subscription.batches(until_interrupted=until_interrupted) for event in batch
-    ]
-
-
-async def read_until(subscription: Subscription, number: int) -> None:
-    async with aclosing(subscription.batches()) as batches:
-        async for batch in batches:
-            if batch[-1].number >= number:
-                return
-
-
 class GatedStore(Store):
-    """A real store whose reads of a conversation can be held, or made to fail."""
+    """A real store whose reads of a conversation can be blocked, or fail."""
 
     def __init__(self, url: str = "sqlite://") -> None:
         super().__init__(url)
@@ -102,6 +66,12 @@ class GatedStore(Store):
         if self.failure is not None:
             raise self.failure
         return await super().load_conversation(context_id, owner, limit)
+
+    async def load_history(
+        self, context_id: str, owner: str, limit: int
+    ) -> tuple[list[Message], frozenset[str]]:
+        await self.load_conversation(context_id, owner, 1)
+        return await super().load_history(context_id, owner, limit)
 
 
 # --- handlers that misbehave ------------------------------------------------------------------------------------
@@ -232,7 +202,7 @@ async def test_a_handler_that_may_answer_directly_may_hold_a_task_group_over_its
 
 
 async def test_a_burst_without_a_pause_leaves_room_for_others() -> None:
-    """A handler that never waits is held up after a bounded number of events."""
+    """A handler that never waits is suspended after a bounded number of events."""
     seen = 0
 
     async def burst(turn: Turn) -> Updates:
@@ -256,7 +226,7 @@ async def test_a_burst_without_a_pause_leaves_room_for_others() -> None:
 
 
 async def question(turn: Turn) -> Updates:
-    """Asks first; answers the answer and then works until it is stopped."""
+    """Ask for input first; then answer and work until cancelled."""
     if turn.number == 1:
         yield StatusUpdate(TaskState.INPUT_REQUIRED)
         return
@@ -302,7 +272,7 @@ async def test_a_follow_up_that_is_only_being_prepared_does_not_hold_up_a_cancel
             states.append((await engine.cancel_task(asked.task_id)).status.state)
 
         async def follow_up() -> None:
-            with pytest.raises(UnsupportedOperationError, match="the task is over"):
+            with pytest.raises(UnsupportedOperationError, match="the task has ended"):
                 await start(engine, "work", task_id=asked.task_id)
 
         async with anyio.create_task_group() as group:
@@ -349,18 +319,18 @@ async def test_a_follow_up_that_cannot_be_begun_leaves_the_task_as_it_was() -> N
         before = await engine.get_task(asked.task_id)
         store.failure = StoreError("gone")
         async with aclosing((await engine.subscribe(asked.task_id)).batches()) as follower:
-            await anext(follower)  # somebody watches: the task stays in memory
+            await anext(follower)  # a subscriber keeps the task in memory
             with pytest.raises(StoreError, match="gone"):
                 await start(engine, "again", task_id=asked.task_id)
             assert await engine.get_task(asked.task_id) == before
         store.failure = None
         await read(await start(engine, "again", task_id=asked.task_id))
         history = (await engine.get_task(asked.task_id)).history
-    assert [said.parts[0].text for said in history] == ["hello", "again"]
+    assert [said.parts[0].text for said in history if said.role is Role.USER] == ["hello", "again"]
 
 
 class HeldStore(Store):
-    """A real store whose commits wait while it is held."""
+    """A real store whose commits wait while it is blocked."""
 
     def __init__(self, url: str = "sqlite://") -> None:
         super().__init__(url)
@@ -501,7 +471,7 @@ async def test_what_the_store_does_not_take_of_one_task_hurts_no_other(tmp_path:
         first, second = await start(engine), await start(engine)
         for started in (first, second):
             await read_until(await engine.subscribe(started.task_id, after=0), 3)
-        # Somebody else has written the first task's next event: what another server on the same file would do.
+        # Another server on the same file has written the first task's next event.
         async with aiosqlite.connect(tmp_path / "t.db") as other:
             await other.execute("insert into events values (?, 4, x'7b7d', null)", (first.task_id,))
             await other.commit()
@@ -543,9 +513,8 @@ async def test_a_reader_far_behind_is_given_bounded_batches() -> None:
         await read(await engine.subscribe(started.task_id, after=0))
         batches = [batch async for batch in (await engine.subscribe(started.task_id, after=0)).batches()]
     assert [event.number for batch in batches for event in batch] == list(range(1, 26))
-    assert (
-        max(sum(len(event.body) for event in batch) for batch in batches) <= 2 * MAX_BATCH_BYTES
-    )  # the log holds twice as much at most, the store gives less
+    # The log holds at most twice as many, the store returns fewer.
+    assert max(sum(len(event.body) for event in batch) for batch in batches) <= 2 * MAX_BATCH_BYTES
 
 
 async def test_after_many_turns_nothing_is_left() -> None:
@@ -577,7 +546,7 @@ MEMORY = Settings(store="sqlite://")
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(b"NaN", -32700), (b"Infinity", -32700), (b"1e999", -32600), (b"-1e999", -32600)]
+    ("number", "code"), [(b"NaN", -32700), (b"Infinity", -32700), (b"1e999", -32700), (b"-1e999", -32700)]
 )
 async def test_an_id_that_is_no_number_of_json_is_never_sent_back(number: bytes, code: int) -> None:
     async with serving(create_app(MEMORY, handler=question)) as url, Rpc(url) as rpc:
@@ -598,7 +567,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_error(
                 b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
             )
             await client.send(head)
-        async with Rpc(url) as rpc:  # whatever the first request led to, it did so before
+        async with Rpc(url) as rpc:  # after all effects of the first request
             await rpc.error("GetTask", {"id": "x"})
     assert not capsys.readouterr().err
 
@@ -614,11 +583,12 @@ async def test_a_connection_whose_client_takes_nothing_any_more_is_given_up(
         await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
         with anyio.move_on_after(0.1):
             await send({"type": "http.response.body", "body": bytes(64 << 20), "more_body": True})
-            await send({"type": "http.response.body", "body": b"x"})  # waits until the first was taken: never
+            # Blocks for ever: the first write is never read.
+            await send({"type": "http.response.body", "body": b"x"})
         answered.set()
 
     config = uvicorn.Config(app, lifespan="off", log_level="critical")
-    server = serve._Server(config)
+    server = serve._Server(config, ConnectionLimits(0, 60))
     config.load()
     server.lifespan = config.lifespan_class(config)
     with socket.create_server(("127.0.0.1", 0)) as listener, anyio.fail_after(10):

@@ -1,14 +1,13 @@
-"""Folding a whole response: choices, usage, facts, and whether it is whole."""
+"""Accumulation of a complete response: choices, usage, facts, and completeness."""
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.deltas import Delta, call, count, end, refuse, say, think
-from support.scenarios import Scenario, accumulate, cut_at, load_scenarios
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.wrappers import (
     Change,
@@ -22,10 +21,8 @@ from tailrace.wrappers import (
     Usage,
 )
 from tailrace.wrappers.anthropic import AnthropicDecoder
-from tailrace.wrappers.assembly import _Block  # pyright: ignore[reportPrivateUsage]
+from tailrace.wrappers.assembly.assembly import _Block  # pyright: ignore[reportPrivateUsage]
 from tailrace.wrappers.openai import ChatCompletionsDecoder
-
-SCENARIOS = load_scenarios()
 
 
 def fold(*deltas: Delta, error: UpstreamError | None = None) -> Accumulator:
@@ -111,6 +108,21 @@ def test_add_says_what_changed() -> None:
     assert accumulator.close() == [Change(Channel.TEXT, 0, "\ufffd")]
 
 
+def test_folding_changes_no_delta_and_no_message_taken_before() -> None:
+    first = {"a": {"x": [1]}}
+    delta = Delta(None, text="a", details=ChunkDetails(extra=first, metadata={"id": "1"}))
+    accumulator = Accumulator()
+    accumulator.add(delta)
+    before = accumulator.message()
+    taken = before.model_copy(deep=True)
+    accumulator.add(
+        Delta(None, text="b", details=ChunkDetails(extra={"a": {"x": [2]}}, metadata={"id": "2"}))
+    )
+    assert before == taken
+    assert first == {"a": {"x": [1]}}
+    assert delta == Delta(None, text="a", details=ChunkDetails(extra=first, metadata={"id": "1"}))
+
+
 # --- usage ------------------------------------------------------------------------------------------------------
 
 
@@ -186,7 +198,7 @@ def test_the_id_stays_where_only_one_of_several_answers_begins_anew() -> None:
     assert accumulator.metadata["id"] == "a"
 
 
-# --- one answer in several choices ------------------------------------------------------------------------------
+# --- one response in several choices ----------------------------------------------------------------------------
 
 
 def merged(*deltas: Delta) -> Accumulator:
@@ -215,7 +227,7 @@ def test_where_an_index_counts_tokens_the_text_is_whole(pieces: list[tuple[str, 
     assert accumulator.message() == merged(*(say(text) for text, _ in pieces), end()).message()
 
 
-# --- whole or not -----------------------------------------------------------------------------------------------
+# --- completeness -----------------------------------------------------------------------------------------------
 
 
 def test_a_response_whose_choices_are_all_finished_is_whole() -> None:
@@ -299,41 +311,3 @@ def test_folding_twenty_thousand_chunks_joins_nothing_before_it_is_asked() -> No
     assert isinstance(segment, _Block)
     assert len(segment.said) == 40_000
     assert accumulator.message().text == "ab" * 20_000
-
-
-# --- any cut ----------------------------------------------------------------------------------------------------
-
-
-@given(scenario=st.sampled_from(SCENARIOS), positions=st.lists(st.integers(0, 1400), max_size=8))
-@settings(max_examples=200, deadline=None)
-def test_the_changes_add_up_to_the_answer_however_the_bytes_are_cut(
-    scenario: Scenario, positions: list[int]
-) -> None:
-    decoder, accumulator = ChatCompletionsDecoder(), Accumulator()
-    changes: list[Change] = []
-    for data in cut_at(scenario.body, positions):
-        changes += [change for chunk in decoder.feed(data) for change in accumulator.add(chunk)]
-    changes += [
-        change for chunk in decoder.close() for change in accumulator.add(chunk)
-    ] + accumulator.close()
-    texts: dict[tuple[Channel, int, int], str] = {}
-    for change in changes:
-        key = (change.channel, change.choice, change.call)
-        texts[key] = texts.get(key, "") + change.text
-    for index, choice in accumulator.choices.items():
-        assert texts.get((Channel.TEXT, index, -1), "") == choice.text
-        assert texts.get((Channel.REASONING, index, -1), "") == choice.reasoning
-        assert texts.get((Channel.REFUSAL, index, -1), "") == choice.refusal
-        assert len(choice.tool_calls) == len({key for key in texts if key[:2] == (Channel.TOOL_CALL, index)})
-
-
-@given(scenario=st.sampled_from(SCENARIOS), kept=st.floats(0, 1))
-@settings(max_examples=200, deadline=None)
-def test_what_arrived_before_a_cut_is_the_beginning_of_the_answer(scenario: Scenario, kept: float) -> None:
-    whole = accumulate([scenario.body], think_tags=False)
-    part = accumulate([scenario.body[: int(len(scenario.body) * kept)]], think_tags=False)
-    for index, choice in part.choices.items():
-        # Half a character at the cut shows as U+FFFD.
-        assert whole.choices[index].text.startswith(choice.text.removesuffix("\ufffd"))
-        assert whole.choices[index].reasoning.startswith(choice.reasoning)
-        assert len(choice.tool_calls) <= len(whole.choices[index].tool_calls)

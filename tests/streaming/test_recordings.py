@@ -1,7 +1,7 @@
-"""Real recorded responses of many providers, where the folder that holds them is there.
+"""Recorded responses of real providers, if the folder with the recordings exists.
 
-They belong to others and are not part of the project: the folder is looked for beside the repository, or wherever
-the environment variable ``TAILRACE_RECORDINGS`` says.
+The recordings are not part of the project: the folder is beside the repository, or the environment variable
+``TAILRACE_RECORDINGS`` names it.
 """
 
 import csv
@@ -17,14 +17,14 @@ import pytest
 from support.extraction import Extract, extract
 from support.folding import fold
 from support.scenarios import in_reads
+from tailrace.streaming.a2a.extension import extension_facts
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Task, TaskStatus
-from tailrace.streaming.chat_completion import to_chat_completion
-from tailrace.streaming.conversion import StreamConversion
-from tailrace.streaming.extension import extension_facts
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.task import TaskRecord
+from tailrace.streaming.conversion.chat_completion import to_chat_completion
+from tailrace.streaming.conversion.recorded_stream import StreamConversion
+from tailrace.streaming.task.task import TaskRecord
 from tailrace.wrappers import MessageAssembly
-from tailrace.wrappers.decoding import ResponseDecoder
+from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.detection import DetectingDecoder
 from tailrace.wrappers.providers import FORMATS
 
@@ -40,9 +40,9 @@ pytestmark = pytest.mark.skipif(
 
 _ODD_SIZES = (1, 13, 997)
 _SHORT = 3000  # only bodies below this many bytes are read byte by byte
-_LONG = 60_000  # bodies above this many bytes say nothing that shorter ones do not
+_LONG = 60_000  # bodies above this many bytes cover the same cases as shorter ones
 
-# The format of each API, by the API's name in the index.
+# The format of each API by its name in the index.
 FORMAT_OF = {
     "anthropic-messages": "anthropic",
     "bedrock-converse": "bedrock",
@@ -61,7 +61,7 @@ every_api = pytest.mark.parametrize("api", FORMAT_OF)
 
 
 def recordings(api: str | None = None) -> Iterator[tuple[str, bytes]]:
-    """Name and body of every recording of an API, or of all."""
+    """Name and body of each recording of an API, or of all."""
     with INDEX.open(encoding="utf-8", newline="") as index:
         for row in csv.DictReader(index, delimiter="\t"):
             if api is None or row["api"] == api:
@@ -73,7 +73,7 @@ def new_decoder(api: str) -> ResponseDecoder[Any]:
 
 
 def convert(api: str, *reads: bytes) -> StreamConversion:
-    """The whole conversion of a body that comes in these reads; reasoning in tags stays in the text."""
+    """The complete conversion of a body in these reads; reasoning in tags stays in the text."""
     conversion = StreamConversion(new_decoder(api), task_id="t", context_id="c", think_tags=False)
     for data in reads:
         conversion.feed(data)
@@ -82,7 +82,7 @@ def convert(api: str, *reads: bytes) -> StreamConversion:
 
 
 def parsed(arguments: str) -> object:
-    """Arguments as an object where they are one, else as they are; none are an empty object."""
+    """Arguments as an object where they are one, else unchanged; no arguments are an empty object."""
     try:
         value: object = json.loads(arguments or "{}")
     except ValueError:
@@ -91,7 +91,7 @@ def parsed(arguments: str) -> object:
 
 
 def is_part_of(wanted: Sequence[object], found: Sequence[object]) -> bool:
-    """Whether all that is wanted was found, in order; there may be more between."""
+    """Return whether all expected items were found in order, with other items allowed in between."""
     remaining = iter(found)
     return all(any(item == each for each in remaining) for item in wanted)
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the objects of A2A 1.0 that can be carried by protobuf without loss."""
+"""Hypothesis strategies for the objects of A2A 1.0 that protobuf can represent without loss."""
 
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -44,13 +44,13 @@ M = TypeVar("M", bound=A2AModel)
 
 
 def build(kind: type[M], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[M]:
-    """Objects of these fields. (Hypothesis's own `builds` would make up what is required under its JSON name.)"""
+    """Objects with these fields. (Hypothesis's own `builds` would name required fields by their JSON names.)"""
     return st.fixed_dictionaries(fields).map(lambda given: kind(**given))
 
 
 text = st.text(max_size=8)
 name = st.text(min_size=1, max_size=6)
-# Every number of protobuf's JSON is a double, which knows all integers to 2**53.
+# Every number in protobuf's JSON is a double, which is exact for integers up to 2**53.
 json_value: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
@@ -259,4 +259,4 @@ objects: st.SearchStrategy[A2AModel] = st.one_of(
     ),
     build(GetExtendedAgentCardRequest, tenant=text),
 )
-"""Every object that an operation takes or gives."""
+"""Each object that an operation accepts or returns."""

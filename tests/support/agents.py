@@ -1,4 +1,4 @@
-"""Handlers that tests drive an agent with."""
+"""Agent handlers for tests."""
 
 from collections.abc import AsyncIterator
 
@@ -7,23 +7,51 @@ import anyio
 from tailrace.server import Turn
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part
-from tailrace.streaming.task import agent_message
+from tailrace.streaming.task.task import agent_message
 from tailrace.wrappers import TailraceError
 
 Updates = AsyncIterator[Update | Message]
 
 
-class Scripted:
-    """A handler function that does what the newest message says.
+async def nothing(_turn: Turn) -> Updates:
+    """End the turn at once."""
+    return
+    yield
 
-    ``ask`` waits for the caller; ``hold`` says "held" and then nothing more until `go_on` is set; ``fail`` and
-    ``crash`` go wrong, the one as a provider does, the other as a bug does; ``deep`` answers with data that nests
-    deeper than is allowed. Anything else is said back, letter by letter.
+
+async def echo(turn: Turn) -> Updates:
+    """Send the message back in one artifact; ``ask`` waits for the caller."""
+    yield StatusUpdate(TaskState.WORKING)
+    text = turn.history.conversation[-1].text
+    if text == "ask":
+        yield StatusUpdate(TaskState.INPUT_REQUIRED)
+        return
+    yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=text),)))
+
+
+async def ask_back(turn: Turn) -> Updates:
+    """Send the message back in two deltas; wait for the caller if it begins with a question mark."""
+    yield StatusUpdate(TaskState.WORKING)
+    text = turn.history.conversation[-1].text
+    if text.startswith("?"):
+        yield StatusUpdate(TaskState.INPUT_REQUIRED, agent_message("Which one?"))
+        return
+    artifact = Artifact(artifact_id="text", name="Answer", parts=(Part(text=text[:2]),))
+    yield ArtifactUpdate(artifact, last=False)
+    yield TextDelta("text", text[2:])
+
+
+class Scripted:
+    """A handler function controlled by the text of the newest message.
+
+    ``ask`` requires input; ``hold`` yields the text "held" and then waits for `go_on`; ``fail`` raises a provider error and
+    ``crash`` an unexpected error; ``deep`` returns data that nests deeper than the limit. Any other text is echoed, one
+    character at a time.
 
     Attributes:
-        go_on: Lets ``hold`` come to its end.
-        stopped: Set when a turn that held was cancelled.
-        turns: Every turn so far.
+        go_on: Ends ``hold`` when set.
+        stopped: Set when a turn in ``hold`` was cancelled.
+        turns: All turns so far.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,13 @@
-"""What becomes of a call's arguments on their way back to a provider."""
+"""The arguments of a call after a round trip through a provider's format."""
 
 from typing import Any
 
 from tailrace.wrappers import ContentPartToolCall
-from tailrace.wrappers.tool_calls import parse_arguments
+from tailrace.wrappers.assembly.tool_calls import parse_arguments
 
 
 def sent_arguments(call: ContentPartToolCall) -> dict[str, Any]:
-    """The object that every format sends: the arguments, or what was written in their place as ``input``."""
+    """The object that every format sends: the arguments, or text that is not an object as its member ``input``."""
     text = call.arguments_text
     if text is None:
         return call.arguments
@@ -16,7 +16,7 @@ def sent_arguments(call: ContentPartToolCall) -> dict[str, Any]:
 
 
 def as_sent(call: ContentPartToolCall) -> ContentPartToolCall:
-    """The call as it comes back from a format that carries arguments as text."""
+    """The call after a round trip through a format that carries arguments as text."""
     if call.kind == "custom" or call.arguments_text is None:
         return call
     fields = {"arguments": sent_arguments(call), "arguments_text": None, "arguments_error": None}

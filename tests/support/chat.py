@@ -1,11 +1,11 @@
-"""Chat Completions streams in a few words: bodies, what the decoder makes of them, and what they amount to."""
+"""Chat Completions streams for tests: bodies, wrappers, and complete responses."""
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.chat_completion import to_chat_completion
+from tailrace.streaming.conversion.chat_completion import to_chat_completion
 from tailrace.wrappers import UpstreamError
 from tailrace.wrappers.openai import ChatCompletionsDecoder, ChoiceDeltaWrapper
 
@@ -13,7 +13,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 
 def decode(body: bytes | Iterable[bytes]) -> list[ChoiceDeltaWrapper]:
-    """The wrappers of a body, in one read or in several."""
+    """The wrappers of a body, in one read or several."""
     decoder = ChatCompletionsDecoder()
     reads = [body] if isinstance(body, bytes) else body
     return [chunk for data in reads for chunk in decoder.feed(data)] + decoder.close()
@@ -31,7 +31,7 @@ def decode_choice(choice: Mapping[str, Any]) -> ChoiceDeltaWrapper:
 
 
 def error_of(body: bytes) -> UpstreamError:
-    """The one error that a body reports."""
+    """The single error of a body."""
     errors = [
         chunk.details.error for chunk in decode(body) if chunk.details is not None and chunk.details.error
     ]
@@ -40,7 +40,7 @@ def error_of(body: bytes) -> UpstreamError:
 
 
 def fold(wrappers: Iterable[ChoiceDeltaWrapper]) -> dict[str, Any]:
-    """The ``chat.completion`` that wrappers amount to, as whoever reads its JSON sees it."""
+    """The ``chat.completion`` of wrappers, as a reader of its JSON gets it."""
     accumulator = Accumulator()
     for wrapper in wrappers:
         accumulator.add(wrapper)

@@ -1,6 +1,6 @@
-"""A stand-in for curl on machines that have none: as much of it as the documents use.
+"""A substitute for curl on machines without it, with the options that the documents use.
 
-``python curl.py [-s] [-N] URL [-H HEADER]... [-d BODY]``: a GET, or a POST with a body, whose answer is written as it comes.
+``python curl.py [-s] [-N] URL [-H HEADER]... [-d BODY]``: a GET, or a POST with a body; the response is printed as it arrives.
 """
 
 import sys
@@ -8,7 +8,7 @@ import urllib.request
 
 
 def main() -> None:
-    """Ask, and write the answer until its end or the reader's."""
+    """Send the request and print the response until it ends or standard output is closed."""
     headers: dict[str, str] = {}
     address, body = "", None
     words = iter(sys.argv[1:])
@@ -27,7 +27,7 @@ def main() -> None:
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
             except BrokenPipeError:
-                sys.stderr.close()  # nobody is to be told at the interpreter's end either
+                sys.stderr.close()  # avoid the same error at exit
                 return
 
 

@@ -1,4 +1,4 @@
-"""A provider of the tests' own: deltas that hold exactly what a test says."""
+"""A test provider whose deltas hold the given values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from tailrace.wrappers import ChunkDetails, ChunkWrapper, FinishMessage, FinishR
 
 
 class Delta(ChunkWrapper[None], gc=False):
-    """One delta; see `say` and its siblings, which make them."""
+    """One delta; the functions of this module create them."""
 
     text: str = ""
     reasoning: str = ""
@@ -62,7 +62,7 @@ def call(
 
 
 def together(*fragments: Delta) -> Delta:
-    """The fragments of several deltas in one."""
+    """The fragments of several deltas in one delta."""
     return Delta(None, calls=tuple(each for fragment in fragments for each in fragment.calls))
 
 

@@ -1,4 +1,4 @@
-"""Frames of AWS event streams, written as the service writes them."""
+"""Frames of AWS event streams in the service's encoding."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 Header = tuple[int, bytes]
-"""A header's type, and its value as it is written."""
+"""A header's type and encoded value."""
 
 
 def text_header(value: str) -> Header:
@@ -29,7 +29,7 @@ def frame(headers: Mapping[str, Header], payload: bytes = b"") -> bytes:
 
 
 def raw_frame(headers: bytes, payload: bytes = b"") -> bytes:
-    """One frame around a block of headers that is already written."""
+    """One frame around an encoded block of headers."""
     lengths = struct.pack("!II", 16 + len(headers) + len(payload), len(headers))
     body = lengths + struct.pack("!I", zlib.crc32(lengths)) + headers + payload
     return body + struct.pack("!I", zlib.crc32(body))
@@ -47,17 +47,17 @@ def chunk(model_payload: object) -> bytes:
 
 
 def exception(name: str, payload: object) -> bytes:
-    """The frame of an exception that the service models."""
+    """A frame with an exception of the service's model."""
     return _message("exception", {":exception-type": name}, payload)
 
 
 def error(code: str, message: str) -> bytes:
-    """The frame of an error that the service does not model: all that it says is in headers."""
+    """A frame with an error outside the service's model, which has headers only."""
     return _message("error", {":error-code": code, ":error-message": message}, b"")
 
 
 def converse(*events: Mapping[str, Any]) -> bytes:
-    """A stream of events given as boto3 hands them out."""
+    """A stream of events as boto3 returns them."""
     return b"".join(event(name, payload) for each in events for name, payload in each.items())
 
 

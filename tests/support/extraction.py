@@ -1,7 +1,7 @@
-"""What a recorded body says, read with nothing but the standard library: the measure that the decoders are held to.
+"""Reference extraction of a recorded body with the standard library alone.
 
-It shares no code with the decoders and is as simple as the formats allow: it knows where the text stands, and takes
-bodies to be whole and in order.
+It shares no code with the decoders and is as simple as the formats allow: it knows the location of the text, and assumes
+that bodies are complete and in order.
 """
 
 import json
@@ -15,15 +15,15 @@ Fields = dict[str, Any]
 
 @dataclass
 class Extract:
-    """What the first answer of a body says.
+    """The content of the first response of a body.
 
     Attributes:
         text: The visible text.
         reasoning: The reasoning's text.
         calls: Name and joined argument text (JSON) of each tool call, in order; of calls that the provider runs
-            by itself only those that look like any other.
-        finishes: Every finish reason in the body, in the provider's words, in order.
-        has_usage: The body holds token counts that are not all zero.
+            itself, only those in the form of any other call.
+        finishes: Every finish reason in the body, in the provider's terms, in order.
+        has_usage: Whether the body holds token counts that are not all zero.
     """
 
     text: str = ""
@@ -34,7 +34,7 @@ class Extract:
 
 
 def extract(api: str, body: bytes) -> Extract:
-    """What a body of this API (as the recordings' index names it) says."""
+    """Extract the content of a body of this API (as the recordings' index names it)."""
     found = Extract()
     _READERS[api](found, [each for each in objects(body) if isinstance(each, dict)])
     return found
@@ -93,7 +93,7 @@ def _counts(usage: object) -> bool:
 
 
 def _openai_chat(found: Extract, chunks: list[Fields]) -> None:
-    # Calls are left out: which fragments belong together is what the scenarios are about.
+    # Calls are omitted: the scenarios cover which fragments belong together.
     details = ""
     for chunk in chunks:
         found.has_usage |= _counts(chunk.get("usage")) or _counts(_inner(chunk, "x_groq").get("usage"))
@@ -112,7 +112,7 @@ def _openai_chat(found: Extract, chunks: list[Fields]) -> None:
                 details += item.get("text") or item.get("summary") or ""
             if choice.get("finish_reason"):
                 found.finishes.append(choice["finish_reason"])
-    # What details say counts where no field says it.
+    # The text of details counts if no field repeats it.
     found.reasoning = found.reasoning or details
 
 
@@ -171,7 +171,7 @@ def _anthropic(found: Extract, events: list[Fields]) -> None:
         if kind == "message_start":
             message = event["message"]
             if is_open and message.get("id") != message_id:
-                found.text, found.reasoning, order = "", "", []  # the provider began anew
+                found.text, found.reasoning, order = "", "", []  # the provider restarted the response
             if not is_open or message.get("id") != message_id:
                 blocks = {}
             message_id, is_open = message.get("id"), True
@@ -227,7 +227,7 @@ def _gemini(found: Extract, chunks: list[Fields]) -> None:
             if candidate.get("finishReason"):
                 found.finishes.append(str(candidate["finishReason"]))
     if in_pieces:
-        found.calls.clear()  # arguments that come in pieces need more than this reader knows
+        found.calls.clear()  # this reader does not assemble arguments in fragments
 
 
 def _interactions(found: Extract, events: list[Fields]) -> None:

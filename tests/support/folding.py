@@ -1,4 +1,4 @@
-"""A reader of A2A events that knows nothing but the protocol's rules, to hold the project's own fold against."""
+"""A minimal A2A client that folds events by the protocol's rules, for comparison with the project's own fold."""
 
 import json
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class FoldedTask:
-    """What a client of plain A2A 1.0 has of a task after these events."""
+    """The state of a task at a plain A2A 1.0 client after these events."""
 
     state: str = ""
     status_text: str = ""
@@ -37,7 +37,7 @@ def fold(bodies: Iterable[bytes]) -> FoldedTask:
 
 def _take_artifact(task: FoldedTask, update: dict[str, Any]) -> None:
     artifact_id, parts = update["artifact"]["artifactId"], update["artifact"]["parts"]
-    assert artifact_id not in task.complete, f"{artifact_id} goes on after its last chunk"
+    assert artifact_id not in task.complete, f"{artifact_id} continues after its last chunk"
     if not update.get("append"):
         task.texts[artifact_id] = ""
         task.data[artifact_id] = []

@@ -1,4 +1,4 @@
-"""A plain caller of the HTTP+JSON binding for tests: what goes over the wire, and nothing made nicer."""
+"""A plain client of the HTTP+JSON binding that returns the wire format unchanged."""
 
 import json
 from typing import Any
@@ -8,10 +8,10 @@ from tailrace.wrappers import SSEDecoder
 
 
 class HttpJson:
-    """Asks the addresses of one server.
+    """Sends requests to one server.
 
     Args:
-        rpc: Whose connections are used; its URL is the base of all addresses.
+        rpc: The client whose connections and base URL are used.
     """
 
     def __init__(self, rpc: Rpc) -> None:
@@ -20,14 +20,14 @@ class HttpJson:
     async def ask(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
-        """The status and the JSON of an answer."""
+        """The status and the JSON of a response."""
         status, _, answer = await self.exchange(method, path, body, headers)
         return status, json.loads(answer)
 
     async def exchange(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        """The status, the headers (by lower-case name) and the body of an answer."""
+        """The status, the headers (by lower-case name) and the body of a response."""
         data = json.dumps(body).encode() if body is not None else None
         given = {"content-type": "application/json"} if body is not None else {}
         async with self.rpc.http.request(
@@ -37,7 +37,7 @@ class HttpJson:
             return response.status, found, await response.read()
 
     async def ok(self, method: str, path: str, body: object = None) -> Any:
-        """The JSON of an answer that is no error."""
+        """The JSON of a successful response."""
         status, answer = await self.ask(method, path, body)
         assert status == 200, answer
         return answer
@@ -45,7 +45,7 @@ class HttpJson:
     async def stream(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
     ) -> list[tuple[str, str, Any]]:
-        """Every event as its id, its type and its data."""
+        """The id, type and data of each event."""
         decoder = SSEDecoder()
         async with self.rpc.http.request(method, self.rpc.url + path, json=body, headers=headers) as response:
             assert response.headers["content-type"].startswith("text/event-stream"), await response.text()

@@ -1,7 +1,7 @@
-"""A server of the Model Context Protocol whose tools do what tests need, made with the official SDK's own class.
+"""A Model Context Protocol server whose tools serve the tests, made with the official SDK's own class.
 
-As an ASGI application (`McpServer.app`) it runs in the test's process, which sees what happens in it; as a program,
-``python mcp_server.py``, it speaks over standard input and output, and may be killed.
+As an ASGI application (`McpServer.app`) it runs in the test's process, which can inspect it; as a program,
+``python mcp_server.py``, it uses standard input and output and can be killed.
 """
 
 import base64
@@ -36,17 +36,17 @@ PIXEL = base64.b64decode(
 """A PNG of one pixel."""
 
 PAGES = (("echo", "pid", "picture"), ("attachments", "count", "fail"), ("wait", "meet", "die", "lie"))
-"""The names of the tools, as they are listed."""
+"""The names of the tools in the order of the list."""
 
 
 class McpServer:
     """The server.
 
     Attributes:
-        waiting: Set when a call of ``wait`` is under way.
+        waiting: Set when a call of ``wait`` is running.
         cancelled: Set when such a call was cancelled.
-        go_on: Ends such calls when it is set.
-        meeting: How many calls of ``meet`` have to be under way at once for them to end.
+        go_on: Ends such calls when set.
+        meeting: The number of concurrent calls of ``meet`` for which each of them waits.
         app: The ASGI application; its endpoint is ``/mcp``.
     """
 
@@ -98,11 +98,11 @@ class McpServer:
 
 
 class WithSessions:
-    """An application of such a server for which every client is one of the protocol before 2026: it has sessions.
+    """An application of such a server that treats each client as one of the protocol before 2026, which has sessions.
 
     Attributes:
         sessions: The ids of sessions, as clients name them.
-        methods: What was sent, for which a client named a session.
+        methods: The methods of requests that name a session.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -209,7 +209,7 @@ _SIMPLE: dict[str, Callable[[dict[str, Any]], CallToolResult]] = {
 
 
 async def main() -> None:
-    """Serve over standard input and output, until the input ends."""
+    """Serve over standard input and output until the input ends."""
     server = McpServer().server
     print("ready", file=sys.stderr)
     async with stdio_server() as (received, sent):

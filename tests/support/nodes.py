@@ -1,4 +1,4 @@
-"""Several nodes in one process, on a real Valkey and a real PostgreSQL."""
+"""Several nodes in one process, with a real Valkey and a real PostgreSQL."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -8,31 +8,33 @@ from support.postgres import PostgresServer
 from support.valkey import ValkeyServer
 from tailrace.server.app import create_notifier
 from tailrace.server.cluster.assembly import Cluster
+from tailrace.server.cluster.authentication import Authentication
 from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.engine import ClusterEngine
 from tailrace.server.cluster.node import Node
 from tailrace.server.cluster.store import ClusterStore
 from tailrace.server.cluster.streams import TaskStreams
-from tailrace.server.engine import Engine
-from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction
-from tailrace.server.live import Subscription
-from tailrace.server.settings import Settings
-from tailrace.server.store import Retention, Store
+from tailrace.server.runtime.active_task import Subscription
+from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
+from tailrace.server.settings import Bounds, Settings
+from tailrace.server.store.secret_keys import SecretKeys
+from tailrace.server.store.store import Retention, Store
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.a2a.requests import SendMessageRequest
 
 
 class Nodes:
-    """Makes nodes that share a broker and a database, both empty at first.
+    """Creates nodes that share an initially empty broker and database.
 
     Attributes:
         valkey: The broker.
         store: The address of the database.
         events: The address of the broker.
-        ttl: Seconds that the nodes have to live.
+        ttl: The time to live of a node, in seconds.
     """
 
-    def __init__(self, valkey: ValkeyServer, store: str, *, ttl: float = 2.0) -> None:
+    def __init__(self, valkey: ValkeyServer, store: str, *, ttl: float = 6.0) -> None:
         self.valkey = valkey
         self.store = store
         self.events = valkey.url()
@@ -40,30 +42,34 @@ class Nodes:
 
     @classmethod
     async def empty(cls, postgres: PostgresServer, valkey: ValkeyServer, **options: Any) -> "Nodes":
-        """On an empty database and an empty broker."""
+        """Create nodes on an empty database and an empty broker."""
         valkey.command("FLUSHALL")
         return cls(valkey, await postgres.empty_database("nodes"), **options)
 
     def node(
         self, handler: HandlerFunction | Handler, *, events: str = "", store: str = "", **options: Any
     ) -> ClusterEngine:
-        """A node that is not running yet, with addresses of its own where they are given."""
+        """A node that is not started yet; addresses override those of the shared services."""
         settings = Settings(
             events=events or self.events,
             store=store or self.store,
-            node_ttl=self.ttl,
-            push_allow_private=True,
+            bounds=Bounds(node_ttl=self.ttl),
+            push_notifications="private",
         )
         if not isinstance(handler, Handler):
             handler = FunctionHandler(handler)
-        cluster = Cluster(settings, Retention())
+        keys = SecretKeys()
+        cluster = Cluster(settings, Retention(), keys)
+        cluster.store.use_keys(keys)
         return cluster.engine(handler, push=create_notifier(settings, cluster.store), **options)
 
     @asynccontextmanager
     async def store_of_one(self) -> AsyncGenerator[tuple[ClusterStore, Node]]:
-        """What a node has of the store, while the block runs; without the engine that would use it now and then."""
+        """Yield a node's access to the store, without an engine that would use it concurrently."""
         node, broker = Node(ttl=60), Broker(self.events)
-        store = ClusterStore(self.store, node, TaskStreams(broker))
+        keys = SecretKeys()
+        store = ClusterStore(self.store, node, TaskStreams(broker, Authentication(keys)))
+        store.use_keys(keys)
         await store.open()
         try:
             await node.join(store.database)
@@ -76,7 +82,7 @@ class Nodes:
     async def running(
         self, handler: HandlerFunction | Handler, count: int = 2, **options: Any
     ) -> AsyncGenerator[list[ClusterEngine]]:
-        """Some nodes, running while the block does."""
+        """Run nodes while the block runs."""
         async with AsyncExitStack() as stack:
             engines = [self.node(handler, **options) for _ in range(count)]
             for engine in engines:
@@ -85,7 +91,7 @@ class Nodes:
 
 
 class Apart:
-    """Two nodes as one engine: tasks are begun on one, and everything else is asked of the other."""
+    """Two nodes as one engine: one starts the tasks, the other receives all other requests."""
 
     def __init__(self, begins: Engine, serves: Engine) -> None:
         self._begins = begins
@@ -97,7 +103,7 @@ class Apart:
     async def start(
         self, request: SendMessageRequest, owner: str = "", **options: Any
     ) -> Subscription | Message:
-        """As `Engine.start`; a task that it begins is followed at the other node."""
+        """Start a task as `Engine.start` does and follow it at the other node."""
         if request.message.task_id:
             return await self._serves.start(request, owner, **options)
         started = await self._begins.start(request, owner, **options)
@@ -108,12 +114,12 @@ class Apart:
 
 
 class RunEngine(Protocol):
-    """Runs an engine of some kind with a handler."""
+    """Runs an engine with a handler."""
 
     def __call__(
         self, handler: HandlerFunction | Handler, **options: Any
     ) -> AbstractAsyncContextManager[Engine]:
-        """Running while the block does; ``options`` as for `Engine`."""
+        """Run an engine while the block runs; ``options`` are those of `Engine`."""
         ...
 
 
@@ -129,7 +135,7 @@ async def running_apart(
 
 @asynccontextmanager
 async def running_alone(handler: HandlerFunction | Handler, **options: Any) -> AsyncGenerator[Engine]:
-    """A server by itself."""
+    """A single server."""
     if not isinstance(handler, Handler):
         handler = FunctionHandler(handler)
     async with Engine(Store("sqlite://"), handler, **options).running() as engine:

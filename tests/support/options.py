@@ -1,4 +1,4 @@
-"""What tests ask of a model beside a conversation."""
+"""Options of model requests in tests."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tailrace.wrappers import ContentPartText, History, Message, RequestOptions,
 from tailrace.wrappers.model import Model
 
 ODD = "weather/get"
-"""A name that most providers do not take."""
+"""A name that most providers reject."""
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 PLAIN: dict[str, Any] = {"type": "object", "properties": {}}
@@ -16,11 +16,11 @@ NOW = ToolDefinition(name="now")
 HISTORY = History(conversation=(Message(role=Role.USER, content=(ContentPartText(text="Weather?"),)),))
 
 
-async def ask(model: Model, options: RequestOptions) -> Accumulator:
-    """The answer of a model, which is closed then."""
+async def ask(model: Model, options: RequestOptions, history: History = HISTORY) -> Accumulator:
+    """Return the response of a model and close the model."""
     answer = Accumulator()
     try:
-        async with model.stream(HISTORY, options) as batches:
+        async with model.stream(history, options) as batches:
             async for batch in batches:
                 for chunk in batch:
                     answer.add(chunk)

@@ -1,45 +1,46 @@
-"""A model that gets every step of an answer in a read of its own, and while somebody waits for it.
+"""A model that receives each step of a response in a separate read, while the response is awaited.
 
-What is to be taken where it arrives has to arrive while it is waited for: here a script goes on when what came before
-was decoded, by whichever way it came.
+To test data that is processed on arrival, it has to arrive while it is awaited: the script continues when the previous
+step was decoded, in any tier of the decoder.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 
 from support.upstream import Head, ScriptedUpstream, Step, Wait
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.openai import ChatCompletionsDecoder, ChoiceDeltaWrapper
-from tailrace.wrappers.openai.model import ChatCompletionsModel
-from tailrace.wrappers.wire import MAX_EVENT_BYTES
+from tailrace.wrappers.openai.client import ChatCompletionsModel
 
 
 class Gate:
-    """Lets one go by for each time that it is set."""
+    """Lets one waiter pass for each time that it is set."""
 
     def __init__(self) -> None:
         self._left = 0
         self._more = anyio.Event()
 
     async def wait(self) -> None:
-        """Until it was set once more than others were let by."""
+        """Wait until it was set once more than waiters have passed."""
         while not self._left:
             await self._more.wait()
         self._left -= 1
 
     def set(self) -> None:
-        """Let one more go by."""
+        """Let one more waiter pass."""
         self._left += 1
         self._more.set()
         self._more = anyio.Event()
 
     def close(self) -> None:
-        """Forget those that might still go by."""
+        """Discard the remaining passes."""
         self._left = 0
 
 
 def paced(gate: Gate, steps: Sequence[Step]) -> list[Step]:
-    """A script whose steps are a read each, of a `PacedModel` with the gate."""
+    """A script with one read for each step, controlled by the gate of a `PacedModel`."""
     script: list[Step] = [Head()]
     for step in steps:
         script += [Wait(gate), step]
@@ -47,12 +48,12 @@ def paced(gate: Gate, steps: Sequence[Step]) -> list[Step]:
 
 
 class PacedModel(ChatCompletionsModel):
-    """The model.
+    """A model for `paced` scripts.
 
     Args:
-        upstream: Plays scripts that are `paced`.
-        gate: By this gate.
-        read_timeout: As for any model.
+        upstream: The server of the scripts.
+        gate: The gate of the scripts.
+        read_timeout: The read timeout of the model.
         max_event_bytes: Bound on one event.
     """
 
@@ -85,6 +86,6 @@ class _PacingDecoder(ChatCompletionsDecoder):
         super().__init__(provider="openai", max_event_bytes=max_event_bytes)
         self._gate = gate
 
-    def feed(self, data: bytes) -> list[ChoiceDeltaWrapper]:
+    def feed(self, data: Any) -> list[ChoiceDeltaWrapper]:
         self._gate.set()
         return super().feed(data)

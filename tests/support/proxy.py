@@ -1,4 +1,4 @@
-"""A TCP proxy on the loopback interface that cuts connections after a number of bytes, or lets nothing through."""
+"""A TCP proxy on loopback that can cut connections after a number of bytes or stop forwarding."""
 
 import asyncio
 from types import TracebackType
@@ -9,15 +9,15 @@ import anyio
 
 
 class CuttingProxy:
-    """Passes bytes on between clients and one server, for as long as the context is open.
+    """Forwards bytes between clients and one server while the context is open.
 
     Args:
         target: The server's base URL.
 
     Attributes:
         url: The proxy's own base URL.
-        cuts: How many connections were cut so far.
-        passed: How many bytes the server has sent through so far.
+        cuts: The number of connections cut so far.
+        passed: The number of bytes forwarded from the server so far.
     """
 
     def __init__(self, target: str) -> None:
@@ -35,11 +35,11 @@ class CuttingProxy:
         self._lost: set[asyncio.StreamWriter] = set()
 
     def cut_after(self, *sizes: int) -> None:
-        """Cut all connections once the server has sent ``sizes[0]`` more bytes, then after ``sizes[1]`` more, …."""
+        """Cut all connections after ``sizes[0]`` more bytes from the server, then after ``sizes[1]`` more, …."""
         self._budgets = list(sizes)
 
     def turn_to(self, target: str) -> None:
-        """Pass what comes on new connections to another server."""
+        """Forward new connections to another server."""
         address = urlsplit(target)
         self._target = (address.hostname or "", address.port or 80)
 
@@ -49,25 +49,25 @@ class CuttingProxy:
         self._cut()
 
     def hold(self) -> None:
-        """Let nothing through, and say nothing about it, as a network does that was cut: what is sent waits here."""
+        """Stop forwarding without closing connections, as in a network partition; data is queued."""
         if self._open.is_set():
             self._open = anyio.Event()
 
     def refuse(self) -> None:
-        """Reset all connections, and each that is tried."""
+        """Reset all connections, open and new."""
         self.cuts += 1
         self._refusing = True
         self._abort()
 
     def forget(self) -> None:
-        """Let nothing more through on the connections that there are, and say nothing about it, ever; new ones work.
+        """Permanently stop forwarding on the open connections without closing them; new connections work.
 
-        As when something between has lost what it knew of them, or the server's machine is another one now.
+        This happens when a middlebox loses its state, or another machine takes over the server's address.
         """
         self._lost |= self._writers
 
     def heal(self) -> None:
-        """Let everything through again, also what was sent in the meantime."""
+        """Forward everything again, including queued data."""
         self._refusing = False
         self._open.set()
 
@@ -104,7 +104,7 @@ class CuttingProxy:
             writer.transport.abort()
             server_writer.transport.abort()
         except OSError:
-            writer.transport.abort()  # the server is not there
+            writer.transport.abort()  # the server is down
         finally:
             self._pumps -= 1
             self._idle.set()
@@ -146,7 +146,7 @@ class CuttingProxy:
             pass
 
     def _cut(self) -> None:
-        """Close in good order, so that what was sent so far does arrive."""
+        """Close gracefully, so that data sent so far arrives."""
         for writer in self._writers:
             writer.close()
 

@@ -1,4 +1,4 @@
-"""A client of HTTP/1.1 that reads when it is told to, byte by byte, and takes nothing for granted."""
+"""An HTTP/1.1 client that reads on request, byte by byte."""
 
 import asyncio
 import re
@@ -12,8 +12,8 @@ class Connection:
     """One connection to a server.
 
     Attributes:
-        head: Of the response that is read: the line of its status, and its headers.
-        chunks: Those that have been read of its body.
+        head: The status line and headers of the current response.
+        chunks: The chunks of its body read so far.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -24,14 +24,19 @@ class Connection:
 
     @property
     def body(self) -> bytes:
-        """What has been read of it."""
+        """The part of the body read so far."""
         return b"".join(self.chunks)
 
     def ask(
         self, method: str, path: str, body: bytes = b"", *, version: str = "1.1", **headers: object
     ) -> None:
-        """Send a request, with an underscore for each hyphen in the name of a header."""
-        given = {"host": "t", "content-type": "application/json", "content-length": len(body), **headers}
+        """Send a request; underscores in the names of headers become hyphens."""
+        given = {
+            "host": "localhost",
+            "content-type": "application/json",
+            "content-length": len(body),
+            **headers,
+        }
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in given.items()]
         start = "\r\n".join([f"{method} {path} HTTP/{version}", *lines, "", ""])
         self._writer.write(start.encode() + body)
@@ -42,7 +47,7 @@ class Connection:
         self.head = await self._reader.readuntil(b"\r\n\r\n")
 
     async def chunk(self) -> bytes:
-        """Read one of the body; nothing when that was the last one."""
+        """Read a chunk of the body; empty after the last one."""
         size = await self._reader.readuntil(b"\r\n")
         assert re.fullmatch(rb"[0-9a-f]+\r\n", size), size
         data = await self._reader.readexactly(int(size, 16) + 2)
@@ -51,33 +56,33 @@ class Connection:
         return data[:-2]
 
     async def until(self, part: str) -> None:
-        """Read on up to the chunk that this is in."""
+        """Read up to the chunk with this content."""
         while part.encode() not in (found := await self.chunk()):
             assert found, f"the body ended without {part[:100]}"
 
     async def rest(self) -> None:
-        """Read what there is still to be read of the body."""
+        """Read the rest of the body."""
         while await self.chunk():
             pass
 
     async def at_end(self) -> bool:
-        """Whether nothing more comes, as the server has closed the connection."""
+        """Wait for more data; return whether the server has closed the connection."""
         return await self._reader.read(1) == b""
 
     def abort(self) -> None:
-        """Leave as a program does that was killed, with what came and was not read: the server is sent a reset."""
+        """Abort the connection as a killed process does: unread data makes the client's system send a reset."""
         linger = struct.pack("ii", 1, 0)
         self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._writer.transport.abort()
 
     def close(self) -> None:
-        """Leave in good order."""
+        """Close the connection gracefully."""
         self._writer.close()
 
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncGenerator[Connection]:
-    """A connection with little room for what is not read, open while the block runs."""
+    """A connection with a small receive buffer, open while the block runs."""
     host, port = url.removeprefix("http://").split(":")
     opened = socket.socket()
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -1,4 +1,4 @@
-"""A webhook for tests: a real HTTP server on a free port of loopback that keeps what it is told."""
+"""A webhook for tests: a real HTTP server on a free loopback port that records notifications."""
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -10,7 +10,7 @@ from aiohttp import web
 
 
 class Told(NamedTuple):
-    """One request that a webhook got."""
+    """One request to a webhook."""
 
     path: str
     headers: dict[str, str]
@@ -23,7 +23,7 @@ class Told(NamedTuple):
 
     @property
     def state(self) -> str:
-        """The state that it tells of, in the words of its version."""
+        """The state in the notification, in the terms of its version."""
         update = self.body.get("task") or self.body.get("statusUpdate") or self.body
         return update["status"]["state"]
 
@@ -32,7 +32,7 @@ Answer = Callable[[Told], Awaitable[web.StreamResponse]]
 
 
 async def accept(told: Told) -> web.StreamResponse:
-    """Take a notification."""
+    """Respond to a notification with success."""
     return web.Response(status=204)
 
 
@@ -41,8 +41,8 @@ class Receiver:
 
     Attributes:
         url: Its address.
-        told: What it was told so far.
-        answer: What it answers; replace it to answer something else.
+        told: The notifications so far.
+        answer: The response handler; replace it to respond differently.
     """
 
     def __init__(self) -> None:
@@ -53,11 +53,11 @@ class Receiver:
 
     @property
     def states(self) -> list[str]:
-        """The states that it was told of, in order."""
+        """The states in the notifications, in order."""
         return [told.state for told in self.told]
 
     async def until(self, holds: Callable[[list[Told]], bool], seconds: float = 20) -> list[Told]:
-        """Wait until something holds for what it was told."""
+        """Wait for a condition on the notifications."""
         with anyio.fail_after(seconds):
             while not holds(self.told):
                 self._changed = anyio.Event()
@@ -65,11 +65,11 @@ class Receiver:
         return self.told
 
     async def until_told_the_end(self) -> list[Told]:
-        """Wait for the task as a whole, which a webhook of version 1.0 is told last."""
+        """Wait for the complete task, which is the last notification in version 1.0."""
         return await self.until(lambda told: bool(told) and told[-1].event.endswith("/task"))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Take a request, and answer it as the test says."""
+        """Record a request and respond as the test requires."""
         assert request.method == "POST"
         headers = {name.title(): value for name, value in request.headers.items()}
         told = Told(request.path_qs, headers, json.loads(await request.read()))

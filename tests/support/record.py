@@ -1,8 +1,8 @@
-"""Record the streams of the local model that the tests and the demo's replay run on.
+"""Record the local model's streams for the tests and the demo's replay.
 
 Run it by hand when the requests change: ``python tests/support/record.py`` (it needs the dependency group
-``local``). It writes each response body, byte for byte as it came, to ``tests/fixtures/openai/``, the table of
-requests to the README there, and the demo's answer to ``server/tailrace/server/recorded/``.
+``local``). It writes each response body unchanged to ``tests/fixtures/openai/``, the table of
+requests to the README there, and the demo's response to ``server/tailrace/server/cli/recorded/``.
 """
 
 import json
@@ -13,15 +13,15 @@ from typing import Any
 import aiohttp
 import anyio
 
-from tailrace.server.localmodel import LocalModel
-from tailrace.server.replay import PROMPT
+from tailrace.server.cli.local_model import LocalModel
+from tailrace.server.cli.replay import PROMPT
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests/fixtures/openai"
-DEMO_ANSWER = ROOT / "server/tailrace/server/recorded/answer.sse"
+DEMO_ANSWER = ROOT / "server/tailrace/server/cli/recorded/answer.sse"
 
-# The model's own template knows no tools. This is ChatML, the format it was trained on, with tools added the way
-# models of the Hermes and Qwen families spell them; the engine recognises <tool_call> and builds a grammar from it.
+# The model's own template has no tools. This is ChatML, the format of its training, with tools in the form of the
+# Hermes and Qwen families; the engine recognises <tool_call> and builds a grammar from it.
 TOOL_TEMPLATE = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
@@ -68,8 +68,8 @@ WEATHER_TOOL: dict[str, Any] = {
     },
 }
 
-# What makes a model this small finish a tool call: the call is forced, its first token is favoured, and the stream
-# stops right behind it (left alone, it goes on with a second call until the length limit).
+# A model this small finishes a tool call only with help: the call is forced, its first token is favoured, and the stream
+# stops directly after it (otherwise it continues with a second call until the length limit).
 TOOL_CALL: dict[str, Any] = {
     "tools": [WEATHER_TOOL],
     "tool_choice": "required",
@@ -80,7 +80,7 @@ TOOL_CALL: dict[str, Any] = {
 
 @dataclass
 class Recording:
-    """One request to record: the file's name, what it is good for, and the request where it is not the usual."""
+    """One request to record: the name of the file, its purpose, and the changes to the default request."""
 
     name: str
     what: str
@@ -162,8 +162,8 @@ RECORDINGS = [
 
 
 async def record(local: LocalModel, recording: Recording) -> bytes:
-    """Send the request; returns the body as it came."""
-    # One connection a request: this server closes it right behind a stream, without having announced it.
+    """Send the request; return the response body unchanged."""
+    # One connection per request: this server closes it after a stream without announcing it.
     async with (
         aiohttp.ClientSession(headers={"Connection": "close"}) as session,
         session.post(f"{local.base_url}/chat/completions", json=recording.request(local.model)) as response,
@@ -176,7 +176,7 @@ async def record(local: LocalModel, recording: Recording) -> bytes:
 
 
 def readme(local: LocalModel) -> str:
-    """The text of the fixtures' README: what request made which file."""
+    """The README of the fixtures: the request of each file."""
     lines = [
         "# Recorded OpenAI Chat Completions streams",
         "",
@@ -186,13 +186,13 @@ def readme(local: LocalModel) -> str:
     ]
     for recording in RECORDINGS:
         request = json.dumps(recording.request(local.model), ensure_ascii=False)
-        template = ", with a chat template that knows tools" if recording.tools else ""
+        template = ", with a chat template for tools" if recording.tools else ""
         lines.append(f"- `{recording.name}.sse`: {recording.what}{template}. Request: `{request}`")
     return "\n".join(lines) + "\n"
 
 
 async def main() -> None:
-    """Record everything anew."""
+    """Record all files again."""
     async with LocalModel() as local:
         DEMO_ANSWER.write_bytes(await record(local, Recording("answer", "the demo's answer", PROMPT)))
         for recording in RECORDINGS:

@@ -1,4 +1,4 @@
-"""Agents of somebody else, for tests of what speaks to them: servers made with the official SDK, with their cards."""
+"""Third-party agents for tests of clients: servers made with the official SDK, with their agent cards."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ from support.serving import serving
 
 
 def sdk_card(binding: str = "JSONRPC", version: str = "1.0", *, streaming: bool = True) -> AgentCard:
-    """The card of an agent made with the SDK, one address below its own."""
+    """The card of an agent made with the SDK, one path segment below its base URL."""
     url = "rpc" if binding == "JSONRPC" else "rest"
     return AgentCard(
         name="Their agent",
@@ -46,7 +46,7 @@ def sdk_card(binding: str = "JSONRPC", version: str = "1.0", *, streaming: bool 
 
 @asynccontextmanager
 async def sdk_agent(executor: AgentExecutor, card: AgentCard | None = None) -> AsyncGenerator[str]:
-    """Serve an executor with the SDK's own handler and routes, 0.3 included, while the block runs; gives the URL."""
+    """Serve an executor with the SDK's own handler and routes, 0.3 included, while the block runs; yield the URL."""
     card = card or sdk_card()
     handler = DefaultRequestHandler(agent_executor=executor, task_store=InMemoryTaskStore(), agent_card=card)
     routes = [
@@ -62,10 +62,10 @@ async def sdk_agent(executor: AgentExecutor, card: AgentCard | None = None) -> A
 
 
 class Saying(AgentExecutor):
-    """Answers with statuses or messages that a test gives, and makes no artifacts.
+    """Responds with statuses or messages of a test, without artifacts.
 
     Args:
-        events: What is published for each message, in order; the ids are filled in.
+        events: The events published for each message, in order; ids are filled in.
     """
 
     def __init__(self, *events: TaskStatusUpdateEvent | Message) -> None:
@@ -92,7 +92,7 @@ class Saying(AgentExecutor):
 
 
 def says(state: str, text: str = "") -> TaskStatusUpdateEvent:
-    """A status (``completed``, …), with a message where there is a text."""
+    """A status (``completed``, …), with a message if there is text."""
     status = TaskStatus(state=f"TASK_STATE_{state.upper()}")
     if text:
         status.message.CopyFrom(agent_says(text))

@@ -1,11 +1,11 @@
-"""Answers of a scripted Chat Completions upstream, round by round, and the model that asks for them."""
+"""Scripted Chat Completions responses, round by round, and the model that requests them."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from support.upstream import Received, ScriptedUpstream, openai_chunk, sse
-from tailrace.wrappers.openai.model import ChatCompletionsModel
+from tailrace.wrappers.openai.client import ChatCompletionsModel
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
@@ -20,9 +20,9 @@ def answer(
     usage: Mapping[str, int] | None = USAGE,
     reasoning: str = "",
 ) -> list[bytes]:
-    """One answer as steps of a script: text, calls with their arguments in two fragments, finish, usage.
+    """A response as steps of a script: text, calls with their arguments in two fragments, finish reason, usage.
 
-    With ``finish=None`` it breaks off behind the last call.
+    With ``finish=None`` it is cut after the last call.
     """
     chunks = [openai_chunk({"role": "assistant", "content": ""})]
     if reasoning:
@@ -48,7 +48,7 @@ def answer(
 
 
 def model_at(upstream: ScriptedUpstream, **arguments: Any) -> ChatCompletionsModel:
-    """The model that asks it; it sends nothing again."""
+    """The model of a scripted upstream, without retries."""
     settings: dict[str, Any] = {"api_key": "none", "max_retries": 0, **arguments}
     return ChatCompletionsModel("scripted", base_url=upstream.base_url, **settings)
 

@@ -1,4 +1,4 @@
-"""A plain JSON-RPC caller for tests: what goes over the wire, and nothing made nicer."""
+"""A plain JSON-RPC client that returns the wire format unchanged."""
 
 import json
 from collections.abc import Callable
@@ -31,13 +31,13 @@ class Rpc:
     async def raw(
         self, body: bytes, headers: dict[str, str] | None = None, path: str = "/"
     ) -> tuple[int, dict[str, Any]]:
-        """Post bytes; give the status and the JSON of the answer."""
+        """Post bytes; return the status and the JSON of the response."""
         given = {"content-type": "application/json", **(headers or {})}
         async with self.http.post(self.url + path, data=body, headers=given) as response:
             return response.status, await response.json(content_type=None)
 
     async def call(self, method: str, params: Any, headers: dict[str, str] | None = None) -> dict[str, Any]:
-        """Call a method; give the whole JSON-RPC answer."""
+        """Call a method; return the complete JSON-RPC response."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         status, answer = await self.raw(json.dumps(body).encode(), headers)
         assert status == 200
@@ -45,13 +45,13 @@ class Rpc:
         return answer
 
     async def result(self, method: str, params: Any) -> dict[str, Any]:
-        """Call a method that succeeds; give its result."""
+        """Call a method that succeeds; return its result."""
         answer = await self.call(method, params)
         assert "error" not in answer, answer
         return answer["result"]
 
     async def error(self, method: str, params: Any, headers: dict[str, str] | None = None) -> dict[str, Any]:
-        """Call a method that fails; give the error object."""
+        """Call a method that fails; return the error object."""
         answer = await self.call(method, params, headers)
         assert "result" not in answer, answer
         return answer["error"]
@@ -63,9 +63,9 @@ class Rpc:
         headers: dict[str, str] | None = None,
         seen: Callable[[list[tuple[int, dict[str, Any]]]], None] | None = None,
     ) -> list[tuple[int, dict[str, Any]]]:
-        """Call a streaming method; give every event as its number and its result.
+        """Call a streaming method; return the number and result of each event.
 
-        ``seen`` is called with all events so far whenever some have come.
+        ``seen`` is called with all events so far after each read.
         """
         body = {"jsonrpc": "2.0", "id": "s", "method": method, "params": params}
         events: list[tuple[int, dict[str, Any]]] = []
@@ -83,12 +83,19 @@ class Rpc:
 
 
 def message(text: str = "hello", **fields: Any) -> dict[str, Any]:
-    """The params of a send with one text part."""
+    """The parameters of a send with one text part."""
     return {"message": {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}], **fields}}
 
 
+async def tasks_of(url: str, context_id: str) -> list[dict[str, Any]]:
+    """The tasks of a conversation, with their artifacts."""
+    async with Rpc(url) as rpc:
+        listed = await rpc.result("ListTasks", {"contextId": context_id, "includeArtifacts": True})
+    return listed["tasks"]
+
+
 def text_of(task: dict[str, Any], artifact_id: str = "text") -> str:
-    """The text of a task's artifact, which must be one part; empty when there is no such artifact."""
+    """The text of the task's artifact, which must be one part; empty without an artifact."""
     for artifact in task.get("artifacts", []):
         if artifact["artifactId"] == artifact_id:
             [part] = artifact["parts"]

@@ -1,4 +1,4 @@
-"""The conformance scenarios of ``tests/wrappers/scenarios``: loading, running and judging them."""
+"""The conformance scenarios of ``tests/wrappers/scenarios``: loading, running and evaluating them."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.chat_completion import to_chat_completion
+from tailrace.streaming.conversion.chat_completion import to_chat_completion
 from tailrace.wrappers.openai import ChatCompletionsDecoder
 
 FOLDER = Path(__file__).parents[1] / "wrappers/scenarios"
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[1] / "wrappers/scenarios"
 
 @dataclass(frozen=True)
 class Scenario:
-    """The body of one HTTP response, and what a correct reader makes of it."""
+    """The body of one HTTP response, and its correct interpretation."""
 
     name: str
     body: bytes
@@ -39,7 +39,7 @@ def _load(path: Path) -> Scenario:
 
 
 def payloads(body: bytes) -> list[dict[str, Any]]:
-    """The JSON objects in a body's data lines, read with nothing but the standard library."""
+    """The JSON objects in a body's data lines, parsed with the standard library alone."""
     found: list[dict[str, Any]] = []
     for block in re.split(rb"(?:\r\n){2,}|\n{2,}|\r{2,}", body.removeprefix(b"\xef\xbb\xbf")):
         lines = re.split(rb"\r\n|\n|\r", block)
@@ -59,13 +59,13 @@ def in_reads(body: bytes, size: int) -> list[bytes]:
 
 
 def cut_at(body: bytes, positions: Iterable[int]) -> list[bytes]:
-    """The body cut at these positions (of which those beyond its end do nothing)."""
+    """The body cut at these positions; positions beyond its end are ignored."""
     cuts = [0, *sorted(position for position in positions if position < len(body)), len(body)]
     return [body[start:end] for start, end in itertools.pairwise(cuts)]
 
 
 def accumulate(reads: Iterable[bytes], *, think_tags: bool = True) -> Accumulator:
-    """Decode and fold a whole body that comes in these reads."""
+    """Decode and accumulate a complete body that arrives in these reads."""
     decoder = ChatCompletionsDecoder()
     accumulator = Accumulator(think_tags=think_tags)
     for data in reads:
@@ -78,13 +78,13 @@ def accumulate(reads: Iterable[bytes], *, think_tags: bool = True) -> Accumulato
 
 
 def completion(reads: Iterable[bytes], *, think_tags: bool = True) -> dict[str, Any]:
-    """The ``chat.completion`` that a body amounts to, as whoever reads its JSON sees it."""
+    """The ``chat.completion`` of a body, as a reader of its JSON gets it."""
     found = to_chat_completion(accumulate(reads, think_tags=think_tags))
     return json.loads(json.dumps(found, ensure_ascii=False, allow_nan=False).encode())
 
 
 def mismatches(expect: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """What in a ``chat.completion`` is not as a scenario expects; the keys are those of the folder's README."""
+    """The differences between a ``chat.completion`` and a scenario's expectations; the keys are those of the folder's README."""
     choices: list[dict[str, Any]] = found["choices"]
     message: dict[str, Any] = choices[0]["message"]
     usage: dict[str, Any] = found.get("usage") or {}
@@ -155,5 +155,5 @@ def _parsed(arguments: str) -> object:
 
 
 def _agrees(value: object, wanted: object) -> bool:
-    """Equal, or one of several right answers."""
+    """Equal, or one of several correct results."""
     return value == wanted or (isinstance(wanted, list) and not isinstance(value, list) and value in wanted)

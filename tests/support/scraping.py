@@ -1,4 +1,4 @@
-"""The metrics of a running server, read as Prometheus reads them."""
+"""The metrics of a running server in Prometheus's formats."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class Scrape:
         self.samples = [sample for family in self.families.values() for sample in family.samples]
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of the samples of a name whose labels are these, and any others; 0 where there is none."""
+        """The sum of the samples of a name with at least these labels; 0 without samples."""
         return sum(
             sample.value
             for sample in self.samples
@@ -29,13 +29,13 @@ class Scrape:
 
 
 async def scrape(url: str, headers: dict[str, str] | None = None) -> Scrape:
-    """Ask a server for its metrics."""
+    """Scrape a server's metrics."""
     async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics", headers=headers) as response:
         assert response.status == 200, await response.text()
         return Scrape(await response.text())
 
 
 def openmetrics_names(text: str) -> set[str]:
-    """The names of the families of metrics in a text of the OpenMetrics form, which has to be a right one."""
-    known: Any = openmetrics  # the module says nothing of its types
+    """The names of the metric families in a text in OpenMetrics format, which must be valid."""
+    known: Any = openmetrics  # the module has no type hints
     return {family.name for family in known.text_string_to_metric_families(text)}

@@ -1,4 +1,4 @@
-"""What tests say and hear through the official SDK."""
+"""Requests and responses through the official SDK."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def send(
 
 
 def kinds(events: Sequence[StreamResponse]) -> list[str]:
-    """What each event is: the state of a task or status, or the name of its member."""
+    """The kind of each event: the state of a task or status, or the name of its member."""
     return [_kind(event) for event in events]
 
 
@@ -53,7 +53,7 @@ def _kind(event: StreamResponse) -> str:
 
 
 def state(task: Task) -> str:
-    """A task's state in small letters."""
+    """A task's state in lower case."""
     return TaskState.Name(task.status.state).removeprefix("TASK_STATE_").lower()
 
 
@@ -81,5 +81,5 @@ def facts(event: StreamResponse) -> dict[str, Any]:
 
 
 def numbers(events: Sequence[StreamResponse]) -> list[int]:
-    """The number of each event, as the extension's facts say."""
+    """The number of each event in the extension's facts."""
     return [int(facts(event)["number"]) for event in events]

@@ -22,14 +22,15 @@ from support.serving import serving
 
 
 class Named(User):
-    """A user of a server that knows its users by a header."""
+    """A user of an SDK server, authenticated if it has a name, unless stated otherwise."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, known: bool = True) -> None:
         self._name = name
+        self._known = known
 
     @property
     def is_authenticated(self) -> bool:
-        return bool(self._name)
+        return self._known and bool(self._name)
 
     @property
     def user_name(self) -> str:

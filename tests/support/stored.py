@@ -1,10 +1,10 @@
-"""Small things to be kept in a store, and a store that is open."""
+"""Small objects for a store, and an open store."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from tailrace.server.store import Retention, Store, TaskWrite
+from tailrace.server.store.store import EventsDropped, Retention, Store, TaskWrite
 from tailrace.streaming import Event, TaskState
 from tailrace.streaming.a2a.models import Message, Part, Role, Task, TaskStatus
 
@@ -14,7 +14,7 @@ LONG_AGO = datetime(2026, 1, 2, tzinfo=UTC)
 def task(
     task_id: str, state: TaskState = TaskState.WORKING, context_id: str = "c", updated: datetime = LONG_AGO
 ) -> Task:
-    """A task without anything in it."""
+    """A task without content."""
     return Task(id=task_id, context_id=context_id, status=TaskStatus(state=state, timestamp=updated))
 
 
@@ -30,16 +30,25 @@ def write(
     owner: str = "me",
     updated: datetime = LONG_AGO,
 ) -> TaskWrite:
-    """Events of these numbers; with a state, the task in it as of the last of them."""
+    """Events with these numbers; with a state, the last one holds the task in that state."""
     events = tuple(Event(number, b'{"n":%d}' % number, state) for number in numbers)
     return TaskWrite(
         task_id, owner, "c", events, task(task_id, state, updated=updated) if state else None, updated=None
     )
 
 
+async def first_kept(store: Store, task_id: str) -> int:
+    """The number of the first event of a task in the store; one more than its last if none is left."""
+    try:
+        await store.load_events(task_id, 0, limit=1)
+    except EventsDropped as dropped:
+        return dropped.first
+    return 1
+
+
 @asynccontextmanager
 async def opened(url: str, retention: Retention | None = None) -> AsyncGenerator[Store]:
-    """A store on a database, open while the block runs."""
+    """Open a store on a database while the block runs."""
     store = Store(url, retention)
     await store.open()
     try:

@@ -17,7 +17,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.tool_calls import parse_arguments
+from tailrace.wrappers.assembly.tool_calls import parse_arguments
 
 texts = st.text(max_size=12)
 names = st.text(min_size=1, max_size=8)
@@ -58,7 +58,7 @@ parts: st.SearchStrategy[ContentPart] = (
 
 
 def messages(*roles: Role) -> st.SearchStrategy[Message]:
-    """Any message of one of the roles; any part may stand in any of them."""
+    """Any message of one of the roles; each part may occur in each role."""
     return st.builds(
         Message,
         role=st.sampled_from(roles),
@@ -89,4 +89,17 @@ parsed_tool_calls = st.builds(
     | json_objects.map(json.dumps)
     | texts,
 )
-"""Tool calls as a provider's stream gives them: their arguments' text parsed, or kept where it does not parse."""
+"""Tool calls as decoders return them: arguments parsed, or as text if they are not valid JSON."""
+
+
+def only_the_model_calls(history: History) -> History:
+    """The history without calls in messages of other roles, which cannot be sent."""
+    conversation = [
+        message
+        if message.role is Role.MODEL
+        else message.model_copy(
+            update={"content": tuple(part for part in message.content if part.type != "tool_call")}
+        )
+        for message in history.conversation
+    ]
+    return history.model_copy(update={"conversation": tuple(conversation)})

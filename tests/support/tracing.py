@@ -1,4 +1,4 @@
-"""Spans as OpenTelemetry's SDK gives them to an exporter."""
+"""Spans as OpenTelemetry's SDK exports them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class Spans:
-    """What a server records.
+    """The spans that a server records.
 
     Attributes:
-        provider: To be given to the server.
+        provider: The tracer provider for the server.
     """
 
     def __init__(self) -> None:
@@ -21,36 +21,36 @@ class Spans:
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 
     def named(self, name: str) -> list[ReadableSpan]:
-        """Those of a name, in the order in which they ended."""
+        """The spans with a name, in the order in which they ended."""
         return [span for span in self.all() if span.name == name]
 
     def one(self, name: str) -> ReadableSpan:
-        """The only one of a name."""
+        """The only span with a name."""
         [span] = self.named(name)
         return span
 
     def all(self) -> tuple[ReadableSpan, ...]:
-        """Every span that has ended."""
+        """All ended spans."""
         return self._exporter.get_finished_spans()
 
 
 def attributes(span: ReadableSpan) -> Mapping[str, Any]:
-    """What a span says."""
+    """The attributes of a span."""
     return span.attributes or {}
 
 
 def parent_of(span: ReadableSpan) -> int:
-    """The id of the span that it belongs to; 0 for none."""
+    """The id of the parent span; 0 for none."""
     return span.parent.span_id if span.parent is not None else 0
 
 
 def id_of(span: ReadableSpan) -> int:
-    """Its own id."""
+    """The id of the span."""
     assert span.context is not None
     return span.context.span_id
 
 
 def trace_of(span: ReadableSpan) -> str:
-    """The id of its trace, as headers have it."""
+    """The trace id as headers contain it."""
     assert span.context is not None
     return f"{span.context.trace_id:032x}"

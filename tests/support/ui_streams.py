@@ -1,4 +1,4 @@
-"""Readers of the streams of user interfaces that know nothing but the protocols' rules."""
+"""Clients of user-interface streams that implement only the protocols' rules."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -17,18 +17,18 @@ _AG_UI_EVENT: TypeAdapter[Any] = TypeAdapter(AgUiEvent)
 
 @dataclass
 class Told:
-    """What a client has of an answer.
+    """The content of a response at a client.
 
     Attributes:
-        texts: The visible texts, in the order of their beginning.
-        reasoning: Likewise.
-        calls: By id: the name, and the input.
-        results: By the call's id.
-        failed: The ids of the results that are errors.
-        files: Addresses.
+        texts: The visible texts, in the order of their start.
+        reasoning: The reasoning texts, in the order of their start.
+        calls: Name and input, by id.
+        results: The results, by the call's id.
+        failed: The ids of error results.
+        files: URLs.
         data: Names and values.
-        end: The last chunk or event that says how it ended.
-        waiting: The calls that the client is to answer.
+        end: The last chunk or event about the end.
+        waiting: The calls that the client must answer.
     """
 
     texts: list[str] = field(default_factory=list[str])
@@ -53,7 +53,7 @@ def payloads(body: bytes) -> list[bytes]:
 
 
 def read_ui_messages(said: Sequence[bytes]) -> Told:
-    """Fold the chunks of an AI SDK's message, as its client does; what it would refuse is an assertion that fails."""
+    """Fold the chunks of an AI SDK message as its client does; assert that no chunk is one that the client rejects."""
     told, open_texts, inputs, by_agent = Told(), dict[str, list[str]](), dict[str, str](), set[str]()
     *chunks, done = said
     assert done == b"[DONE]"
@@ -110,7 +110,7 @@ def _take_chunk(told: Told, chunk: Fields, in_step: bool) -> bool:
 
 
 def read_run(said: Iterable[bytes]) -> Told:
-    """Fold the events of a run of AG-UI, each of them checked by the protocol's own models."""
+    """Fold the events of an AG-UI run, each validated by the protocol's own models."""
     told, messages, calls = Told(), dict[str, tuple[str, list[str]]](), dict[str, list[str]]()
     names: dict[str, str] = {}
     events = [_AG_UI_EVENT.validate_json(each).model_dump(mode="json", by_alias=True) for each in said]

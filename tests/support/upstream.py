@@ -1,4 +1,4 @@
-"""An upstream that does exactly what a test says: a real HTTP/1.1 server whose answers are scripts.
+"""A scripted upstream: a real HTTP/1.1 server that plays the responses of a test.
 
 ::
 
@@ -7,30 +7,30 @@
         client = openai.AsyncOpenAI(base_url=upstream.base_url, api_key="none")
         ...                                     # the client has read "Hello" and waits for more
         go_on.set()                             # now its connection is reset
-        request = await upstream.received()     # what the client had asked: request.json, request.headers
+    request = await upstream.received()     # the client's request: request.json, request.headers
 
 A script is a list of steps, played in order:
 
 ===================  ==================================================================================
 ``bytes``            one chunk of the body: one write, drained before the next step
 ``Head(...)``        status and headers; without one, 200 and ``text/event-stream`` go before the first bytes
-``Wait(event)``      until the test sets the event: the order of things is forced by state, never by sleeping
-``Tell(event)``      sets an event: the test learns that the script has come this far
-``Raw(bytes)``       bytes past all framing, for answers that are not HTTP
-``Shut()``           as ``Cut()``, but leaves it to the client to close the connection: waits until it has
-``Cut()``            closes the connection (FIN) where the body stands: it is incomplete
+``Wait(event)``      until the test sets the event: order is forced by state, never by sleeping
+``Tell(event)``      sets an event: the test is notified that the script has reached this step
+``Raw(bytes)``       bytes without framing, for responses that are not HTTP
+``Shut()``           as ``Cut()``, but waits until the client has closed the connection
+``Cut()``            closes the connection (FIN) in the middle of the body
 ``Reset()``          resets the connection (RST)
-``Hang()``           sends nothing more until the client leaves
+``Hang()``           sends nothing more until the client disconnects
 ===================  ==================================================================================
 
-At the end of the script the body is ended properly and the connection is kept for the next request, as real servers
-do. Bodies are sent with chunked transfer encoding, unless ``Head(chunked=False)`` says otherwise.
+At the end of the script the body is completed and the connection is kept open for the next request, as real servers
+do. Bodies use chunked transfer encoding, unless ``Head(chunked=False)`` disables it.
 
-A client that leaves in the middle ends the script at once: ``request.client_left`` is set and ``request.left_at``
-says when, so that a test can observe how soon a cancellation closes the upstream connection.
+A client that disconnects early ends the script: ``request.client_left`` is set and ``request.left_at``
+holds the time, so that a test can measure how soon a cancellation closes the upstream connection.
 
-Cuts: TCP_NODELAY is set, so two steps are two segments on the wire; a client may still read both at once. Where a
-test needs two reads, it puts a ``Wait`` between and sets the event after the first read.
+Reads: TCP_NODELAY is set, so two steps are two segments on the wire; a client may still read both in one call. A test
+that requires two reads puts a ``Wait`` in between and sets the event after the first read.
 """
 
 import asyncio
@@ -60,9 +60,9 @@ class Waitable(Protocol):
 
 @dataclass(frozen=True)
 class Head:
-    """Status line and headers; with ``chunked=False`` the bytes that follow are sent as they are.
+    """Status line and headers; with ``chunked=False`` the following bytes are sent without framing.
 
-    Such a body ends with the length that a ``content-length`` header gives, or else with the connection.
+    The end of such a body is given by a ``content-length`` header, or else by the end of the connection.
     """
 
     status: int = 200
@@ -79,7 +79,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Tell:
-    """Set the event: what was sent before is on its way."""
+    """Set the event: all earlier steps were sent."""
 
     event: Waitable
 
@@ -92,11 +92,11 @@ class Raw:
 
 
 class Cut:
-    """Close the connection in good order, the body being incomplete."""
+    """Close the connection gracefully with an incomplete body."""
 
 
 class Shut:
-    """Send no more, and say so (FIN); go on when the client has noticed, and left."""
+    """Shut down sending (FIN); continue when the client has disconnected."""
 
 
 class Reset:
@@ -104,7 +104,7 @@ class Reset:
 
 
 class Hang:
-    """Send nothing more; go on when the client leaves."""
+    """Send nothing more; continue when the client disconnects."""
 
 
 Step = bytes | Head | Wait | Tell | Raw | Shut | Cut | Reset | Hang
@@ -112,12 +112,12 @@ Step = bytes | Head | Wait | Tell | Raw | Shut | Cut | Reset | Hang
 
 @dataclass
 class Received:
-    """A request, read to its end.
+    """A complete request.
 
     Attributes:
-        headers: By lower-case name; the last one counts where a name comes twice.
-        client_left: Set when the client has closed the connection, while it was answered or later.
-        left_at: When that was, on the clock of ``anyio.current_time()``.
+        headers: By lower-case name; the last one of repeated headers.
+        client_left: Set when the client has closed the connection, during the response or later.
+        left_at: The time of it, on the clock of ``anyio.current_time()``.
     """
 
     method: str
@@ -137,18 +137,18 @@ Script = Sequence[Step] | Callable[[Received], Sequence[Step]]
 
 
 class ScriptedUpstream:
-    """The server, for as long as the context is open.
+    """The server, running while the context is open.
 
     Args:
-        scripts: One answer a request, in the order in which requests come; the last one answers all further
-            requests. A function gets the request and returns the script.
+        scripts: One response per request, in the order of requests; the last one is repeated for all further
+            requests. A function receives the request and returns the script.
 
     Attributes:
-        requests: Every request so far, in order of arrival.
+        requests: All requests so far, in order of arrival.
         base_url: ``http://127.0.0.1:PORT/v1``, as OpenAI clients want it.
 
-    Leaving the context aborts the connections that are still open. When a script failed (a function that raised, a
-    step that is none), leaving raises what went wrong, unless the test is failing already.
+    Leaving the context aborts open connections. An error in a script (a function that raised, an invalid step) is raised
+    again, unless the test has already failed.
     """
 
     def __init__(self, *scripts: Script) -> None:
@@ -179,14 +179,14 @@ class ScriptedUpstream:
             raise ExceptionGroup("the scripted upstream failed", self._errors)
 
     async def received(self, index: int = 0) -> Received:
-        """The request of this index (0 is the first); waits until its last byte has come."""
+        """Wait for the complete request with this index (0 is the first)."""
         while len(self.requests) <= index:
             await self._arrival.wait()
         return self.requests[index]
 
     def _take(self, request: Received) -> Sequence[Step]:
         if not self._scripts:
-            raise LookupError(f"{request.method} {request.path} came, but there is no script")
+            raise LookupError(f"{request.method} {request.path} arrived, but there is no script")
         script = self._scripts[min(len(self.requests), len(self._scripts) - 1)]
         self.requests.append(request)
         self._arrival.set()
@@ -207,11 +207,11 @@ class ScriptedUpstream:
         except _Closed:
             pass
         except Exception as error:
-            # Logged too: a test that waits for what now never comes is ended by its timeout, and shows the log.
+            # Also logged: a test that waits for this script ends by its timeout, and its report includes the log.
             logging.getLogger(__name__).exception("the script failed")
             self._errors.append(error)
         finally:
-            writer.transport.abort()  # nothing to lose: whatever ended in good order is closed by now
+            writer.transport.abort()  # no data to lose: complete responses have closed their connections
             del self._open[scope]
             ended.set()
 
@@ -225,16 +225,16 @@ class _Closed(Exception):
 
 
 class _Connection:
-    """One connection: reads its requests, plays their scripts, notices when the client leaves."""
+    """One connection: reads requests, plays their scripts, detects that the client disconnects."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._requests: list[Received] = []
-        self._early = b""  # the first byte of a request that came before the answer was over
+        self._early = b""  # the first byte of a request that arrived during the response
         self._chunked: bool | None = None  # None: no head was sent yet
         self._until_close = False
-        self._closed = False  # by us
+        self._closed = False  # by the server
 
     def left(self) -> None:
         for request in self._requests:
@@ -243,7 +243,7 @@ class _Connection:
                 request.client_left.set()
 
     async def next_request(self) -> Received:
-        """The next request; raises ``_Gone`` when the client has closed the connection instead."""
+        """Return the next request; raise ``_Gone`` if the client has closed the connection instead."""
         try:
             head = self._early + await self._reader.readuntil(b"\r\n\r\n")
             self._early = b""
@@ -268,7 +268,7 @@ class _Connection:
         return b"".join(pieces)
 
     async def answer(self, request: Received, script: Sequence[Step]) -> None:
-        """Play the script; ends early, with ``_Gone``, when the client leaves."""
+        """Play the script; end early, with ``_Gone``, when the client disconnects."""
         self._chunked = None
         gone = False
 
@@ -318,7 +318,7 @@ class _Connection:
             case Cut():
                 await self._close()
             case Reset():
-                # Linger on, for zero seconds: closing then sends RST and drops what was not sent yet.
+                # Linger for zero seconds: close() then sends RST and discards unsent data.
                 self._writer.get_extra_info("socket").setsockopt(
                     socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
                 )
@@ -352,12 +352,12 @@ class _Connection:
     async def _close(self) -> None:
         self._closed = True
         self._writer.close()
-        await self._writer.wait_closed()  # everything was sent by then
+        await self._writer.wait_closed()  # everything was sent
         raise _Closed
 
 
 def sse(*payloads: object) -> bytes:
-    """The bytes of server-sent events: text and bytes as they are, anything else as JSON."""
+    """The bytes of server-sent events: text and bytes unchanged, other values as JSON."""
     events: list[bytes] = []
     for payload in payloads:
         if isinstance(payload, bytes):
@@ -375,7 +375,7 @@ def openai_chunk(
     finish: str | None = None,
     usage: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """One Chat Completions chunk; with neither a delta nor a finish reason it has no choices, only the usage."""
+    """A Chat Completions chunk; without a delta and a finish reason it has no choices, only the usage."""
     choice = {"index": index, "delta": delta or {}, "finish_reason": finish}
     chunk: dict[str, Any] = {
         "id": "chatcmpl-scripted",
@@ -392,10 +392,10 @@ def openai_chunk(
 def openai_stream(
     text_pieces: Sequence[str], finish: str | None = "stop", usage: Mapping[str, int] | None = None
 ) -> list[bytes]:
-    """A text answer as a list of events: steps of a script, or a body when joined.
+    """A text response as a list of events: steps of a script, or a body when joined.
 
-    The role, one chunk a piece, the finish reason, the usage where there is one, ``[DONE]``. With ``finish=None`` the
-    last three are left out, as when a stream breaks off.
+    The role, one chunk per piece, the finish reason, the usage if there is one, ``[DONE]``. With ``finish=None`` the
+    last three are omitted, as in an interrupted stream.
     """
     chunks = [openai_chunk({"role": "assistant", "content": ""})]
     chunks += [openai_chunk({"content": piece}) for piece in text_pieces]
@@ -408,7 +408,7 @@ def openai_stream(
 
 
 def json_answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> list[Step]:
-    """The script of an answer that is one JSON document, such as an error."""
+    """The script of a response that is one JSON document, such as an error."""
     body = json.dumps(value).encode()
     fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
     return [Head(status, fields, chunked=False), body]

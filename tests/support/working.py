@@ -1,7 +1,7 @@
 """A program of several processes on one address: ``python -m support.working HOW FOLDER``, with ``tests`` on the path.
 
-It prints its port. Each process says its id to whoever connects, and does what it is told then: ``exit STATUS``,
-``stubborn`` (SIGTERM does nothing to it any more), or anything else, which is nothing.
+It prints its port. Each process sends its id to each client and then executes one command: ``exit STATUS``,
+``stubborn`` (ignore SIGTERM); other commands have no effect.
 """
 
 import os
@@ -17,7 +17,7 @@ from tailrace.wrappers import ConfigurationError
 
 
 def answer(listener: socket.socket) -> None:
-    """Take connections."""
+    """Accept connections."""
     while True:
         connection, _ = listener.accept()
         with connection, connection.makefile("rw") as both:
@@ -34,7 +34,7 @@ def answer(listener: socket.socket) -> None:
 
 
 def refuse_once(folder: str, listener: socket.socket) -> None:
-    """As `answer`, but for one of the processes, which cannot start."""
+    """As `answer`, except that one of the processes cannot start."""
     try:
         Path(folder, "refused").touch(exist_ok=False)
     except FileExistsError:
@@ -43,7 +43,7 @@ def refuse_once(folder: str, listener: socket.socket) -> None:
 
 
 class Stopped:
-    """As `answer`; when it is handed to the first process, the program is told to stop."""
+    """As `answer`; passing it to the first process makes the program receive its stop signal."""
 
     def __call__(self, listener: socket.socket) -> None:
         answer(listener)
@@ -54,7 +54,7 @@ class Stopped:
 
 
 class Interrupted:
-    """As `answer`; each process hears Ctrl-C while it still reads what it is to do."""
+    """As `answer`; each process receives Ctrl-C while it still loads its code."""
 
     def __reduce__(self) -> tuple[Callable[[], Work], tuple[()]]:
         return interrupt, ()

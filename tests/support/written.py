@@ -1,4 +1,4 @@
-"""A task that is written as a test says, without an engine: what is shown, when, and with how much of it in memory."""
+"""A task written without an engine: the test controls its events, and how many of them are in memory."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from anyio.lowlevel import checkpoint
 
 from support.stored import opened
-from tailrace.server.live import LiveTask, Subscription
-from tailrace.server.registry import TaskRegistry
-from tailrace.server.store import Store, TaskWrite
+from tailrace.server.runtime.active_task import LiveTask, Subscription
+from tailrace.server.runtime.registry import TaskRegistry
+from tailrace.server.store.store import Store, TaskWrite
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.log import TaskLog
-from tailrace.streaming.task import TaskRecord
+from tailrace.streaming.task.log import TaskLog
+from tailrace.streaming.task.task import TaskRecord
 
 MESSAGE = Message(message_id="m", role=Role.USER, parts=(Part(text="hello"),))
 ASKED = StatusUpdate(TaskState.INPUT_REQUIRED)
@@ -21,10 +21,10 @@ PIECE = TextDelta("text", "0123456789")
 
 
 class Written:
-    """A task that is written as a test says: what is shown is in the store, and the newest of it in memory.
+    """A task whose persisted events are in the store, and the newest of them in memory.
 
     Attributes:
-        events: Everything that was shown.
+        events: All published events.
     """
 
     def __init__(self, store: Store, log: TaskLog) -> None:
@@ -41,7 +41,7 @@ class Written:
         await self.show(WORKING, ArtifactUpdate(artifact, last=False))
 
     async def show(self, *updates: Update) -> None:
-        """Each by itself, before any reader runs."""
+        """Publish each event by itself, before any subscriber runs."""
         await self._show([[self.record.apply(update)] for update in updates])
 
     async def show_together(self, *updates: Update) -> None:
@@ -58,7 +58,7 @@ class Written:
         for batch in batches:
             self.events += batch
             self._live.log.publish(batch)
-            await checkpoint()  # whoever takes it does so now, and whoever refused it has yet to run
+            await checkpoint()  # let subscribers take the event or be evicted
 
     def subscription(self, after: int = 0, first: Event | None = None) -> Subscription:
         return Subscription(self._live, after, first, tasks=self._tasks, max_lag=1_000_000)
@@ -66,7 +66,7 @@ class Written:
 
 @asynccontextmanager
 async def written(log: TaskLog | None = None) -> AsyncGenerator[Written]:
-    """A task that has begun."""
+    """A started task."""
     async with opened("sqlite://") as store:
         task = Written(store, log or TaskLog())
         await task.begin()

@@ -1,4 +1,4 @@
-"""Chaos: a provider that does everything wrong. Each task ends as it must, in time, with all that had arrived."""
+"""Chaos: provider faults of every kind. Each task ends as specified, in time, with all text that had arrived."""
 
 import random
 import socket
@@ -12,7 +12,8 @@ import aiohttp
 import anyio
 
 from support.processes import Served
-from tailrace.streaming.extension import EXTENSION_URI
+from tailrace.server.settings import Bounds
+from tailrace.streaming.a2a.extension import EXTENSION_URI
 from torture.outcome import Outcome
 from torture.reading import FINAL, Seen, call, client, send, stored
 from torture.serving import server, until
@@ -21,20 +22,20 @@ from torture.upstream import Order, Upstream, upstream
 READ_TIMEOUT = 1.0
 RETRIES = 2
 PAUSES = 3.0  # seconds for the pauses between retries, up to 1.5, and a busy machine
-CANCEL_BOUND = 0.1  # seconds until the provider sees that its client has left
+CANCEL_BOUND = 0.1  # seconds until the provider detects that its client has disconnected
 AT_ONCE = 40
 
 
 @dataclass(frozen=True)
 class Expected:
-    """How a task ends.
+    """The expected end of a task.
 
     Attributes:
         state: Its state.
         error: The possible types of its error.
-        seconds: Within which it ends after the last piece.
-        exact: Its text is all that was sent; else it may be less, since a reset throws away what is under way.
-        refusals: Requests that are refused first.
+        seconds: The time limit for the end after the last piece.
+        exact: Whether its text is complete; a reset may discard data in flight.
+        refusals: The number of rejected requests before a response.
     """
 
     state: str
@@ -77,17 +78,19 @@ class _Figures:
 
 
 async def run(folder: Path, rng: random.Random, *, each: int = 25, timed: bool = True) -> Outcome:
-    """Ask a bad provider.
+    """Send requests to a faulty provider.
 
     Args:
         folder: For the databases and the logs.
-        rng: Decides when faults come.
-        each: How often each fault.
-        timed: How long things take counts, too.
+        rng: Chooses the moments of faults.
+        each: The repetitions of each fault.
+        timed: Whether durations are checked.
     """
     outcome = Outcome("chaos")
     figures = _Figures(timed)
-    settings = {"read_timeout": READ_TIMEOUT, "connect_timeout": 1, "upstream_retries": RETRIES}
+    settings = {
+        "bounds": Bounds(connect_timeout=1, read_timeout=READ_TIMEOUT, upstream_retries=RETRIES),
+    }
     with upstream() as provider:
         async with server(folder, provider.base_url, settings) as process, client() as http:
             orders = [
@@ -157,14 +160,14 @@ async def _ask(
     outcome.check(seen.state == expected.state, f"{order.key}: ended {seen.state}, {error}")
     if expected.error:
         outcome.check(error.get("type") in expected.error, f"{order.key}: the error is {error}")
-        outcome.check(task["status"].get("message"), f"{order.key}: no word about what happened")
+        outcome.check(task["status"].get("message"), f"{order.key}: no message about the cause")
     else:
         outcome.check(not error, f"{order.key}: an error: {error}")
     pieces = 0 if case in AT_ONCE_FAULTS else order.after if expected.state == FAILED else order.pieces
     sent = order.text(pieces)
     outcome.check(
         seen.text == sent if expected.exact else sent.startswith(seen.text),
-        f"{order.key}: {len(seen.text.split())} of {pieces} pieces were kept",
+        f"{order.key}: {len(seen.text.split())} of {pieces} pieces were persisted",
     )
 
 
@@ -175,7 +178,7 @@ async def _check_kept(
     outcome.lost += seen.lost
     outcome.repeated += seen.repeated
     outcome.unfinished += state not in FINAL
-    outcome.check(text == seen.text, f"{key}: what was seen is not what is stored")
+    outcome.check(text == seen.text, f"{key}: the received text differs from the stored one")
     return task
 
 
@@ -187,7 +190,7 @@ async def _cancel(
     outcome: Outcome,
     figures: _Figures,
 ) -> None:
-    """An answer without an end is ended by its caller."""
+    """Cancel a response without an end."""
     enough = anyio.Event()
 
     def shown(_piece: str) -> None:
@@ -203,20 +206,22 @@ async def _cancel(
         state = (await call(http, process.url, "CancelTask", {"id": seen.task_id}))["status"]["state"]
     outcome.check(state == "TASK_STATE_CANCELED", f"{order.key}: canceled, and {state}")
     await _check_kept(http, process, seen, outcome, order.key)
-    outcome.check(order.text(100_000).startswith(seen.text), f"{order.key}: another text than was sent")
+    outcome.check(
+        order.text(100_000).startswith(seen.text), f"{order.key}: the text differs from the sent one"
+    )
 
     async def has_left() -> bool:
         return (await provider.told(http, order.key)).left_at is not None
 
-    if outcome.check(await until(has_left, 5), f"{order.key}: canceled, and the provider goes on"):
+    if outcome.check(await until(has_left, 5), f"{order.key}: canceled, and the provider continues"):
         figures.left.append(((await provider.told(http, order.key)).left_at or 0.0) - asked)
 
 
 async def _refuse(folder: Path, outcome: Outcome, count: int) -> None:
-    """A provider where nobody listens."""
+    """Use a provider's address at which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    settings = {"read_timeout": READ_TIMEOUT, "connect_timeout": 1, "upstream_retries": 1}
+    settings = {"bounds": Bounds(connect_timeout=1, read_timeout=READ_TIMEOUT, upstream_retries=1)}
     async with server(folder, f"http://127.0.0.1:{port}/v1", settings) as process, client() as http:
         async with anyio.create_task_group() as group:
             for number in range(count):
@@ -234,7 +239,7 @@ async def _ask_nobody(http: aiohttp.ClientSession, process: Served, key: str, ou
 
 
 async def _check_well(http: aiohttp.ClientSession, process: Served, outcome: Outcome) -> None:
-    """After all this the server answers as on its first day."""
+    """Check that the server still responds correctly."""
     order = Order("after-all", pieces=50)
     seen = Seen()
     await send(http, process.url, order, seen)

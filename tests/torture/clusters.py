@@ -14,33 +14,34 @@ from support.postgres import PostgresServer, running_postgres
 from support.processes import Served, served
 from support.proxy import CuttingProxy
 from support.valkey import ValkeyServer, running_valkey
+from tailrace.server.settings import Bounds
 from torture.outcome import Outcome
 from torture.reading import FINAL, Refused, Seen, call, client, message, resume, stored, stream
-from torture.serving import until
+from torture.serving import as_environment, until
 from torture.upstream import Order, Upstream, upstream
 
 TTL = 2.0
-"""Seconds that a node has to live without a beat."""
+"""The time to live of a node without a heartbeat, in seconds."""
 
 PATIENCE = 60.0
-"""Seconds within which whatever was begun comes to its end."""
+"""Seconds within which every started operation ends."""
 
 _COUNT = itertools.count(1)
-_BUSY = -32011  # "try again": another server takes the task over, or this one stops
+_BUSY = -32011  # "try again": another server takes the task over, or this one shuts down
 _UNKNOWN = -32001
 
 
 class Cluster:
-    """Nodes, and what they share.
+    """Nodes and their shared services.
 
     Attributes:
-        folder: For logs.
-        http: A client.
-        provider: Answers.
-        valkey: Carries events; ``kill`` and ``start`` it at will.
-        postgres: Keeps tasks.
-        to_valkey: What is between each node and Valkey; None where nothing is.
-        to_postgres: The same for PostgreSQL.
+        folder: The folder for logs.
+        http: The HTTP session.
+        provider: The provider.
+        valkey: The broker; can be killed and restarted.
+        postgres: The database.
+        to_valkey: The proxies between each node and Valkey, or None.
+        to_postgres: The proxies between each node and PostgreSQL, or None.
     """
 
     def __init__(
@@ -61,39 +62,37 @@ class Cluster:
         self.to_valkey: list[CuttingProxy] = []
         self.to_postgres: list[CuttingProxy] = []
         self._store = store
-        self._settings = {"node_ttl": TTL, "coalesce": "none", **settings}
+        self._settings = {"bounds": Bounds(node_ttl=TTL), "coalesce": "none", **settings}
         self._nodes: list[Served | None] = []
         self._closing = AsyncExitStack()
 
     @property
     def size(self) -> int:
-        """How many nodes there are, those included that do not run."""
+        """The number of nodes, stopped ones included."""
         return len(self._nodes)
 
     @property
     def urls(self) -> list[str]:
-        """Where the nodes answer that run."""
+        """The base URLs of running nodes."""
         return [node.url for node in self._nodes if node is not None]
 
     def url(self, index: int) -> str:
-        """Where a node answers."""
+        """The base URL of a node."""
         return self.node(index).url
 
     def node(self, index: int) -> Served:
-        """A node that runs."""
+        """The process of a running node."""
         node = self._nodes[index]
         assert node is not None
         return node
 
     async def start(self, index: int, **settings: object) -> None:
-        """Start a node; with settings of its own."""
+        """Start a node, with its own settings if given."""
         events, store = self.valkey.url(), self._store
         if self.to_valkey:
             events = f"redis://{_address(self.to_valkey[index])}/0"
             store = _through(store, self.to_postgres[index])
-        environment = {
-            f"TAILRACE_{name.upper()}": str(value) for name, value in {**self._settings, **settings}.items()
-        }
+        environment = as_environment({**self._settings, **settings})
         process = self._closing.enter_context(
             served(
                 self.folder / f"log.{next(_COUNT)}.node{index}",
@@ -106,27 +105,27 @@ class Cluster:
         self._nodes[index] = process
 
     def kill(self, index: int) -> None:
-        """End a node as a crash would."""
+        """Kill a node, as a crash would."""
         node, self._nodes[index] = self.node(index), None
         node.kill()
 
     async def stop(self, index: int) -> int:
-        """End a node in good order; gives its exit status."""
+        """Stop a node gracefully; return its exit status."""
         node, self._nodes[index] = self.node(index), None
         node.process.terminate()
         return await anyio.to_thread.run_sync(node.process.wait)
 
     def pause(self, index: int) -> None:
-        """Have a node hang."""
+        """Suspend a node."""
         self.node(index).process.send_signal(signal.SIGSTOP)
 
     def go_on(self, index: int) -> None:
-        """Have a node that hangs go on."""
+        """Resume a suspended node."""
         self.node(index).process.send_signal(signal.SIGCONT)
 
     @asynccontextmanager
     async def running(self, count: int) -> AsyncGenerator[None]:
-        """Run nodes while the block does."""
+        """Run nodes while the block runs."""
         self._nodes = [None] * count
         async with self._closing:
             async with anyio.create_task_group() as group:
@@ -138,7 +137,7 @@ class Cluster:
                 await self._stop_all()
 
     async def _stop_all(self) -> None:
-        """End all nodes in good order, in which they write to the store: through the proxies, which are in this loop."""
+        """Stop all nodes gracefully; they write to the store through the proxies, which run in this loop."""
         processes = [node.process for node in self._nodes if node is not None]
         for process in processes:
             process.terminate()
@@ -154,13 +153,13 @@ class Cluster:
 async def cluster(
     folder: Path, *, nodes: int = 3, proxies: bool = False, **settings: object
 ) -> AsyncGenerator[Cluster]:
-    """Nodes on an empty Valkey and an empty PostgreSQL of their own, while the block runs.
+    """Run nodes on a new Valkey and a new PostgreSQL while the block runs.
 
     Args:
-        folder: For logs.
-        nodes: How many.
-        proxies: Put something between them and what they share that can be cut.
-        settings: Of the nodes, by their names.
+        folder: The folder for logs.
+        nodes: The number of nodes.
+        proxies: Whether proxies that can cut connections are between the nodes and their services.
+        settings: The settings of the nodes.
     """
     await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
     with running_valkey() as valkey, running_postgres() as postgres, upstream() as provider:
@@ -188,13 +187,13 @@ def _through(store: str, proxy: CuttingProxy) -> str:
 
 
 class Followed:
-    """A task, and everybody who reads it.
+    """A task and all its readers.
 
     Attributes:
-        order: What it answers.
-        caller: Who began it.
-        readers: All of them.
-        refusals: How often one of them was told to try again.
+        order: The ordered response.
+        caller: The reader that started the task.
+        readers: All readers.
+        refusals: How often a reader received the error to try again.
     """
 
     def __init__(self, order: Order, readers: int) -> None:
@@ -205,12 +204,12 @@ class Followed:
 
     @property
     def task_id(self) -> str:
-        """Empty when the caller was shown nothing."""
+        """Empty if the caller has received no event."""
         return self.caller.task_id
 
 
 async def begin(nodes: Cluster, followed: Followed, url: str) -> None:
-    """Send the message, and read until the first event has come; or until it breaks off."""
+    """Send the message, and read until the first event has arrived or the stream breaks."""
     try:
         await stream(
             nodes.http, url, "SendStreamingMessage", message(followed.order), followed.caller, upto=1
@@ -230,15 +229,15 @@ async def read_on(
     *,
     stays_at: str = "",
 ) -> None:
-    """Read a task to its end: as clients do that go to any other server when their stream breaks off.
+    """Read a task to its end, as clients do that switch to another server when their stream breaks.
 
     Args:
-        nodes: All of which are asked.
+        nodes: The servers to choose from.
         followed: The task.
         seen: The reader.
-        rng: Decides which is asked.
-        outcome: Is told when there is no end.
-        stays_at: Ask this one alone.
+        rng: Chooses the server.
+        outcome: Records a missing end.
+        stays_at: The only server to use.
     """
     with anyio.move_on_after(PATIENCE) as scope:
         while not seen.over:
@@ -249,12 +248,12 @@ async def read_on(
             except Refused as refused:
                 code = refused.args[0]["code"]
                 if not outcome.check(
-                    code != _UNKNOWN, f"{followed.order.key}: {followed.task_id} is known no more"
+                    code != _UNKNOWN, f"{followed.order.key}: {followed.task_id} is unknown"
                 ):
                     return
                 followed.refusals += 1
             except IndexError:
-                pass  # no node runs
+                pass  # no node is running
             if not seen.over:
                 await anyio.sleep(0.02)
     if scope.cancelled_caught:
@@ -265,7 +264,7 @@ async def read_on(
 
 
 async def check(nodes: Cluster, everyone: Sequence[Followed], outcome: Outcome) -> None:
-    """Hold what was seen of tasks that are over against what every node has of them."""
+    """Compare the events that readers received of completed tasks with the stored tasks of each node."""
     limiter = anyio.CapacityLimiter(20)
 
     async def check_one(followed: Followed) -> None:
@@ -276,7 +275,9 @@ async def check(nodes: Cluster, everyone: Sequence[Followed], outcome: Outcome) 
                 await resume(nodes.http, url, again, task_id=followed.task_id)
                 outcome.check(again.ends == 1, f"{key}: {again.ends} ends at {url}")
                 state, text, _ = await stored(nodes.http, url, followed.task_id)
-                outcome.check(text == again.text, f"{key}: GetTask at {url} has another text than the events")
+                outcome.check(
+                    text == again.text, f"{key}: GetTask at {url} has a text that differs from the events"
+                )
                 outcome.check(state == again.state, f"{key}: GetTask at {url}: {state}, not {again.state}")
                 for each in followed.readers:
                     same = again.marks == each.marks and again.state == each.state
@@ -286,13 +287,13 @@ async def check(nodes: Cluster, everyone: Sequence[Followed], outcome: Outcome) 
             for each in followed.readers:
                 outcome.lost += each.lost
                 outcome.repeated += each.repeated
-                outcome.check(not each.overviews, f"{key}: was given the task as it stands, not its events")
-                outcome.check(each.ends == 1, f"{key}: a reader was shown {each.ends} ends")
+                outcome.check(not each.overviews, f"{key}: received a snapshot instead of events")
+                outcome.check(each.ends == 1, f"{key}: a reader received {each.ends} ends")
         seen = followed.caller
         outcome.unfinished += seen.state not in FINAL
         if seen.state == "TASK_STATE_COMPLETED":
-            outcome.check(seen.text == order.text(), f"{key}: completed, and not whole")
-        outcome.check(order.text().startswith(seen.text), f"{key}: another text than the provider sent")
+            outcome.check(seen.text == order.text(), f"{key}: completed with an incomplete text")
+        outcome.check(order.text().startswith(seen.text), f"{key}: the text differs from the provider's")
 
     async with anyio.create_task_group() as group:
         for each in everyone:
@@ -306,7 +307,7 @@ def _where(one: Seen, other: Seen) -> str:
 
 
 async def check_none_is_open(nodes: Cluster, outcome: Outcome) -> None:
-    """Also of the tasks that no client has heard of."""
+    """Check all tasks, including tasks that no client has received."""
     left: list[str] = []
 
     async def none_is_open() -> bool:
@@ -323,4 +324,4 @@ async def check_none_is_open(nodes: Cluster, outcome: Outcome) -> None:
 
     if not await until(none_is_open, PATIENCE):
         outcome.unfinished += len(left)
-        outcome.check(False, f"open for ever: {left[:5]}")
+        outcome.check(False, f"open without end: {left[:5]}")

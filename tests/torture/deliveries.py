@@ -1,4 +1,4 @@
-"""Delivery: what the provider writes to one node, at the readers of the others: all of it, alike, and how soon."""
+"""Delivery: events of one node reach the readers at other nodes completely, identically, and in time."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import anyio
 import httptools
 
+from tailrace.server.settings import Bounds
 from torture.clusters import Cluster, Followed, begin, check, cluster
 from torture.outcome import Outcome
 from torture.reading import LONGEST, Seen, Timed, resume
@@ -19,21 +20,21 @@ from torture.spending import Spending
 from torture.upstream import Order
 
 MAX_P99 = 0.015
-"""Seconds from the provider's write to the reader of another node."""
+"""Seconds from the provider's write to the reader at another node."""
 
 MIN_BURST = 20_000
-"""Events a second at readers of other nodes."""
+"""Events per second at readers of other nodes."""
 
 LEAD = 4.0
-"""Seconds in which the readers have to be there, before the first piece."""
+"""Seconds before the first piece in which the readers must connect."""
 
 
 class Connection(asyncio.Protocol):
-    """A reader of a stream that costs next to nothing: thousands of events a second are one process's.
+    """A stream reader with minimal cost: one process has to read thousands of events per second.
 
     Args:
-        seen: Takes the events.
-        request: The bytes to send.
+        seen: Receives the events.
+        request: The request to send.
     """
 
     def __init__(self, seen: Seen, request: bytes) -> None:
@@ -44,30 +45,32 @@ class Connection(asyncio.Protocol):
         self.over = anyio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
+        """Send the request."""
         self._transport = transport
-        cast("asyncio.WriteTransport", transport).write(self._request)  # uvloop's do not say that they are
+        cast("asyncio.WriteTransport", transport).write(
+            self._request
+        )  # uvloop's transports do not subclass it
 
     def data_received(self, data: bytes) -> None:
-        """Read."""
+        """Parse received bytes."""
         self._parser.feed_data(data)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the answer."""
+        """Process a piece of the response."""
         self._seen.feed(body)
 
     def on_message_complete(self) -> None:
-        """The end of the answer."""
+        """Record the end of the response."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end of everything."""
+        """Record the end of the connection."""
         self.over.set()
 
 
 async def listen(url: str, seen: Seen, task_id: str) -> None:
-    """Read a task's events from its first on, until the stream ends."""
+    """Read a task's events from the first one until the stream ends."""
     asked = {"jsonrpc": "2.0", "id": "s", "method": "SubscribeToTask", "params": {"id": task_id}}
     body = json.dumps(asked).encode()
     address = urlsplit(url)
@@ -91,20 +94,20 @@ async def run(
     burst: int = 100_000,
     timed: bool = True,
 ) -> None:
-    """Serve streams to the readers of all nodes, in step and as fast as it goes.
+    """Stream to the readers of all nodes, at a fixed rate and as fast as possible.
 
     Args:
-        folder: For the logs.
-        outcome: Takes what comes of it.
-        streams: At a time.
-        rate: Events a second, in all streams together.
-        seconds: For which.
-        bursts: How often as fast as it goes.
-        burst: Events of a burst, in all streams together.
-        timed: How long things take counts, too.
+        folder: The folder for logs.
+        outcome: Receives the results.
+        streams: The number of concurrent streams.
+        rate: Events per second in all streams together.
+        seconds: The duration.
+        bursts: The number of bursts.
+        burst: Events of a burst in all streams together.
+        timed: Whether durations are checked.
     """
-    # Nodes that are busy, not dead: the time to live is what it is by itself.
-    async with cluster(folder, node_ttl=10) as nodes:
+    # Nodes are busy, not dead: use the default time to live.
+    async with cluster(folder, bounds=Bounds(node_ttl=10)) as nodes:
         for everywhere in (False, True):
             key = "all" if everywhere else "one"
             spending = Spending(nodes)
@@ -115,11 +118,11 @@ async def run(
                 told += f" (the node's own readers {_quantile(own, 0.5) * 1e3:.1f}, {_quantile(own, 0.99) * 1e3:.1f})"
             outcome.figures.append(
                 f"{streams} streams on 3 nodes, {rate} events/s, each read on "
-                f"{'all 3' if everywhere else 'one that does not run it'}: provider to remote reader {told}; "
+                f"{'all 3' if everywhere else 'another node'}: provider to remote reader {told}; "
                 f"an event: {spending.told(rate * seconds)}"
             )
             if not everywhere:
-                outcome.check(p99 <= MAX_P99 or not timed, f"remote readers are late: p99 {p99 * 1e3:.1f} ms")
+                outcome.check(p99 <= MAX_P99 or not timed, f"remote readers lag: p99 {p99 * 1e3:.1f} ms")
         if not bursts:
             return
         spending = Spending(nodes)
@@ -145,14 +148,14 @@ async def _in_step(
     everywhere: bool,
     key: str,
 ) -> tuple[list[float], list[float]]:
-    """The delays of the readers of other nodes, and of those of the nodes that run the tasks.
+    """Return the delays of readers at other nodes, and of those at the nodes that run the tasks.
 
-    Each task is read at one node that does not run it, or at all of them.
+    Each task has a reader at one node that does not run it, or at all such nodes.
     """
     everyone: list[Followed] = []
     at = time.monotonic() + LEAD
     for number in range(streams):
-        # Not all at the same moment: streams are not in step with each other.
+        # Start at different moments: real streams are not synchronised.
         begins_at = at + number / rate
         pieces, pace = round(rate * seconds / streams), streams / rate
         order = Order(f"{key}s{number}", pieces=pieces, pace=pace, begins_at=begins_at, stamped=True)
@@ -165,7 +168,7 @@ async def _in_step(
             for number, followed in enumerate(everyone):
                 callers.start_soon(begin, nodes, followed, nodes.url(number % 3))
         for number, followed in enumerate(everyone):
-            # The others take turns, too.
+            # Distribute the other readers as well.
             steps = range(3) if everywhere else (1 + number // 3 % 2,)
             for step in steps:
                 reader = Timed()
@@ -173,7 +176,7 @@ async def _in_step(
                 followed.readers.append(reader)
                 readers.start_soon(listen, nodes.url((number + step) % 3), reader, followed.task_id)
     for followed in everyone:
-        del followed.readers[0]  # the caller, who left
+        del followed.readers[0]  # the caller, which has disconnected
         followed.caller = followed.readers[0]
         await _check_alike(nodes, followed, outcome)
     outcome.rounds += streams
@@ -183,7 +186,7 @@ async def _in_step(
 
 
 async def _check_alike(nodes: Cluster, followed: Followed, outcome: Outcome) -> None:
-    """Whole for each reader, and the same for whoever reads it afterwards at any node."""
+    """Check that each reader received the complete task, and that every node returns the same afterwards."""
     key = followed.order.key
     for url in nodes.urls:
         again = Seen()
@@ -199,7 +202,7 @@ async def _check_alike(nodes: Cluster, followed: Followed, outcome: Outcome) -> 
 
 
 async def _burst(nodes: Cluster, outcome: Outcome, streams: int, events: int, key: str) -> float:
-    """Events a second at readers each of which is on another node than its task."""
+    """Return the events per second at readers each of which is on another node than its task."""
     begins_at = time.monotonic() + LEAD
     pieces = events // streams
     everyone = [Followed(Order(f"{key}s{n}", pieces=pieces, begins_at=begins_at), 0) for n in range(streams)]

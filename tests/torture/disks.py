@@ -1,7 +1,7 @@
-"""Disk: a full disk and a locked database, under streams, for a moment and for longer.
+"""Disk: a full disk and a locked database under streams, short and long.
 
-For a moment: nothing is lost, nobody sees anything of it. For longer: the streams end with an error that says why;
-nothing was shown that is not kept; and once there is room again the same process answers, and every task has its end.
+Short: no data is lost and no client notices. Long: the streams end with an error that states the cause; every
+published event is persisted; once there is space again, the same process serves requests, and every task has an end.
 """
 
 import random
@@ -23,10 +23,12 @@ from torture.reading import FINAL, Refused, Seen, call, client, resume, send, st
 from torture.serving import database, server, until
 from torture.upstream import Order, upstream
 
-FULL_AT = 64 * 1024  # bytes that a file may have on the full disk: less than the database, more than the log
-MOMENT = 0.3  # seconds; the server tries again for longer
-GIVEN_UP = 30.0  # seconds after which a server that cannot write has said so
-RECOVERED = 10.0  # seconds after which it answers again
+FULL_AT = (
+    64 * 1024
+)  # limit on the size of a file on the full disk, in bytes: less than the database, more than the log
+MOMENT = 0.3  # seconds; the server retries for longer
+GIVEN_UP = 30.0  # seconds within which a server that cannot write reports an error
+RECOVERED = 10.0  # seconds within which it responds again
 BUSY = 0.1  # seconds that SQLite waits for a lock
 
 Trouble = Callable[[Served, Path], AbstractAsyncContextManager[None]]
@@ -34,7 +36,7 @@ Trouble = Callable[[Served, Path], AbstractAsyncContextManager[None]]
 
 @asynccontextmanager
 async def full_disk(process: Served, folder: Path) -> AsyncGenerator[None]:
-    """No file of the server may grow, as on a disk that is full."""
+    """Limit the server's files to their current size, as on a full disk."""
     pid = process.process.pid
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_AT, hard))
@@ -46,7 +48,7 @@ async def full_disk(process: Served, folder: Path) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def locked_database(process: Served, folder: Path) -> AsyncGenerator[None]:
-    """Another program holds the database for itself."""
+    """Lock the database exclusively from another process."""
     lock = partial(
         sqlite3.connect, database(folder), isolation_level=None, timeout=30, check_same_thread=False
     )
@@ -63,13 +65,13 @@ TROUBLES: dict[str, Trouble] = {"full disk": full_disk, "lock": locked_database}
 
 
 async def run(folder: Path, rng: random.Random, *, rounds: int = 8, streams: int = 10) -> Outcome:
-    """Take the disk from a server.
+    """Interrupt a server's access to the disk.
 
     Args:
         folder: For the database and the logs.
-        rng: Decides about pacing.
-        rounds: Of each trouble, each once short and once long.
-        streams: That are under way.
+        rng: Chooses the pacing.
+        rounds: The rounds of each fault, each once short and once long.
+        streams: The number of concurrent streams.
     """
     outcome = Outcome("disk")
     cut: list[int] = []
@@ -95,11 +97,11 @@ async def run(folder: Path, rng: random.Random, *, rounds: int = 8, streams: int
 
 
 async def _fill(http: aiohttp.ClientSession, process: Served, outcome: Outcome) -> None:
-    """Make the database larger than what is left on the full disk."""
+    """Enlarge the database beyond the limit of the full disk."""
     order = Order("fill", pieces=2_000)
     seen = Seen()
     await send(http, process.url, order, seen)
-    outcome.check(seen.text == order.text(), "the first answer is not whole")
+    outcome.check(seen.text == order.text(), "the first response is incomplete")
 
 
 def _orders(rng: random.Random, key: str, streams: int, pieces: int) -> list[Order]:
@@ -109,12 +111,12 @@ def _orders(rng: random.Random, key: str, streams: int, pieces: int) -> list[Ord
 
 
 class _Under:
-    """Streams that are under way.
+    """Running streams.
 
     Attributes:
-        seen: By the keys of their orders.
-        orders: By their keys.
-        all_run: Every stream has shown something of its answer.
+        seen: The readers by the keys of their orders.
+        orders: The orders by their keys.
+        all_run: Set when every stream has received text.
     """
 
     def __init__(self, http: aiohttp.ClientSession, process: Served, orders: list[Order]) -> None:
@@ -146,7 +148,7 @@ async def _endure(
     streams: int,
     outcome: Outcome,
 ) -> None:
-    """Trouble for a moment: every answer is whole."""
+    """Short fault: every response is complete."""
     under = _Under(http, process, _orders(rng, key, streams, 400))
     async with anyio.create_task_group() as group:
         for each in under.seen:
@@ -161,7 +163,7 @@ async def _endure(
         outcome.unfinished += state not in FINAL
         outcome.check(seen.error is None, f"{name}: {seen.error}")
         outcome.check(
-            seen.text == text == under.orders[name].text(), f"{name}: {state} with a text that is not whole"
+            seen.text == text == under.orders[name].text(), f"{name}: {state} with an incomplete text"
         )
 
 
@@ -175,7 +177,7 @@ async def _fail(
     streams: int,
     outcome: Outcome,
 ) -> int:
-    """Trouble until the streams have ended of it; how many did."""
+    """Long fault, until streams have ended because of it; return their number."""
     under = _Under(http, process, _orders(rng, key, streams, 100_000))
     late = Order(f"{key}:new", pieces=2)
     new: Seen | None = None
@@ -185,7 +187,7 @@ async def _fail(
         await under.all_run.wait()
         async with trouble(process, folder):
             ended = await until(under.all_ended, GIVEN_UP)
-            outcome.check(ended, f"{key}: streams do not end while nothing can be kept")
+            outcome.check(ended, f"{key}: streams do not end while the store cannot write")
             new = await _try_to_begin(http, process, late, outcome)
         group.cancel_scope.cancel()
     await _check_answers_again(http, process, key, outcome)
@@ -193,8 +195,8 @@ async def _fail(
     async def all_over() -> bool:
         return await _count_open(http, process) == 0
 
-    # Before anybody asks for one of them: the server ends by itself what it had to give up.
-    outcome.check(await until(all_over, RECOVERED), f"{key}: a task that was given up stays open")
+    # Before any request for a task: the server itself ends the tasks that it could not write.
+    outcome.check(await until(all_over, RECOVERED), f"{key}: a failed task stays open")
     for name, seen in under.seen.items():
         await _check_kept(http, process, name, under.orders[name], seen, outcome)
     if new is not None:
@@ -205,7 +207,7 @@ async def _fail(
 async def _try_to_begin(
     http: aiohttp.ClientSession, process: Served, order: Order, outcome: Outcome
 ) -> Seen | None:
-    """A message while the disk is full: refused, or taken if there is a little room still, and then kept."""
+    """Send a message while the disk is full: it is rejected, or accepted if there is space, and then persisted."""
     seen = Seen()
     try:
         await send(http, process.url, order, seen)
@@ -241,14 +243,14 @@ async def _check_answers_again(
 async def _check_kept(
     http: aiohttp.ClientSession, process: Served, key: str, order: Order, seen: Seen, outcome: Outcome
 ) -> None:
-    """All that was shown is kept, byte by byte, and the task has an end."""
+    """Check that all published events are persisted byte for byte, and that the task has an end."""
     clear = seen.error is not None and _is_clear(seen.error)
     outcome.check(clear or seen.over, f"{key}: no clear error: {seen.error}")
     shown, marks, last = seen.text, dict(seen.marks), seen.last
     state, text, _ = await stored(http, process.url, seen.task_id)
     outcome.unfinished += state not in FINAL
-    outcome.check(text.startswith(shown), f"{key}: shown and not kept")
-    outcome.check(order.text(len(text.split())) == text, f"{key}: another text than the provider sent")
+    outcome.check(text.startswith(shown), f"{key}: published and not persisted")
+    outcome.check(order.text(len(text.split())) == text, f"{key}: the text differs from the provider's")
     seen.error = None
     await resume(http, process.url, seen)
     again = Seen()
@@ -256,8 +258,8 @@ async def _check_kept(
     outcome.lost += seen.lost + again.lost
     outcome.repeated += seen.repeated + again.repeated
     kept = {number: mark for number, mark in again.marks.items() if number <= last}
-    outcome.check(kept == marks, f"{key}: other events are kept than were shown")
-    outcome.check(seen.text == again.text == text, f"{key}: what was resumed is not what is stored")
+    outcome.check(kept == marks, f"{key}: the persisted events differ from the published ones")
+    outcome.check(seen.text == again.text == text, f"{key}: the resumed text differs from the stored one")
 
 
 async def _count_open(http: aiohttp.ClientSession, process: Served) -> int:

@@ -1,4 +1,4 @@
-"""Errands: cancellations, follow-up messages and webhooks at a node that does not run the task, or at two of them at once."""
+"""Cancellations, follow-up messages and webhooks at a node that does not run the task, or at two nodes at once."""
 
 import random
 import time
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from support.receiver import Receiver, Told, receiving
-from tailrace.streaming.extension import EXTENSION_URI
+from tailrace.streaming.a2a.extension import EXTENSION_URI
 from torture.clusters import Cluster, Followed, begin, check, cluster, read_on
 from torture.outcome import Outcome
 from torture.reading import Refused, call, message
@@ -18,10 +18,10 @@ from torture.serving import until
 from torture.upstream import Order
 
 MAX_P99 = 0.050
-"""Seconds from a request to its answer."""
+"""Seconds from a request to its response."""
 
 DOUBLED = 4
-"""One in so many is asked for at two nodes at once; how long that takes is not measured."""
+"""One in so many requests is sent to two nodes at once, without measuring its duration."""
 
 _NOT_CANCELABLE = -32002
 
@@ -29,14 +29,14 @@ _NOT_CANCELABLE = -32002
 async def run(
     folder: Path, rng: random.Random, outcome: Outcome, *, each: int = 200, timed: bool = True
 ) -> None:
-    """Cancel tasks, go on with them and set webhooks for them, from afar.
+    """Cancel and continue tasks of other nodes, and register webhooks for them.
 
     Args:
-        folder: For the logs.
-        rng: Decides who is asked.
-        outcome: Takes what comes of it.
-        each: How often.
-        timed: How long things take counts, too.
+        folder: The folder for logs.
+        rng: Chooses the nodes.
+        outcome: Receives the results.
+        each: The number of each request.
+        timed: Whether durations are checked.
     """
     canceled: list[float] = []
     left: list[float] = []
@@ -45,7 +45,7 @@ async def run(
 
     set_there: list[float] = []
 
-    async with receiving() as webhooks, cluster(folder, push_allow_private=True) as nodes:
+    async with receiving() as webhooks, cluster(folder, push_notifications="private") as nodes:
 
         async def cancel(key: str, doubled: bool) -> None:
             order = Order(key, pieces=1_000, pace=0.005)
@@ -66,9 +66,9 @@ async def run(
 
             await until(has_left, 5)
             provider = await nodes.provider.told(nodes.http, key)
-            # A task may be canceled before the provider was asked at all.
+            # A task may be canceled before its request to the provider.
             is_quiet = provider.left_at is not None or not provider.requests
-            outcome.check(is_quiet, f"{key}: canceled, and the provider goes on")
+            outcome.check(is_quiet, f"{key}: canceled, and the provider continues")
             if provider.left_at is not None and not doubled:
                 left.append(provider.left_at - asked)
             outcome.check(followed.caller.state == "TASK_STATE_CANCELED", f"{key}: not canceled")
@@ -82,7 +82,7 @@ async def run(
             await begin(nodes, followed, home)
             params = message(second, taskId=followed.task_id)
             params["configuration"] = {"returnImmediately": True}
-            # As of a client that was not answered in time: the key says that it is the same message.
+            # Repeat the message as after a timeout: the idempotency key identifies it as the same message.
             params["metadata"] = {EXTENSION_URI: {"idempotencyKey": key}}
             async with anyio.create_task_group() as group:
                 for url in others[: 1 + doubled]:
@@ -177,11 +177,11 @@ async def _tell(
 
     everything = told(await webhooks.until(lambda all_told: any(map(_is_last, told(all_told)))))
     states = [each.state for each in everything]
-    # It may be set before the work begins.
+    # The webhook may be registered before the work begins.
     ends = [state for state in states if state != "TASK_STATE_WORKING"]
-    outcome.check(ends == ["TASK_STATE_COMPLETED"] * 2, f"{key}: the webhook was told of {states}")
+    outcome.check(ends == ["TASK_STATE_COMPLETED"] * 2, f"{key}: the webhook received {states}")
     names = {each.event for each in everything}
-    outcome.check(len(names) == len(everything), f"{key}: told twice of one event")
+    outcome.check(len(names) == len(everything), f"{key}: a repeated notification")
 
 
 async def _set(
@@ -201,6 +201,6 @@ def _is_last(told: Told) -> bool:
 
 
 def _quantile(times: list[float], share: float) -> float:
-    """In milliseconds."""
+    """Return a quantile in milliseconds."""
     ordered = sorted(times)
     return 1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -1,8 +1,8 @@
-"""Kill: ``kill -9`` at random moments under many streams. What anybody was shown is there afterwards, and goes on.
+"""Kill: ``kill -9`` at random moments under many streams. Every published event survives, and streams can be resumed.
 
-Each round: the clients begin their streams, the server is killed at a random moment, and another is started on the same
-store. Every client that was shown anything resumes after its last event. In every fourth round the new server begins
-interrupted answers again (``TAILRACE_ON_ORPHAN=restart``); in the others it ends them as failed.
+Each round: the clients start their streams, the server is killed at a random moment, and another is started on the same
+store. Every client that received an event resumes after its last one. In every fourth round the new server restarts
+interrupted responses (``TAILRACE_ON_ORPHAN=restart``); in the others it fails them.
 """
 
 import random
@@ -18,9 +18,9 @@ from torture.serving import server, until
 from torture.upstream import Order, upstream
 
 LATEST = 0.8  # seconds after which the server is killed at the latest
-LONGEST = 1.5  # seconds that an answer takes
+LONGEST = 1.5  # seconds that a response takes
 PACES = (0.0, 0.001, 0.002, 0.005)
-BURST = 4_000  # pieces of an answer that comes as fast as it can
+BURST = 4_000  # pieces of a response at full speed
 
 
 class _Client:
@@ -37,13 +37,13 @@ class _Client:
 
 
 async def run(folder: Path, rng: random.Random, *, kills: int = 200, streams: int = 20) -> Outcome:
-    """Kill a server again and again.
+    """Kill a server repeatedly.
 
     Args:
         folder: For the database and the logs.
-        rng: Decides about moments and orders.
-        kills: How often.
-        streams: How many streams are under way at a kill.
+        rng: Chooses moments and orders.
+        kills: The number of kills.
+        streams: The number of concurrent streams at a kill.
     """
     outcome = Outcome("kill")
     everyone: list[_Client] = []
@@ -71,9 +71,9 @@ async def run(folder: Path, rng: random.Random, *, kills: int = 200, streams: in
                 survivors = await _kill_under(http, process, rng, number, streams)
                 outcome.rounds += 1
     outcome.figures.append(
-        f"{len(everyone)} streams: {cut} cut, {ended} over before the kill, {restarted} begun again and completed"
+        f"{len(everyone)} streams: {cut} cut, {ended} over before the kill, {restarted} restarted and completed"
     )
-    outcome.check(cut > 0, "no kill met a stream that was under way")
+    outcome.check(cut > 0, "no kill hit a running stream")
     return outcome
 
 
@@ -84,12 +84,12 @@ def _order(key: str, pace: float, seconds: float) -> Order:
 async def _kill_under(
     http: aiohttp.ClientSession, process: Served, rng: random.Random, number: int, streams: int
 ) -> list[_Client]:
-    """Begin streams and kill the server under them; those clients that were shown something."""
+    """Start streams and kill the server under them; return the clients that received an event."""
     clients = [
         _Client(_order(f"k{number}c{index}", rng.choice(PACES), rng.random() * LONGEST))
         for index in range(streams)
     ]
-    # The kill comes at any moment: that is the point. In one of five rounds also while streams begin.
+    # The kill comes at a random moment. In one of five rounds, streams are still being started.
     at_work = anyio.Event() if rng.random() < 0.8 else None
     moment = rng.random() * LATEST
 
@@ -125,7 +125,7 @@ async def _resume(
         except Refused as refused:
             outcome.check(False, f"{key}: not resumed after {each.seen.last}: {refused}")
             return
-        outcome.check(ended, f"{key}: the resumed stream broke off")
+        outcome.check(ended, f"{key}: the resumed stream was interrupted")
         state, text, _ = await stored(http, process.url, each.seen.task_id)
         outcome.lost += each.seen.lost
         outcome.repeated += each.seen.repeated
@@ -133,10 +133,10 @@ async def _resume(
         outcome.check(
             each.seen.state == state, f"{key}: the stream ended {each.seen.state}, the task is {state}"
         )
-        outcome.check(each.seen.text == text, f"{key}: what was seen is not what is stored")
-        outcome.check(each.order.text().startswith(text), f"{key}: the text is not what the provider sent")
+        outcome.check(each.seen.text == text, f"{key}: the received text differs from the stored one")
+        outcome.check(each.order.text().startswith(text), f"{key}: the text differs from the provider's")
         if state == "TASK_STATE_COMPLETED" or restarts:
-            outcome.check(text == each.order.text(), f"{key}: {state} with a text that is not whole")
+            outcome.check(text == each.order.text(), f"{key}: {state} with an incomplete text")
 
     async with anyio.create_task_group() as group:
         for each in clients:
@@ -144,8 +144,8 @@ async def _resume(
 
 
 async def _check_no_task_is_open(http: aiohttp.ClientSession, process: Served, outcome: Outcome) -> None:
-    """Also of the tasks that no client has heard of."""
-    # Those that are begun again run on, and are waited for; the others must be over.
+    """Check all tasks, including tasks that no client has received."""
+    # Restarted tasks run and are awaited; the others must have ended.
     left = 0
 
     async def none_is_open() -> bool:
@@ -163,7 +163,7 @@ async def _check_no_task_is_open(http: aiohttp.ClientSession, process: Served, o
 async def _check_again(
     http: aiohttp.ClientSession, process: Served, outcome: Outcome, everyone: list[_Client]
 ) -> None:
-    """After the last kill: every event of every task is still what its client saw."""
+    """After the last kill, check that every event of every task equals the one that its client received."""
     limiter = anyio.CapacityLimiter(20)
 
     async def check(each: _Client) -> None:
@@ -171,7 +171,7 @@ async def _check_again(
             again = Seen()
             await resume(http, process.url, again, task_id=each.seen.task_id)
         outcome.check(
-            again.marks == each.seen.marks, f"{each.order.key}: other events than were shown before"
+            again.marks == each.seen.marks, f"{each.order.key}: the events differ from those published before"
         )
 
     async with anyio.create_task_group() as group:

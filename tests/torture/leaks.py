@@ -1,8 +1,8 @@
-"""Leak: thousands of turns in one process. It holds no more afterwards than before: memory, tasks, threads, sockets.
+"""Leak: thousands of turns in one process. Memory, tasks, threads and sockets do not grow.
 
-The turns are of every kind: read to the end, left in the middle, canceled, waited for, several in a conversation, failed
-by the provider, and subscribed to again. The server runs with asyncio's debug mode and all warnings shown; its log must
-hold none.
+The turns are of every kind: read to the end, abandoned, canceled, polled, several in a conversation, failed
+by the provider, and resubscribed. The server runs in asyncio's debug mode with all warnings enabled; its log must
+contain none.
 """
 
 import json
@@ -20,6 +20,7 @@ import anyio
 import psutil
 
 from support.processes import Served
+from tailrace.server.settings import Bounds
 from torture.outcome import Outcome
 from torture.reading import FINAL, Seen, call, client, message, resume, send
 from torture.serving import server, until
@@ -35,14 +36,14 @@ BAD_WORDS = re.compile(
 
 
 class Held(NamedTuple):
-    """What a process holds while it is idle.
+    """The resources of an idle process.
 
     Attributes:
-        memory: Bytes of its own, in RAM.
-        tasks: Of asyncio, that are not done.
-        threads: Of Python.
-        sockets: That are connected.
-        files: File descriptors.
+        memory: Private resident memory in bytes.
+        tasks: The number of unfinished asyncio tasks.
+        threads: The number of Python threads.
+        sockets: The number of connected sockets.
+        files: The number of file descriptors.
     """
 
     memory: int
@@ -60,20 +61,19 @@ async def run(
     warm_up: int = 2_000,
     max_growth: float | None = MAX_GROWTH,
 ) -> Outcome:
-    """Have many turns.
+    """Run many turns.
 
     Args:
         folder: For the database and the logs.
-        rng: Decides about the kind of each.
-        turns: How many count.
-        warm_up: How many come before: caches fill, threads start.
-        max_growth: How much memory there may be afterwards, over what there was; None where that is not measured.
+        rng: Chooses the kind of each turn.
+        turns: The number of turns that count.
+        warm_up: The number of turns before them, which fill caches and start threads.
+        max_growth: The bound on the growth of memory; None if it is not measured.
     """
     outcome = Outcome("leak")
     probe = folder / "probe.json"
     settings: dict[str, object] = {
-        "read_timeout": 5,
-        "upstream_retries": 0,
+        "bounds": Bounds(read_timeout=5, upstream_retries=0),
         "PYTHONASYNCIODEBUG": 1,
         "PYTHONWARNINGS": "default",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(PROBE), os.environ.get("PYTHONPATH")))),
@@ -97,7 +97,7 @@ async def run(
     )
     if max_growth is not None:
         outcome.check(growth < max_growth, f"memory grows by {growth - 1:.1%}")
-    # Kept connections to the provider, and threads of a pool, come and go: as many as there are turns at once.
+    # The number of pooled connections and threads varies with the number of concurrent turns.
     for name, pool in (("tasks", 0), ("threads", AT_ONCE), ("sockets", AT_ONCE), ("files", AT_ONCE)):
         had, has = getattr(before, name), getattr(after, name)
         outcome.check(has <= had + pool, f"{has - had} more {name} than before")
@@ -150,7 +150,7 @@ async def _turn(http: aiohttp.ClientSession, url: str, kind: str, order: Order, 
             if kind == "again":
                 again = Seen()
                 await resume(http, url, again, task_id=seen.task_id)
-                outcome.check(again.marks == seen.marks, f"{order.key}: other events the second time")
+                outcome.check(again.marks == seen.marks, f"{order.key}: different events the second time")
     outcome.lost += seen.lost
     outcome.repeated += seen.repeated
     outcome.unfinished += seen.state not in FINAL
@@ -159,7 +159,7 @@ async def _turn(http: aiohttp.ClientSession, url: str, kind: str, order: Order, 
     whole = order.text()
     outcome.check(
         whole.startswith(seen.text) if kind == "cancel" else seen.text == whole,
-        f"{order.key}: {kind}: another text",
+        f"{order.key}: {kind}: different text",
     )
 
 
@@ -177,7 +177,7 @@ async def _cancel(http: aiohttp.ClientSession, url: str, order: Order, seen: See
 
 
 async def _held(process: Served, probe: Path) -> Held:
-    """What the server holds once every connection of ours is closed and nothing is under way."""
+    """Return the server's resources once all connections of the test are closed and no turn is running."""
     worker = psutil.Process(process.process.pid)
     port = int(process.url.rpartition(":")[2])
 
@@ -189,11 +189,11 @@ async def _held(process: Served, probe: Path) -> Held:
 
     await until(is_left_alone, 10)
     counts: dict[str, int] = {}
-    for _ in range(2):  # the first look collects garbage
+    for _ in range(2):  # the first reading collects garbage
         await anyio.Path(probe).unlink(missing_ok=True)
         worker.send_signal(signal.SIGUSR1)
         if not await until(has_answered, 30):
-            raise RuntimeError("the server does not say what it holds")
+            raise RuntimeError("the server does not report its resources")
         counts = json.loads(await anyio.Path(probe).read_text())
     sockets = sum(each.status == psutil.CONN_ESTABLISHED for each in worker.net_connections())
     memory = worker.memory_full_info().uss

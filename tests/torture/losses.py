@@ -1,4 +1,4 @@
-"""Loss: nodes and Valkey are killed, cut off, stopped and restarted under streams; clients go on at any other node."""
+"""Loss: nodes and Valkey are killed, partitioned, stopped and restarted under streams; clients resume at any other node."""
 
 import math
 import random
@@ -25,22 +25,22 @@ from torture.serving import until
 from torture.upstream import Order
 
 PACES = (0.002, 0.005, 0.01, 0.02)
-LONGEST = 2.0  # seconds that an answer takes
-LATEST = 1.5  # seconds after which something happens, at the latest
-READERS = 2  # of a task, beside its caller
+LONGEST = 2.0  # seconds that a response takes
+LATEST = 1.5  # seconds after which a fault happens at the latest
+READERS = 2  # readers of a task besides its caller
 SLACK = 3.0
-"""Seconds that a task may go on after its node's time to live: for looking, taking over, and a busy machine."""
+"""Seconds that a task may run beyond its node's time to live: for detection, takeover, and a busy machine."""
 
 
 async def kills(folder: Path, rng: random.Random, outcome: Outcome, *, rounds: int, streams: int) -> None:
-    """``kill -9`` of a node or of Valkey, and a new start.
+    """``kill -9`` and restart of a node or of Valkey.
 
     Args:
-        folder: For the logs.
-        rng: Decides what is killed, and when.
-        outcome: Takes what comes of it.
-        rounds: How often.
-        streams: Under way at a kill.
+        folder: The folder for logs.
+        rng: Chooses the target and the moment.
+        outcome: Receives the results.
+        rounds: The number of rounds.
+        streams: The number of concurrent streams at a kill.
     """
     latest = 0.0
     of_valkey = restarted = cut = tasks = refusals = 0
@@ -49,7 +49,7 @@ async def kills(folder: Path, rng: random.Random, outcome: Outcome, *, rounds: i
             victim = rng.choice((0, 1, 2, None)) if number else None
             restarts = rng.random() < 0.3
             async with _streams(nodes, rng, outcome, f"k{number}", streams) as everyone:
-                await anyio.sleep(rng.random() * LATEST)  # at any moment: that is the point
+                await anyio.sleep(rng.random() * LATEST)  # at a random moment
                 killed_at = time.monotonic()
                 if victim is None:
                     of_valkey += 1
@@ -66,27 +66,27 @@ async def kills(folder: Path, rng: random.Random, outcome: Outcome, *, rounds: i
             restarted += restarts
             tasks += len(everyone)
             refusals += sum(each.refusals for each in everyone)
-            # A node finds out after a moment that Valkey is back; whoever reads until then is told to come again.
+            # A node detects after a moment that Valkey is back; until then its readers receive the error to try again.
             await _until_well(nodes, outcome, f"after kill {number}")
             await check(nodes, everyone, outcome)
             await check_none_is_open(nodes, outcome)
             outcome.rounds += 1
     outcome.figures.append(
         f"{rounds} kills ({of_valkey} of Valkey) under {tasks} tasks, 3 readers each: {cut} tasks ended failed, "
-        f"{refusals} times told to try again; a task of a killed node was over within {latest:.1f} s (ttl {TTL:g})"
+        f"{refusals} errors to try again; a task of a killed node ended within {latest:.1f} s (ttl {TTL:g})"
     )
-    outcome.check(cut > 0 or rounds < 5, "no kill met a task")
+    outcome.check(cut > 0 or rounds < 5, "no kill hit a running task")
 
 
 async def cuts(folder: Path, rng: random.Random, outcome: Outcome, *, rounds: int, streams: int) -> None:
-    """A node is cut off from Valkey, or from PostgreSQL as well, silently or by resets; or it hangs, and goes on.
+    """Partition a node from Valkey, or from PostgreSQL as well, silently or by resets; or suspend and resume it.
 
     Args:
-        folder: For the logs.
-        rng: Decides which, and for how long.
-        outcome: Takes what comes of it.
-        rounds: How often.
-        streams: Under way at a cut.
+        folder: The folder for logs.
+        rng: Chooses the fault and its duration.
+        outcome: Receives the results.
+        rounds: The number of rounds.
+        streams: The number of concurrent streams at a partition.
     """
     kinds = ["silence", "reset", "hang", "silence everywhere", "reset everywhere"]
     done = dict.fromkeys(kinds, 0)
@@ -131,7 +131,7 @@ async def _trouble(nodes: Cluster, kind: str, index: int, seconds: float) -> Non
 
 
 async def _until_well(nodes: Cluster, outcome: Outcome, key: str) -> None:
-    """Until every node does its work again, without being started again."""
+    """Wait until every node works again without a restart."""
     for url in nodes.urls:
 
         async def answers(url: str = url) -> bool:
@@ -143,17 +143,17 @@ async def _until_well(nodes: Cluster, outcome: Outcome, key: str) -> None:
                 await begin(nodes, followed, url)
             return bool(followed.task_id)
 
-        outcome.check(await until(answers, 30), f"{key}: a node does not work any more")
+        outcome.check(await until(answers, 30), f"{key}: a node no longer works")
 
 
 async def rolling(folder: Path, rng: random.Random, outcome: Outcome, *, streams: int) -> None:
-    """SIGTERM to each node in turn, and a new start, while streams come and go.
+    """Restart each node in turn with SIGTERM while streams start and end.
 
     Args:
-        folder: For the logs.
-        rng: Decides who is asked.
-        outcome: Takes what comes of it.
-        streams: Begun for each node that is stopped.
+        folder: The folder for logs.
+        rng: Chooses the nodes.
+        outcome: Receives the results.
+        streams: The number of streams started for each stopped node.
     """
     everyone: list[_Watched] = []
     statuses: list[int] = []
@@ -180,7 +180,7 @@ async def rolling(folder: Path, rng: random.Random, outcome: Outcome, *, streams
 
 
 class _Watched(Followed):
-    """A task of which it is known when it was over, and whether its node was killed."""
+    """A task with the time of its end, and whether its node was killed."""
 
     ended_at = -math.inf
 
@@ -193,9 +193,9 @@ class _Watched(Followed):
 async def _streams(
     nodes: Cluster, rng: random.Random, outcome: Outcome, key: str, count: int
 ) -> AsyncGenerator[list[_Watched]]:
-    """Begin streams on all nodes; when the block is left, wait until all were read to their end.
+    """Start streams on all nodes; when the block ends, wait until all were read to their end.
 
-    Those that nobody was shown anything of are not among them in the end.
+    Streams without a published event are removed at the end.
     """
     everyone: list[_Watched] = []
     for number in range(count):

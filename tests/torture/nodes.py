@@ -1,4 +1,4 @@
-"""Nodes: three servers on one Valkey and one PostgreSQL, read, killed, cut off, asked and restarted. Any of them serves any task."""
+"""Nodes: three servers with one Valkey and one PostgreSQL under faults. Any of them serves any task."""
 
 import random
 from pathlib import Path
@@ -21,20 +21,20 @@ async def run(
     under_way: int = 15,
     timed: bool = True,
 ) -> Outcome:
-    """Do all of it, one after the other.
+    """Run all scenarios of nodes.
 
     Args:
-        folder: For the logs.
-        rng: Decides what happens to whom, and when.
-        streams: At a time, where delivery is measured.
-        rate: Events a second of all of them.
-        seconds: For which.
+        folder: The folder for logs.
+        rng: Chooses faults, nodes and moments.
+        streams: The number of concurrent streams during measurements of delivery.
+        rate: Events per second of all streams.
+        seconds: The duration of measurements.
         burst: Events of a burst.
-        kills: Of a node or of Valkey.
-        cuts: Of a node from the others, and pauses.
+        kills: Kills of a node or of Valkey.
+        cuts: Partitions and suspensions of a node.
         asked: Cancellations, follow-up messages, and webhooks.
-        under_way: Streams at a kill, a cut, a restart.
-        timed: How long things take counts, too.
+        under_way: Concurrent streams at a kill, a partition, a restart.
+        timed: Whether durations are checked.
     """
     outcome = Outcome("nodes")
     await deliveries.run(

@@ -1,4 +1,4 @@
-"""What a scenario came to: counts of what must not happen, and everything that is wrong in words."""
+"""The outcome of a scenario: counts of violations, and messages about them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ SHOWN_FAULTS = 20
 
 @dataclass
 class Outcome:
-    """The outcome of one scenario, filled while it runs.
+    """The outcome of one scenario, updated during the scenario.
 
     Attributes:
-        name: Of the scenario.
-        rounds: How often what the scenario does was done.
-        lost: Events that a client should have seen and never did.
-        repeated: Events that a client saw more than once.
-        unfinished: Tasks that came to no end.
-        figures: Whatever else was measured, in words.
-        faults: Everything that broke a rule, in words.
-        seconds: How long it took.
-        comparison: It is another program that was measured: nothing is a violation.
+        name: The name of the scenario.
+        rounds: The number of rounds.
+        lost: Events that a client should have received and did not.
+        repeated: Events that a client received more than once.
+        unfinished: Tasks without an end.
+        figures: Other measurements, as text.
+        faults: A message for each violation.
+        seconds: The duration.
+        comparison: Whether another program was measured, whose faults are not violations.
     """
 
     name: str
@@ -34,17 +34,17 @@ class Outcome:
 
     @property
     def violated(self) -> bool:
-        """Whether a rule was broken."""
+        """Return whether there is a violation."""
         return not self.comparison and bool(self.lost or self.repeated or self.unfinished or self.faults)
 
     def check(self, holds: object, words: str) -> bool:
-        """Write down what does not hold; gives whether it does."""
+        """Record a fault if the condition is false; return the condition."""
         if not holds:
             self.faults.append(words)
         return bool(holds)
 
     def explain(self) -> str:
-        """The faults, one a line; empty when there is none."""
+        """The faults, one a line; empty without any."""
         counts = {"lost": self.lost, "repeated": self.repeated, "not ended": self.unfinished}
         lines = [f"{name}: {count}" for name, count in counts.items() if count]
         lines += self.faults[:SHOWN_FAULTS]
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """One line a scenario, in columns."""
+    """A table with one line for each scenario."""
     rows = [("scenario", "rounds", "lost", "repeated", "non-terminal", "faults", "seconds", "figures")]
     rows += [
         (

@@ -1,8 +1,8 @@
-"""For comparison: the same resumptions asked of a server that is made with the official SDK, by its own client.
+"""Comparison: the same resumptions with a server made with the official SDK and its own client.
 
-The protocol has no numbers: a client that subscribes again is given the task as it stands, and adds what follows, as A2A
-1.0 (3.1.6) says. A piece that is in that task and comes as an event once more is repeated, one that is in neither is
-lost. What is found here breaks no rule of ours, and does not count as a violation.
+The protocol has no event numbers: a client that resubscribes receives the task's snapshot and adds the following events
+(A2A 1.0, 3.1.6). A piece that is in the snapshot and in a later event is repeated, one that is in neither is
+lost. These faults violate no invariant of tailrace and are not counted as violations.
 """
 
 import random
@@ -28,7 +28,7 @@ from torture.resumes import PACES, READERS
 
 
 class _Writer(AgentExecutor):
-    """Answers with numbered pieces, at the pace that it is asked for."""
+    """Responds with numbered pieces at the requested pace."""
 
     def __init__(self, pieces: int) -> None:
         self._pieces = pieces
@@ -63,12 +63,12 @@ class _Trials:
 async def run(
     folder: Path, rng: random.Random, *, pieces: int = 60, paces: tuple[float, ...] = PACES, step: int = 2
 ) -> Outcome:
-    """As `torture.resumes.run`, with the SDK's server and client."""
+    """Run `torture.resumes.run` with the SDK's server and client."""
     trials = {pace: _Trials() for pace in paces}
     every = {str(number) for number in range(pieces)}
     todo = [(pace, number) for pace in paces for number in range(1, pieces + 1, step)]
     rng.shuffle(todo)
-    # One task at a time: server and clients share this process, and more of them would only make it look worse.
+    # One task at a time: server and clients share this process, and concurrent tasks would only worsen the result.
     async with sdk_server(_Writer(pieces)) as server:
         for pace, number in todo:
             await _try(server.client, pace, number, every, trials[pace])
@@ -79,7 +79,7 @@ async def run(
         f"{each.repeated}/{each.resumed} at {pace * 1e3:g} ms" for pace, each in trials.items()
     )
     outcome.figures.append(
-        f"resumptions (not events) that lost or repeated something; repeated {by_pace}; "
+        f"resumptions (not events) with a lost or repeated piece; repeated {by_pace}; "
         f"{sum(each.over for each in trials.values())} refused since the task was over"
     )
     return outcome
@@ -121,5 +121,5 @@ def _pieces(artifacts: Iterable[Any]) -> list[str]:
 
 
 def _agen(events: object) -> Any:
-    """The SDK declares iterators; they are generators, which can be closed in the middle."""
+    """The SDK declares iterators; they are generators, which can be closed early."""
     return cast("Any", events)

@@ -1,6 +1,6 @@
-"""What a client of the server has seen, checked while it comes: numbers, texts, the end; and the calls it makes.
+"""A client's received events, checked on arrival (numbers, texts, the end), and its calls.
 
-Nothing here trusts the server: an event counts as seen when all its bytes are there.
+No assumption is made about the server: an event counts as received when all its bytes have arrived.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import msgspec
 
 FINAL = {f"TASK_STATE_{name}" for name in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
 PATIENCE = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
-LONGEST = 60.0  # seconds that a stream may take which does not say itself how long it does
+LONGEST = 60.0  # default time limit of a stream in seconds
 
 
 class _Part(msgspec.Struct):
@@ -62,26 +62,26 @@ _DECODER = msgspec.json.Decoder(_Answer)
 
 
 class Refused(Exception):
-    """The server answered with a JSON-RPC error; its object is the argument."""
+    """The server returned a JSON-RPC error; its object is the argument."""
 
 
 class Seen:
-    """All that one client was shown of one task, over however many connections.
+    """The events of one task that one client received, over any number of connections.
 
     Args:
         each: Called with the text of every piece.
 
     Attributes:
-        task_id: Known from the first event on.
+        task_id: Known from the first event.
         last: The number of the last event.
-        lost: Numbers that were left out, and not made up for by a copy of the whole task.
-        repeated: Events that came again.
-        overviews: How often the task as it stands came instead of its events.
-        marks: A checksum of each event, by its number.
+        lost: Skipped numbers that no snapshot replaced.
+        repeated: The number of repeated events.
+        overviews: The number of snapshots in place of events.
+        marks: A checksum of each event, by number.
         texts: The pieces of each artifact.
         state: The last state.
-        ends: How many events said that the task is over.
-        error: The JSON-RPC error that ended the stream, if one did.
+        ends: The number of events with a final state.
+        error: The JSON-RPC error that ended the stream, if there was one.
     """
 
     def __init__(self, each: Callable[[str], object] | None = None) -> None:
@@ -97,24 +97,24 @@ class Seen:
         self.error: dict[str, Any] | None = None
         self.each = each
         self._rest = b""
-        self._whole = False  # a whole copy came, the number of which follows
+        self._whole = False  # a snapshot arrived, the number of which follows
 
     @property
     def text(self) -> str:
-        """The text of the answer."""
+        """The text of the response."""
         return "".join(self.texts.get("text", ()))
 
     @property
     def over(self) -> bool:
-        """Whether the task has come to its end."""
+        """Return whether the task has ended."""
         return self.state in FINAL
 
     def connect(self) -> None:
-        """A new connection begins: half an event of the one before is forgotten."""
+        """Start a new connection: discard the incomplete event of the previous one."""
         self._rest = b""
 
     def feed(self, data: bytes, upto: int | None = None) -> bool:
-        """Take what was received; False once the event ``upto`` was seen, and what follows it is left unread."""
+        """Parse received bytes; return False after the event ``upto``, and ignore the rest."""
         *frames, self._rest = (self._rest + data).split(b"\n\n")
         for frame in frames:
             self._take(frame)
@@ -172,10 +172,10 @@ class Seen:
 
 
 class Timed(Seen):
-    """A reader that takes the time from a piece's stamp to its arrival.
+    """A reader that measures the time from a piece's timestamp to its arrival.
 
     Attributes:
-        delays: In nanoseconds.
+        delays: The delays in nanoseconds.
     """
 
     def __init__(self) -> None:
@@ -188,32 +188,32 @@ class Timed(Seen):
         return super().feed(data, upto)
 
     def _arrived(self, piece: str) -> None:
-        # The newest stamp of a piece: an event may hold several, and a copy of the task all of them.
+        # The newest timestamp: an event may contain several, and a snapshot all of them.
         at = piece.rfind("@")
         if at >= 0:
             self.delays.append(self.now - int(piece[at + 1 :]))
 
 
 def client() -> aiohttp.ClientSession:
-    """A client with as many connections as are asked for."""
-    # None is used again at the moment when the server, after 5 s, gives it up.
+    """Return a client with as many connections as requested."""
+    # Connections are not reused, since the server closes idle ones after 5 s.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
     return aiohttp.ClientSession(connector=connector, timeout=PATIENCE)
 
 
 def message(text: object, **fields: Any) -> dict[str, Any]:
-    """The params of a send."""
+    """Return the parameters of a send."""
     return {
         "message": {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": str(text)}], **fields}
     }
 
 
 async def call(http: aiohttp.ClientSession, url: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Call a method; give its result.
+    """Call a method; return its result.
 
     Raises:
-        Refused: It failed.
-        aiohttp.ClientError: There was no answer.
+        Refused: The server returned an error.
+        aiohttp.ClientError: There was no response.
     """
     body = {"jsonrpc": "2.0", "id": "s", "method": method, "params": params}
     async with http.post(url + "/", json=body) as response:
@@ -224,7 +224,7 @@ async def call(http: aiohttp.ClientSession, url: str, method: str, params: dict[
 
 
 async def stored(http: aiohttp.ClientSession, url: str, task_id: str) -> tuple[str, str, dict[str, Any]]:
-    """A task as `GetTask` gives it: its state, the text of its answer, and the whole of it."""
+    """Return a task from `GetTask`: its state, the text of its response, and the complete object."""
     task = await call(http, url, "GetTask", {"id": task_id})
     texts = [
         part["text"]
@@ -238,14 +238,14 @@ async def stored(http: aiohttp.ClientSession, url: str, task_id: str) -> tuple[s
 async def send(
     http: aiohttp.ClientSession, url: str, text: object, seen: Seen, upto: int | None = None, **fields: Any
 ) -> bool:
-    """`SendStreamingMessage`; as `stream`."""
+    """Read `SendStreamingMessage`, as `stream` does."""
     return await stream(http, url, "SendStreamingMessage", message(text, **fields), seen, upto=upto)
 
 
 async def resume(
     http: aiohttp.ClientSession, url: str, seen: Seen, *, task_id: str = "", seconds: float = LONGEST
 ) -> bool:
-    """`SubscribeToTask` after the last event that was seen; as `stream`."""
+    """Read `SubscribeToTask` after the last received event, as `stream` does."""
     params = {"id": task_id or seen.task_id}
     headers = {"Last-Event-ID": str(seen.last)}
     return await stream(http, url, "SubscribeToTask", params, seen, headers, seconds=seconds)
@@ -261,23 +261,23 @@ async def stream(
     upto: int | None = None,
     seconds: float = LONGEST,
 ) -> bool:
-    """Read a stream until it ends, breaks off, or has shown an event.
+    """Read a stream until it ends, breaks, or reaches an event.
 
     Args:
-        http: Whose connection.
-        url: The server.
-        method: What is called.
-        params: With what.
-        seen: Takes the events.
-        headers: Further ones.
-        upto: Leave once the event of this number was seen.
-        seconds: Leave after this time.
+        http: The HTTP session.
+        url: The server's base URL.
+        method: The method to call.
+        params: The parameters.
+        seen: Receives the events.
+        headers: Further headers.
+        upto: The number of the event after which to disconnect.
+        seconds: The time after which to disconnect.
 
     Returns:
-        False when there was no answer, the connection broke, or the time was over.
+        False if there was no response, the connection broke, or the time was over.
 
     Raises:
-        Refused: The answer is a JSON-RPC error instead of a stream.
+        Refused: The response is a JSON-RPC error instead of a stream.
     """
     body = {"jsonrpc": "2.0", "id": "s", "method": method, "params": params}
     seen.connect()
@@ -287,8 +287,8 @@ async def stream(
                 raise Refused(json.loads(await response.read()).get("error"))
             async for data in response.content.iter_any():
                 if not seen.feed(data, upto):
-                    response.close()  # gone, in the middle
+                    response.close()  # disconnected early
                     break
-    except (aiohttp.ClientError, OSError):  # a time-out is an OSError, too
+    except (aiohttp.ClientError, OSError):  # a timeout is an OSError, too
         return False
     return True

@@ -1,7 +1,7 @@
-"""Resume: at every event of a stream, by three clients at once, at every pacing, while the task runs and after its end.
+"""Resume: at every event of a stream, by three clients at once, at every pace, while the task runs and after its end.
 
-For each event N of a stream there is one task. A client leaves its stream after event N, and at once three others go on
-after N; each must be shown N+1, N+2, … to the end, once. When the task is over the same is asked again.
+For each event N of a stream there is one task. A client leaves its stream after event N, and three others resume at once
+after N; each must receive N+1, N+2, … to the end, once. The same is repeated after the task's end.
 """
 
 import random
@@ -28,14 +28,14 @@ class _Counts:
 async def run(
     folder: Path, rng: random.Random, *, pieces: int = 60, paces: tuple[float, ...] = PACES, step: int = 1
 ) -> Outcome:
-    """Resume everywhere.
+    """Resume at every event.
 
     Args:
         folder: For the database and the logs.
-        rng: Decides about the order of things.
-        pieces: Of an answer.
+        rng: Chooses the order.
+        pieces: The pieces of a response.
         paces: Seconds between the pieces.
-        step: Resume at every event, at every second, ….
+        step: Resume at every event for 1, every second one for 2, ….
     """
     outcome = Outcome("resume")
     counts = _Counts()
@@ -77,24 +77,24 @@ async def _try(
         others.append(await _resume_together(http, url, first, outcome, order.key))
         counts.resumed += 2 * READERS
     outcome.unfinished += state not in FINAL
-    outcome.check(text == order.text(), f"{order.key}: the stored text is not what the provider sent")
+    outcome.check(text == order.text(), f"{order.key}: the stored text differs from the provider's")
     for seen in (each for group in others for each in group):
         outcome.lost += seen.lost
         outcome.repeated += seen.repeated
-        outcome.check(seen.overviews == 0, f"{order.key}: a copy of the task came, which nobody needs")
+        outcome.check(seen.overviews == 0, f"{order.key}: an unnecessary snapshot of the task was sent")
         outcome.check(
             "".join(first.texts.get("text", [])) + seen.added == text,
-            f"{order.key}: the text at the end is another",
+            f"{order.key}: the final text differs",
         )
         outcome.check(seen.last == others[0][0].last, f"{order.key}: streams end at different numbers")
 
 
 class _Resumed(Seen):
-    """What came after a number.
+    """The events after a number.
 
     Attributes:
         added: The text.
-        ran: The task was not over when it was asked for.
+        ran: Whether the task was running at the request.
     """
 
     def __init__(self, first: Seen) -> None:
@@ -116,7 +116,7 @@ async def _resume_together(
 
     async def go_on(seen: _Resumed) -> None:
         try:
-            outcome.check(await resume(http, url, seen), f"{key}: a resumed stream broke off")
+            outcome.check(await resume(http, url, seen), f"{key}: a resumed stream was interrupted")
         except Refused as refused:
             outcome.check(False, f"{key}: not resumed after {first.last}: {refused}")
 

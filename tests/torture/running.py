@@ -1,4 +1,4 @@
-"""Every scenario in full, one after the other, and one table of what came of it; exit status 1 when a rule was broken."""
+"""Run every scenario in full, one after the other, and print a table of outcomes; exit status 1 for a violation."""
 
 import argparse
 import random
@@ -30,14 +30,14 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 async def run_scenario(name: str, folder: Path, seed: int) -> Outcome:
-    """Run one scenario in a fresh folder, which stays when a rule was broken."""
+    """Run one scenario in a new folder, which is kept if there is a violation."""
     shutil.rmtree(folder, ignore_errors=True)
     await anyio.Path(folder).mkdir(parents=True)
     begun = time.monotonic()
     try:
         outcome = await SCENARIOS[name](folder, random.Random(f"{seed} {name}"))
     except Exception:
-        outcome = Outcome(name, faults=[f"the scenario broke off: {traceback.format_exc()}"])
+        outcome = Outcome(name, faults=[f"the scenario failed: {traceback.format_exc()}"])
     outcome.seconds = time.monotonic() - begun
     if not outcome.violated:
         shutil.rmtree(folder, ignore_errors=True)
@@ -45,7 +45,7 @@ async def run_scenario(name: str, folder: Path, seed: int) -> Outcome:
 
 
 async def run_all(names: list[str], folder: Path, seed: int) -> list[Outcome]:
-    """Run scenarios one after the other, and say of each how it went."""
+    """Run scenarios one after the other, and print the outcome of each."""
     outcomes: list[Outcome] = []
     for name in names:
         print(f"{name} …", file=sys.stderr, flush=True)
@@ -58,9 +58,10 @@ async def run_all(names: list[str], folder: Path, seed: int) -> list[Outcome]:
 
 
 def main() -> int:
-    """The command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="torture", description="Try to make `tailrace serve` lose something. In full: about 45 minutes."
+        prog="torture",
+        description="Run `tailrace serve` under faults and check that no event is lost. A full run takes about 45 minutes.",
     )
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().randrange(10**6), help="repeat a run"
@@ -80,5 +81,5 @@ def main() -> int:
     )
     print(table(outcomes))
     broken = [outcome.name for outcome in outcomes if outcome.violated]
-    print(f"BROKEN: {', '.join(broken)} (seed {arguments.seed})" if broken else "nothing was lost")
+    print(f"BROKEN: {', '.join(broken)} (seed {arguments.seed})" if broken else "no event was lost")
     return 1 if broken else 0

@@ -1,4 +1,4 @@
-"""The server under torture: the real ``tailrace serve``, with SQLite on disk, as often as it is killed."""
+"""The server under test: the real ``tailrace serve``, with SQLite on disk, restarted after each kill."""
 
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+from pydantic import BaseModel
 
 from support.processes import Served, served
 
@@ -16,12 +17,12 @@ _COUNT = itertools.count(1)
 async def server(
     folder: Path, base_url: str, settings: Mapping[str, object], *, store_options: str = ""
 ) -> AsyncGenerator[Served]:
-    """Run a server on the store of the folder while the block runs; it may be killed in between.
+    """Run a server on the store of the folder while the block runs; the test may kill it.
 
     Args:
-        folder: Where the database and the logs are.
-        base_url: The provider.
-        settings: By their names: ``max_lag`` is ``TAILRACE_MAX_LAG``. Names in capitals are environment variables.
+        folder: The folder with the database and the logs.
+        base_url: The provider's base URL.
+        settings: The settings by name: ``on_orphan`` is ``TAILRACE_ON_ORPHAN``. Upper-case names are environment variables.
         store_options: The query of the store's URL.
     """
     arguments = [
@@ -32,21 +33,29 @@ async def server(
         "--store",
         f"sqlite:///{folder}/t.db{store_options}",
     ]
-    environment = {
-        name if name.isupper() else f"TAILRACE_{name.upper()}": str(value) for name, value in settings.items()
-    }
+    environment = as_environment(settings)
     with served(folder / f"log.{next(_COUNT)}", *arguments, **environment) as process:
         await process.ready()
         yield process
 
 
+def as_environment(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return settings as environment variables."""
+    return {
+        name if name.isupper() else f"TAILRACE_{name.upper()}": value.model_dump_json(exclude_unset=True)
+        if isinstance(value, BaseModel)
+        else str(value)
+        for name, value in settings.items()
+    }
+
+
 def database(folder: Path) -> Path:
-    """The file of the store."""
+    """Return the file of the store."""
     return folder / "t.db"
 
 
 async def until(holds: Callable[[], Awaitable[object]], seconds: float) -> bool:
-    """Wait for a state of another process, which nothing but asking tells; False when it does not come in time."""
+    """Poll for a state of another process; return False if it is not reached in time."""
     with anyio.move_on_after(seconds):
         while True:
             if await holds():

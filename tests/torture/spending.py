@@ -1,4 +1,4 @@
-"""Where time goes: the CPU that the processes of a measurement use, each for itself, and what Valkey waits for its disk."""
+"""CPU time of each process of a measurement, and the time that Valkey waits for its disk."""
 
 import os
 import re
@@ -11,18 +11,18 @@ import psutil
 from torture.clusters import Cluster
 
 STALL = 5
-"""Milliseconds that a write to the disk may take: everybody waits for it who has added something."""
+"""The bound on a write to the disk in milliseconds: every client with a pending write waits for it."""
 
 
 class Spending:
-    """The CPU that is used by nodes and by all else that a measurement runs on the same cores.
+    """CPU time of nodes and of other processes of a measurement on the same cores.
 
     Args:
-        nodes: Whose processes.
+        nodes: The measured nodes.
 
     Attributes:
-        seconds: Of CPU, by who used it; filled by `during` or `stop`.
-        lasted: Seconds that passed.
+        seconds: CPU time by process; set by `during` or `stop`.
+        lasted: The duration in seconds.
         stalls: The seconds in which a write to Valkey's disk took longer than `STALL`: the longest in each, in milliseconds.
     """
 
@@ -42,30 +42,30 @@ class Spending:
         self._begun = 0.0
 
     def start(self) -> None:
-        """Count from now on."""
+        """Start the measurement."""
         self._valkey.command("CONFIG", "SET", "latency-monitor-threshold", str(STALL))
         self._valkey.command("LATENCY", "RESET")
         self._before, self._begun = self._used(), time.monotonic()
 
     def stop(self) -> None:
-        """Count no further."""
+        """Stop the measurement."""
         self.seconds = {name: used - self._before[name] for name, used in self._used().items()}
         self.lasted = time.monotonic() - self._begun
-        # Pairs of a time and milliseconds.
+        # Pairs of a time and a duration in milliseconds.
         said = re.findall(
             rb":(\d+)\r\n:(\d+)\r\n", self._valkey.command("LATENCY", "HISTORY", "aof-fsync-always")
         )
         self.stalls = [int(longest) for _, longest in said]
 
     async def during(self, begins_at: float, seconds: float) -> None:
-        """Count from a moment of the monotonic clock on, for some time."""
+        """Measure for some time from a moment of the monotonic clock."""
         await anyio.sleep(begins_at - time.monotonic())
         self.start()
         await anyio.sleep(begins_at + seconds - time.monotonic())
         self.stop()
 
     def told(self, count: float) -> str:
-        """What was used for each of so many things, in words."""
+        """A description of the CPU time per item."""
         shares = ", ".join(f"{name} {1e6 * used / count:.0f}" for name, used in self.seconds.items())
         cores = sum(self.seconds.values()) / self.lasted
         return (
@@ -81,5 +81,5 @@ class Spending:
 
 
 def _workers(name: str, top: psutil.Process) -> list[psutil.Process]:
-    # A process a session; the children of the others are not theirs to count.
+    # PostgreSQL has a process for each session; children of other processes are not theirs to count.
     return top.children() if name == "PostgreSQL" else []

@@ -1,9 +1,9 @@
-"""Stall: one reader that never reads, beside many that do, in a burst. It delays nobody, and resumes to the whole text.
+"""Stall: one reader that never reads, beside many that do, in a burst. It delays no other reader and can resume.
 
-The same burst is served with and without the stalled reader, in turns; the figure is the ratio of the readers' p99
-latency (from the provider's write to the reader's read) of such a pair. What counts is the median of the ratios, and that
-so few of them are above the bound that this is not chance (a sign test): single ones scatter with what else the machine
-does.
+The same burst is served alternately with and without the stalled reader; the figure is the ratio of the readers' p99
+latency (from the provider's write to the reader's read) of such a pair. The result is the median of the ratios, and
+the number of ratios above the bound must be too low to be chance (a sign test), since single ratios vary with the
+machine's load.
 """
 
 import math
@@ -16,14 +16,17 @@ import aiohttp
 import anyio
 
 from support.processes import Served
+from tailrace.server.settings import Bounds
 from torture.outcome import Outcome
 from torture.reading import FINAL, PATIENCE, Seen, Timed, client, message, resume, stored
 from torture.serving import server
 from torture.upstream import Order, upstream
 
 MAX_GROWTH = 1.10
-CHANCE = 0.1  # of finding so few ratios above the bound, were it the true one: more says nothing
-LONGEST = 600.0  # seconds of a burst
+CHANCE = (
+    0.1  # probability of so few ratios above the bound if it were the true one; a higher one is inconclusive
+)
+LONGEST = 600.0  # duration of a burst in seconds
 
 
 async def run(
@@ -39,19 +42,19 @@ async def run(
 
     Args:
         folder: For the database and the logs.
-        rng: Decides which of a pair comes first.
-        events: Of a burst.
-        readers: That read.
-        repeats: Pairs.
-        max_growth: How many times as long the p99 may be; None where that is not measured.
+        rng: Chooses the order of a pair.
+        events: The events of a burst.
+        readers: The number of other readers.
+        repeats: The number of pairs.
+        max_growth: The bound on the ratio of the p99; None if it is not measured.
     """
     outcome = Outcome("stall")
     ratios: list[float] = []
     lines: list[float] = []
     lags = 0
-    # Every reader is given every event: one that is given the task as it stands is through much sooner, and how many
-    # are is chance.
-    settings = {"coalesce": "none", "send_timeout": 120, "max_lag": 2 * events}
+    # Every reader must receive all events: one that receives a snapshot finishes much sooner, and the number of those
+    # is random.
+    settings = {"coalesce": "none", "bounds": Bounds(send_timeout=120, max_lag=2 * events)}
     with upstream() as provider:
         async with server(folder, provider.base_url, settings) as process:
             await _burst(process, Order("warm", pieces=events, stamped=True), readers, False, Outcome("warm"))
@@ -71,7 +74,7 @@ async def run(
     )
     if max_growth is not None:
         outcome.check(
-            ratio <= max_growth, f"the readers' p99 grows by {ratio - 1:.1%} beside one that never reads"
+            ratio <= max_growth, f"the readers' p99 grows by {ratio - 1:.1%} beside a stalled reader"
         )
         above = sum(each > max_growth for each in ratios)
         chance = sum(math.comb(repeats, count) for count in range(above + 1)) / 2**repeats
@@ -82,7 +85,7 @@ async def run(
 async def _burst(
     process: Served, order: Order, readers: int, stalled: bool, outcome: Outcome
 ) -> tuple[float, int]:
-    """One burst; the p99 of the readers in seconds, and how often one was given the task as it stands."""
+    """Run one burst; return the readers' p99 in seconds and the number of snapshots sent."""
     seen = [Timed() for _ in range(readers)]
     never: aiohttp.ClientResponse | None = None
     async with client() as http, aiohttp.ClientSession(timeout=PATIENCE, read_bufsize=2**10) as lazy:
@@ -113,18 +116,18 @@ async def _burst(
             await _catch_up(http, process.url, never, seen[0].task_id, text, outcome)
     outcome.unfinished += state not in FINAL
     whole = len(text.split()) == order.pieces and text.startswith(f"{order.key}.0@")
-    outcome.check(whole, f"{order.key}: the stored text is not what the provider sent")
+    outcome.check(whole, f"{order.key}: the stored text differs from the provider's")
     for each in seen:
         outcome.lost += each.lost
         outcome.repeated += each.repeated
-        outcome.check(each.text == text, f"{order.key}: a reader has another text than the store")
+        outcome.check(each.text == text, f"{order.key}: a reader's text differs from the stored one")
         outcome.check(each.state == state, f"{order.key}: a reader ended {each.state}")
     delays = sorted(delay for each in seen for delay in each.delays)
     return delays[int(len(delays) * 0.99)] / 1e9, sum(each.overviews for each in seen)
 
 
 async def _subscribe(lazy: aiohttp.ClientSession, url: str, task_id: str) -> aiohttp.ClientResponse:
-    """A stream whose head was read, and nothing more."""
+    """Open a stream and read only its head."""
     body = {"jsonrpc": "2.0", "id": "s", "method": "SubscribeToTask", "params": {"id": task_id}}
     return await lazy.post(url + "/", json=body, headers={"Last-Event-ID": "0"})
 
@@ -137,7 +140,7 @@ async def _catch_up(
     text: str,
     outcome: Outcome,
 ) -> None:
-    """The stalled reader takes the little that had reached it, loses its connection, and resumes."""
+    """Let the stalled reader read its buffered bytes, lose its connection, and resume."""
     seen = Seen()
     seen.task_id = task_id
     async for data in never.content.iter_any():
@@ -148,4 +151,4 @@ async def _catch_up(
     await resume(http, url, seen)
     outcome.lost += seen.lost
     outcome.repeated += seen.repeated
-    outcome.check(seen.text == text, f"{task_id}: the stalled reader resumed to another text")
+    outcome.check(seen.text == text, f"{task_id}: the stalled reader resumed to a different text")

@@ -1,6 +1,6 @@
-"""A short run of each torture: what ``make torture`` does in full, against the same real server.
+"""A short run of each scenario of ``make torture``, with the same real server.
 
-Nothing here is timed: what depends on the speed of the machine is measured by ``make torture`` alone.
+Durations are not checked here, since they depend on the machine; ``make torture`` checks them.
 """
 
 import random
@@ -34,7 +34,7 @@ async def test_a_stream_goes_on_after_every_event(tmp_path: Path, rng: random.Ra
 
 
 async def test_one_that_never_reads_takes_nothing_from_the_others(tmp_path: Path, rng: random.Random) -> None:
-    # Enough for the connection of the one that does not read to be full.
+    # Enough to fill the connection of the stalled reader.
     check(await stalls.run(tmp_path, rng, events=40_000, readers=3, repeats=1, max_growth=None))
 
 

@@ -1,7 +1,7 @@
-"""The provider of the torture: a real HTTP server in a process of its own, whose answers are what the prompt asks for.
+"""The provider of the scenarios: a real HTTP server in a separate process, whose prompts order the responses.
 
-The last message of a request is JSON, an `Order`; the answer is the text ``KEY.0 KEY.1 …``, in which a piece that is
-missing, repeated or out of its place shows. `ordered_text` says what an answer holds in the end.
+The last message of a request is JSON, an `Order`; the response is the text ``KEY.0 KEY.1 …``, which makes a missing,
+repeated or reordered piece visible. `ordered_text` returns the expected text.
 """
 
 import socket
@@ -35,17 +35,17 @@ SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-enco
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an answer is to be like.
+    """The order of a response.
 
     Attributes:
-        key: Names the answer; part of each piece.
-        pieces: How many.
-        pace: Seconds between two pieces; 0: as fast as the connection takes them.
-        fault: What goes wrong (`FAULTS`); empty for nothing.
-        after: How many pieces come before it does.
-        refusals: How many requests are refused before one is answered, for faults that are a status.
-        begins_at: When the first piece is sent at the earliest, on the monotonic clock.
-        stamped: Each piece ends with the time at which it was sent, in nanoseconds of the monotonic clock.
+        key: The name of the response, part of each piece.
+        pieces: The number of pieces.
+        pace: Seconds between two pieces; 0 for full speed.
+        fault: The fault (of `FAULTS`); empty for none.
+        after: The number of pieces before the fault.
+        refusals: The number of requests rejected before a response, for faults that are a status.
+        begins_at: The earliest time of the first piece, on the monotonic clock.
+        stamped: Whether each piece ends with its time of sending, in nanoseconds of the monotonic clock.
     """
 
     key: str
@@ -61,7 +61,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
     def text(self, pieces: int | None = None) -> str:
-        """The text of the answer, or of its first pieces."""
+        """The text of the response, or of its first pieces."""
         return "".join(f"{self.key}.{index} " for index in range(self.pieces if pieces is None else pieces))
 
 
@@ -72,12 +72,12 @@ FAULTS = (
 
 
 class Told(msgspec.Struct):
-    """What became of an answer, as the provider saw it.
+    """The provider's record of a response.
 
     Attributes:
-        requests: How often it was asked for.
-        sent: Pieces that were sent.
-        left_at: When the client left in the middle, on the monotonic clock; None when it did not.
+        requests: The number of requests for it.
+        sent: The number of sent pieces.
+        left_at: The time on the monotonic clock when the client disconnected early, or None.
     """
 
     requests: int = 0
@@ -86,11 +86,11 @@ class Told(msgspec.Struct):
 
 
 class Upstream:
-    """The provider, seen from the process that tests.
+    """The provider, as seen from the test's process.
 
     Attributes:
-        base_url: As a server wants it.
-        pid: Of its process.
+        base_url: The base URL for the server's settings.
+        pid: The id of its process.
     """
 
     def __init__(self, port: int, pid: int) -> None:
@@ -99,7 +99,7 @@ class Upstream:
         self._url = f"http://127.0.0.1:{port}"
 
     async def told(self, http: aiohttp.ClientSession, key: str) -> Told:
-        """What became of the answer of this key."""
+        """The record of the response with this key."""
         async with http.get(f"{self._url}/told/{key}") as response:
             return msgspec.json.decode(await response.read(), type=Told)
 
@@ -119,7 +119,7 @@ def upstream() -> Generator[Upstream]:
 
 
 class _Answering:
-    """One connection, which answers requests until its client leaves."""
+    """One connection, which serves requests until its client disconnects."""
 
     told: ClassVar[dict[str, Told]] = {}
 
@@ -154,7 +154,7 @@ class _Answering:
                 return
 
     async def _answer(self, order: Order, told: Told) -> bool:
-        """Give the answer; whether the connection can be used again."""
+        """Send the response; return whether the connection can be reused."""
         done = False
         async with _noticed(self._reader, told) as scope:
             try:
@@ -207,7 +207,7 @@ class _Answering:
             else:
                 await self._send_body(data)
             told.sent = min(start + step, count)
-            if order.pace:  # one that is late catches up: the rate is what was ordered
+            if order.pace:  # a late piece is sent immediately, which keeps the average rate
                 await anyio.sleep(max(0.0, begun + (start + step) * order.pace - time.monotonic()))
 
     async def _break(self, order: Order, told: Told) -> bool:
@@ -256,7 +256,7 @@ async def _noticed(reader: ByteReceiveStream, told: Told) -> AsyncGenerator[anyi
     """Cancel the block when the client closes the connection."""
 
     async def watch() -> None:
-        # A client sends nothing while it is answered: what can be received is the end.
+        # A client sends nothing during a response, so received data means the end of the connection.
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             await reader.receive(1)
         told.left_at = time.monotonic()

@@ -1,8 +1,8 @@
-"""Verdict: llmock breaks answers on demand, and judges from outside how its client behaved. It must find *resilient*.
+"""Verdict: llmock injects faults into responses and judges its client's behaviour. The verdict must be *resilient*.
 
-llmock sees what reaches the provider. That a truncated or corrupted answer was not taken for a whole one shows in that
-it is asked for again: here by the caller, who is told that the task failed, and asks again as callers do. Had the server
-ended such a task as completed, nobody would ask again, and the verdict would be `truncated_stream_accepted`.
+llmock observes only the provider's side. A truncated or corrupted response that was not accepted as complete is
+requested again: here by the caller, which receives a failed task and repeats its message. Had the server
+completed such a task, there would be no second request, and the verdict would be `truncated_stream_accepted`.
 """
 
 import random
@@ -16,6 +16,7 @@ from llmock.testing import LLMockServer
 from llmock.verdict import judge
 
 from support.processes import Served
+from tailrace.server.settings import Bounds
 from torture.outcome import Outcome
 from torture.reading import FINAL, Seen, client, send, stored
 from torture.serving import server
@@ -24,22 +25,22 @@ READ_TIMEOUT = 1.0
 TRIES = 3
 CHUNK_DELAY = 50  # milliseconds
 FAILED = "TASK_STATE_FAILED"
-JUDGING = 5.0  # seconds until llmock has noticed that a request is over
+JUDGING = 5.0  # seconds until llmock has detected the end of a request
 
 
 async def run(folder: Path, rng: random.Random, *, each: int = 5) -> Outcome:
-    """Ask a provider that llmock breaks.
+    """Use a provider whose responses llmock breaks.
 
     Args:
         folder: For the database and the logs.
-        rng: Decides after how many chunks.
-        each: How often each fault.
+        rng: Chooses the number of chunks.
+        each: The repetitions of each fault.
     """
     outcome = Outcome("verdict")
     with LLMockServer() as provider:
-        # Else all of an answer may be sent before its client can stop reading, and llmock says that it read on.
+        # Otherwise a complete response may be sent before its client stops reading, which llmock judges as reading on.
         provider.state.stream_chaos = StreamChaos(chunk_delay_ms=CHUNK_DELAY)
-        settings = {"read_timeout": READ_TIMEOUT, "upstream_retries": 2}
+        settings = {"bounds": Bounds(read_timeout=READ_TIMEOUT, upstream_retries=2)}
         async with server(folder, provider.base_url(), settings) as process, client() as http:
             for number in range(each):
                 for name, behaviors, failing in _cases(rng):
@@ -62,7 +63,7 @@ async def run(folder: Path, rng: random.Random, *, each: int = 5) -> Outcome:
 
 
 def _cases(rng: random.Random) -> list[tuple[str, Sequence[Behavior], int]]:
-    """Faults, and how many tasks fail of them before one is completed."""
+    """Faults, and the number of tasks that fail before one is completed."""
     after = rng.randint(1, 4)
     return [
         ("none", [], 0),
@@ -79,10 +80,10 @@ def _cases(rng: random.Random) -> list[tuple[str, Sequence[Behavior], int]]:
 
 
 async def _ask(http: aiohttp.ClientSession, process: Served, key: str, outcome: Outcome) -> list[str]:
-    """Ask as a caller does who asks again when a task failed; the states of the tasks."""
+    """Repeat the message while the task fails, as callers do; return the states of the tasks."""
     states: list[str] = []
     while not states or (states[-1] == FAILED and len(states) < TRIES):
-        # A refusal for good is not repeated word for word.
+        # A repeated message must differ after a permanent error.
         again = f", again {len(states)}" if key.startswith("400") else ""
         seen = Seen()
         await send(http, process.url, f"Say something about {key}{again}.", seen)
@@ -90,6 +91,6 @@ async def _ask(http: aiohttp.ClientSession, process: Served, key: str, outcome: 
         outcome.lost += seen.lost
         outcome.repeated += seen.repeated
         outcome.unfinished += state not in FINAL
-        outcome.check(text == seen.text, f"{key}: what was seen is not what is stored")
+        outcome.check(text == seen.text, f"{key}: the received text differs from the stored one")
         states.append(state)
     return states

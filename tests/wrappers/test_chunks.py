@@ -1,4 +1,4 @@
-"""The interface that every provider's chunk wears."""
+"""The interface of every provider's chunk."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The format of a body, told from what it holds."""
+"""Detection of a body's format from its content."""
 
 import json
 from pathlib import Path

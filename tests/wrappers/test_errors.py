@@ -1,4 +1,4 @@
-"""The tree of errors: the class says whose fault it is, attributes say the facts."""
+"""The error classes: the class names the responsible party, attributes hold the facts."""
 
 import pytest
 

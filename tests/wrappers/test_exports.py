@@ -1,4 +1,4 @@
-"""The public names of every package, and that the distribution stays one namespace of three roots."""
+"""The public names of each package; the distribution is one namespace of three roots."""
 
 import importlib
 import pkgutil
@@ -21,7 +21,7 @@ def packages() -> list[str]:
 
 
 def public_packages() -> list[str]:
-    """Those that state their public names."""
+    """Packages that define ``__all__``."""
     return [name for name in packages() if hasattr(importlib.import_module(name), "__all__")]
 
 
@@ -42,7 +42,7 @@ def test_public_names_are_sorted_unique_and_there(name: str) -> None:
 
 
 def _kind_and_name(name: str) -> tuple[int, str]:
-    """Constants, classes, the rest: the order that the linter keeps."""
+    """Sort key of the linter: constants, classes, other names."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 

@@ -1,4 +1,4 @@
-"""The common message format: round trips, value equality, and what it refuses."""
+"""The common message format: round trips, equality, and rejected values."""
 
 import json
 from typing import Any
@@ -62,6 +62,7 @@ PARTS: list[tuple[ContentPart, dict[str, Any]]] = [
             "id": "c",
             "name": "f",
             "arguments": {"x": 1},
+            "arguments_json": None,
             "arguments_text": None,
             "arguments_error": None,
             "kind": "function",

@@ -1,4 +1,4 @@
-"""Conversations that were interrupted, or begun elsewhere, give a request that every provider's converter can make."""
+"""Interrupted conversations, and those of another provider, give a request that each provider's converter accepts."""
 
 import pytest
 
@@ -12,16 +12,16 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
+from tailrace.wrappers.conversion.tool_ids import unmatched_tools, with_answers, with_matched_ids
 from tailrace.wrappers.providers import FORMATS
-from tailrace.wrappers.tool_ids import unmatched_tools, with_answers, with_matched_ids
 
 
 def said(role: Role, *parts: object) -> Message:
     return Message.model_validate({"role": role, "content": parts})
 
 
-# A conversation that has been through several providers: odd ids, seals of others, tools that a provider ran, a round
-# that was never answered.
+# A conversation with several providers: unusual ids, signatures of other providers, tools run by a provider,
+# and a round without results.
 JOURNEY = History(
     system_message="Be brief.",
     conversation=(

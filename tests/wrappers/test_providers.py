@@ -1,12 +1,12 @@
-"""The registry: names, keys, addresses, and models by their ``provider:model``."""
+"""The registry: names, keys, addresses, and models by ``provider:model``."""
 
 import pytest
 
 from tailrace.wrappers import ConfigurationError, providers
-from tailrace.wrappers.decoding import ResponseDecoder
-from tailrace.wrappers.history import HistoryConverter
+from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.model import Model
-from tailrace.wrappers.openai.model import ChatCompletionsModel
+from tailrace.wrappers.openai.client import ChatCompletionsModel
 from tailrace.wrappers.providers import (
     FORMATS,
     Provider,
@@ -27,7 +27,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registrations that end with the test."""
+    """Undo the test's registrations."""
     monkeypatch.setattr(providers, "_providers", dict(providers._providers))  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(providers, "_names", dict(providers._names))  # pyright: ignore[reportPrivateUsage]
     return

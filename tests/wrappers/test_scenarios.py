@@ -1,4 +1,4 @@
-"""Every conformance scenario, through decoder, accumulator and ``chat.completion``, however its bytes are cut."""
+"""Each conformance scenario through decoder, accumulator and ``chat.completion``, wherever reads are cut."""
 
 import json
 
@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.scenarios import Scenario, completion, cut_at, in_reads, load_scenarios, mismatches, payloads
+from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import StreamResponse
-from tailrace.streaming.conversion import StreamConversion
-from tailrace.streaming.task import Event
+from tailrace.streaming.conversion.recorded_stream import StreamConversion
 from tailrace.wrappers.openai import ChatCompletionsDecoder
 
 SCENARIOS = load_scenarios()

@@ -1,1 +1,1 @@
-"""The servers that tailrace is measured beside, each as its users write it, and a relay that is the limit."""
+"""The servers that tailrace is compared with, each as its users write it, and a byte relay as the lower limit."""

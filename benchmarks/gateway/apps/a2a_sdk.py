@@ -4,7 +4,7 @@ import argparse
 from importlib import import_module
 from typing import Any
 
-# Installed in an environment of its own: where types are checked, nothing is known of how it is installed there.
+# Installed in its own environment, which the type checker does not see.
 sdk_agent: Any = import_module("a2a.server.agent_execution")
 sdk_handlers: Any = import_module("a2a.server.request_handlers")
 sdk_routes: Any = import_module("a2a.server.routes")
@@ -16,7 +16,7 @@ uvicorn: Any = import_module("uvicorn")
 
 
 class ChatExecutor(sdk_agent.AgentExecutor):
-    """One request to the model a message; an artifact that grows by each piece of its answer."""
+    """One model request per message; an artifact that grows by each delta of the answer."""
 
     def __init__(self, base_url: str) -> None:
         self._client = openai.AsyncOpenAI(base_url=base_url, api_key="none")
@@ -48,12 +48,12 @@ class ChatExecutor(sdk_agent.AgentExecutor):
         await updater.complete()
 
     async def cancel(self, context: Any, event_queue: Any) -> None:
-        """Nobody does in these measurements."""
+        """Not used in these measurements."""
         await sdk_tasks.TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
 
 
 def make_app(base_url: str, database: str | None) -> Any:
-    """The application, with tasks in memory, or in a database of SQLAlchemy."""
+    """Create the application, with tasks in memory, or in a database with SQLAlchemy."""
     if database is None:
         store = sdk_tasks.InMemoryTaskStore()
     else:

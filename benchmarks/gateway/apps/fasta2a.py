@@ -1,4 +1,4 @@
-"""fasta2a with its own storage and broker in memory, and a worker that streams from the openai package."""
+"""fasta2a with its own in-memory storage and broker, and a worker that streams from the openai package."""
 
 import argparse
 from collections.abc import AsyncGenerator
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
-# Installed in an environment of its own: where types are checked, nothing is known of it.
+# Installed in its own environment, which the type checker does not see.
 fasta2a: Any = import_module("fasta2a")
 fasta2a_broker: Any = import_module("fasta2a.broker")
 fasta2a_storage: Any = import_module("fasta2a.storage")
@@ -16,7 +16,7 @@ uvicorn: Any = import_module("uvicorn")
 
 
 class ChatWorker(fasta2a_worker.Worker):
-    """One request to the model a task; chunks of one artifact, and the whole of it in the storage at the end."""
+    """One model request per task; chunks of one artifact, and the complete artifact in the storage at the end."""
 
     async def run_task(self, params: Any) -> None:
         """Answer one message."""
@@ -41,14 +41,14 @@ class ChatWorker(fasta2a_worker.Worker):
         await self.storage.update_task(task_id, state="completed", new_artifacts=[whole])
 
     async def cancel_task(self, params: Any) -> None:
-        """Nobody does in these measurements."""
+        """Not used in these measurements."""
 
     def build_message_history(self, history: list[Any]) -> list[Any]:
-        """There is one message."""
+        """Not needed: there is one message."""
         return history
 
     def build_artifacts(self, result: Any) -> list[Any]:
-        """Made above."""
+        """Not needed: `run_task` builds them."""
         return []
 
 
@@ -56,12 +56,12 @@ _CLIENTS: list[Any] = []
 
 
 def client() -> Any:
-    """The client of the upstream."""
+    """Return the client of the upstream."""
     return _CLIENTS[0]
 
 
 def make_app(base_url: str) -> Any:
-    """The application."""
+    """Create the application."""
     _CLIENTS.append(openai.AsyncOpenAI(base_url=base_url, api_key="none"))
     storage, broker = fasta2a_storage.InMemoryStorage(), fasta2a_broker.InMemoryBroker()
     worker = ChatWorker(broker=broker, storage=storage)

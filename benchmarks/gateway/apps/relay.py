@@ -1,6 +1,6 @@
-"""A relay that parses nothing: what comes from a client goes to the upstream, what comes back goes to the client.
+"""A relay that parses nothing: it forwards bytes between client and upstream.
 
-It is the limit: no server in Python that hands an answer on can do less.
+It is the lower limit: no Python server that forwards an answer can cost less.
 """
 
 import argparse
@@ -11,17 +11,17 @@ import uvloop
 
 
 class Upstream(asyncio.Protocol):
-    """The connection to the upstream that belongs to one of a client."""
+    """The upstream connection of a client."""
 
     def __init__(self, client: asyncio.Transport) -> None:
         self._client = client
 
     def data_received(self, data: bytes) -> None:
-        """Hand it on."""
+        """Forward the data."""
         self._client.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave, as the other one did."""
+        """Close the other connection, too."""
         self._client.close()
 
 
@@ -36,7 +36,7 @@ class Client(asyncio.Protocol):
         self._calling: asyncio.Task[None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Call the upstream."""
+        """Connect to the upstream."""
         self._transport = cast("asyncio.Transport", transport)
         self._calling = asyncio.get_running_loop().create_task(self._call())
 
@@ -48,14 +48,14 @@ class Client(asyncio.Protocol):
             self._upstream.write(data)
 
     def data_received(self, data: bytes) -> None:
-        """Hand it on."""
+        """Forward the data."""
         if self._upstream is None:
             self._early.append(data)
         else:
             self._upstream.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave, as the other one did."""
+        """Close the other connection, too."""
         if self._upstream is not None:
             self._upstream.close()
 

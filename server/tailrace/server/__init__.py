@@ -1,24 +1,26 @@
 """An A2A agent over HTTP: engine, store, protocol bindings, and the command line.
 
-What is here is imported when it is first used: the command line has to be running before that, to end well when it is
-interrupted meanwhile.
+Names are imported at their first use, so that the command line can handle an interrupt during the imports.
 """
 
+import logging
 from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers know the name; to import it takes most of the time that all this takes
 if TYPE_CHECKING:
-    from tailrace.server.agent_handler import AgentHandler
     from tailrace.server.app import create_app, create_model, create_router
-    from tailrace.server.engine import Engine
-    from tailrace.server.handlers import DirectHandler, FunctionHandler, Handler, Item, Turn
-    from tailrace.server.live import CallContext
-    from tailrace.server.settings import Settings
-    from tailrace.server.store import Store
+    from tailrace.server.runtime.active_task import CallContext
+    from tailrace.server.runtime.agent_handler import AgentHandler
+    from tailrace.server.runtime.engine import Engine
+    from tailrace.server.runtime.handlers import DirectHandler, FunctionHandler, Handler, Item, Turn
+    from tailrace.server.settings import Bounds, CardSettings, Settings
+    from tailrace.server.store.store import Store
 
 __all__ = (
     "AgentHandler",
+    "Bounds",
     "CallContext",
+    "CardSettings",
     "DirectHandler",
     "Engine",
     "FunctionHandler",
@@ -33,21 +35,35 @@ __all__ = (
 )
 
 _MODULES = {
-    "AgentHandler": "agent_handler",
+    "AgentHandler": "runtime.agent_handler",
     "create_app": "app",
     "create_model": "app",
     "create_router": "app",
-    "Engine": "engine",
-    "DirectHandler": "handlers",
-    "FunctionHandler": "handlers",
-    "Handler": "handlers",
-    "Item": "handlers",
-    "Turn": "handlers",
-    "CallContext": "live",
+    "Engine": "runtime.engine",
+    "DirectHandler": "runtime.handlers",
+    "FunctionHandler": "runtime.handlers",
+    "Handler": "runtime.handlers",
+    "Item": "runtime.handlers",
+    "Turn": "runtime.handlers",
+    "CallContext": "runtime.active_task",
+    "Bounds": "settings",
+    "CardSettings": "settings",
     "Settings": "settings",
-    "Store": "store",
+    "Store": "store.store",
 }
-"""Where each name is at home."""
+"""The module of each name."""
+
+
+def _make_printable(record: logging.LogRecord) -> bool:
+    """Escape what callers put into a record (`tailrace.wrappers.redaction.log_records`); imported with the first one."""
+    from tailrace.wrappers.redaction.log_records import PrintableRecords
+
+    return PrintableRecords().filter(record)
+
+
+__path__.extend([f"{folder}/deprecated" for folder in __path__])  # modules under their former names
+
+logging.getLogger("tailrace.server").addFilter(_make_printable)
 
 
 def __getattr__(name: str) -> object:

@@ -1,69 +1,74 @@
-"""The ASGI application, and a router to mount in somebody else's.
+"""The ASGI application, and a router to mount in another application.
 
-What a server needs is decided here and nowhere else: which handler does the work, where tasks are kept, and which
-addresses answer.
+This module alone creates the parts of a server: handler, store, and routes.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import logging
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
 from opentelemetry.trace import TracerProvider
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tailrace.server.agent_handler import AgentHandler
-from tailrace.server.auth import Anonymous, Authenticator, Reporting, create_authenticator
-from tailrace.server.bindings.http_json import VERSION_1_0, HttpJsonBinding
-from tailrace.server.bindings.http_json_v0_3 import VERSION_0_3
-from tailrace.server.bindings.jsonrpc import JsonRpcBinding
-from tailrace.server.bindings.unknown_routes import answer_unknown_routes
-from tailrace.server.card import CardEndpoint
-from tailrace.server.engine import Engine
-from tailrace.server.facade import OpenAIFacade
-from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction
-from tailrace.server.limits import GatedModel, Limits, UpstreamGate
-from tailrace.server.observability import NO_OBSERVER, Observer
-from tailrace.server.observability.creation import create_telemetry, watch_state
-from tailrace.server.observability.endpoints import PATHS as OPERATOR_PATHS
-from tailrace.server.observability.endpoints import OperatorEndpoints
+from tailrace.server.auth.authentication import Anonymous, Authenticator, Reporting
+from tailrace.server.auth.authenticators import create_authenticator
+from tailrace.server.http.endpoints import PATHS as OPERATOR_PATHS
+from tailrace.server.http.endpoints import OperatorEndpoints
+from tailrace.server.http.frames import STOP_TIMEOUT
+from tailrace.server.http.playground import Playground
+from tailrace.server.http.request_guard import RequestGuard
+from tailrace.server.http.shutdown import told_of_signals
+from tailrace.server.http.uploads import Uploads
+from tailrace.server.observability.creation import create_telemetry
+from tailrace.server.observability.metrics import Metrics
 from tailrace.server.observability.requests import observed_route
-from tailrace.server.offer import Offer
-from tailrace.server.openapi import add_description_to
-from tailrace.server.operations import Caller, ExtendedCard, Operations
-from tailrace.server.origins import allow_origins
-from tailrace.server.playground import Playground
-from tailrace.server.push import PushNotifier
-from tailrace.server.settings import Settings
-from tailrace.server.shutdown import told_of_signals
-from tailrace.server.sse import STOP_TIMEOUT
-from tailrace.server.store import Retention, Store
-from tailrace.server.ui_streams import AgUiEndpoint, AiSdkEndpoint
-from tailrace.server.webhook_client import WebhookClient
-from tailrace.server.webhooks import WebhookGuard
+from tailrace.server.protocols.a2a.card import CardEndpoint
+from tailrace.server.protocols.a2a.http_json import VERSION_1_0, HttpJsonBinding
+from tailrace.server.protocols.a2a.http_json_v0_3 import VERSION_0_3
+from tailrace.server.protocols.a2a.jsonrpc import JsonRpcBinding
+from tailrace.server.protocols.ag_ui import AgUiEndpoint
+from tailrace.server.protocols.ai_sdk import AiSdkEndpoint
+from tailrace.server.protocols.guarded_route import guarded_route
+from tailrace.server.protocols.openai import OpenAIFacade
+from tailrace.server.protocols.openai.models import ServedModels, embedding_targets
+from tailrace.server.protocols.openapi import add_description_to
+from tailrace.server.protocols.origins import allow_origins
+from tailrace.server.protocols.unknown_routes import answer_unknown_routes
+from tailrace.server.runtime.agent_capabilities import Offer
+from tailrace.server.runtime.agent_handler import AgentHandler
+from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
+from tailrace.server.runtime.limits import GatedModel, Limits, UpstreamGate
+from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.operations import Caller, ExtendedCard, Operations
+from tailrace.server.runtime.webhooks.addresses import WebhookGuard
+from tailrace.server.runtime.webhooks.client import WebhookClient
+from tailrace.server.runtime.webhooks.delivery import PushNotifier
+from tailrace.server.settings import Settings, unread_env_file
+from tailrace.server.store.secret_keys import SecretKeys
+from tailrace.server.store.store import Retention, Store
 from tailrace.streaming.a2a.models import AgentCard, AgentExtension, AgentSkill
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v1_0 import Version10
-from tailrace.streaming.agent import Agent
-from tailrace.streaming.tool_specs import parse_tools
-from tailrace.streaming.tools import Tool, Toolset
-from tailrace.streaming.trimming import TokenBudget, keep_all
+from tailrace.streaming.agent.agent import Agent
+from tailrace.streaming.agent.trimming import TokenBudget, keep_all
+from tailrace.streaming.tools.specs import parse_tools
+from tailrace.streaming.tools.tools import Tool, Toolset
 from tailrace.wrappers import ConfigurationError, providers
 from tailrace.wrappers.model import Model
 
 if TYPE_CHECKING:
-    from tailrace.server.bindings.grpc import GrpcServer  # an extra
     from tailrace.server.cluster.assembly import Cluster  # an extra, too
-    from tailrace.server.sdk.front import Front  # an extra
-    from tailrace.server.signing import CardSigner  # brings much with it
+    from tailrace.server.protocols.a2a.card_signing import CardSigner  # imports the cryptography library
+    from tailrace.server.protocols.a2a.grpc import GrpcServer  # an extra
+    from tailrace.server.remote.agent_proxy import AgentProxy
 
-_ANY_NUMBER = 2**31 - 1  # of messages: what every database takes for one
+logger = logging.getLogger("tailrace.server")
+
+_ANY_NUMBER = 2**31 - 1  # of messages: the largest number that every database accepts
 
 
 def create_app(
@@ -78,30 +83,33 @@ def create_app(
     input_modes: Sequence[str] = (),
     output_modes: Sequence[str] = (),
     card_signers: "Sequence[CardSigner]" = (),
+    openai_user_is_key: bool = False,
     tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
-    """An application that serves one agent at its root.
+    """Create an application that serves one agent at its root.
 
     Args:
         settings: Read from the environment when None.
-        handler: Does the work; made from ``settings.model`` or ``settings.agent`` when None.
-        store: Keeps tasks and conversations; made from ``settings.store`` when None.
-        authenticator: Says who asks; made from the settings when None.
-        extended_card: A further card for callers that are known, or what gives each caller its own (None for one
-            that has none). The agent declares that there is one when this is given.
-        extensions: Extensions that the handler speaks; it finds those that a request uses in `Turn.extensions`. One
-            that is ``required`` must be asked for by every request.
-        skills: What the agent is good at, for the card.
-        input_modes: Media types that messages may hold (``image/*``); ``settings.input_modes`` when empty.
-        output_modes: Media types that the agent gives, for the card; ``settings.output_modes`` when empty.
-        card_signers: Sign the cards; made from the settings when empty.
-        tracer_provider: Records spans (``docs/observability.md``); the one that is configured for the process when None.
+        handler: Runs the turns; created from ``settings.model`` or ``settings.agent`` when None.
+        store: Persists tasks and conversations; created from ``settings.store`` when None.
+        authenticator: Authenticates callers; created from the settings when None.
+        extended_card: A further card for authenticated callers, or a function that returns the card of each caller (None
+            for a caller without one). The agent's card declares it.
+        extensions: Extensions that the handler supports; `Turn.extensions` has those that a request activates. Every
+            request must activate those that are ``required``.
+        skills: The agent's skills, for the card.
+        input_modes: Media types of accepted messages (``image/*``); ``settings.card.input_modes`` when empty.
+        output_modes: Media types of the agent's output, for the card; ``settings.card.output_modes`` when empty.
+        card_signers: Sign the cards; created from the settings when empty.
+        openai_user_is_key: The member ``user`` of a request to the OpenAI-compatible API names its conversation if
+            nothing else in the request does.
+        tracer_provider: Records spans (``docs/observability.md``); the one of the process when None.
 
     Raises:
-        ConfigurationError: Neither a handler nor a model nor an agent is given, or a setting cannot be used.
-        UpstreamError: The agent of ``settings.agent``, which is asked for its card here, cannot be reached.
+        ConfigurationError: There is neither a handler nor a model nor an agent, or a setting cannot be used.
+        UpstreamError: The agent of ``settings.agent``, whose card is fetched here, cannot be reached.
     """
-    settings = settings or Settings()
+    settings = settings or _settings_of_environment()
     router = create_router(
         settings,
         handler=handler,
@@ -113,6 +121,7 @@ def create_app(
         input_modes=input_modes,
         output_modes=output_modes,
         card_signers=card_signers,
+        openai_user_is_key=openai_user_is_key,
         tracer_provider=tracer_provider,
     )
     app = FastAPI(
@@ -120,38 +129,19 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        # Its spans of requests are the beginning of ours; those within them, and of probes, say nothing to anybody.
+        redirect_slashes=False,
+        # Its spans of requests are the parents of ours; those within them, and of probes, have no use.
         telemetry={
             "tracer_provider": tracer_provider,
             "operation_spans": False,
             "exclude": lambda scope: scope["path"] in OPERATOR_PATHS,
         },
-        routes=[_plain(route) for route in router.routes],
+        routes=list(router.routes),
         lifespan=router.lifespan_context,
     )
     answer_unknown_routes(app, router)
     allow_origins(app, settings.allowed_origins)
     return app
-
-
-def _plain(route: BaseRoute) -> BaseRoute:
-    """A route without what FastAPI does for dependencies, of which this application has none.
-
-    It would cost every request time, and every open stream memory.
-    """
-    if isinstance(route, APIRoute):
-        route.app = _answering(route.endpoint)
-    return route
-
-
-def _answering(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
-    """An endpoint as an application; what it raises is for the whole application's handlers."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await endpoint(Request(scope, receive, send))
-        await response(scope, receive, send)
-
-    return answer
 
 
 def create_router(
@@ -166,9 +156,10 @@ def create_router(
     input_modes: Sequence[str] = (),
     output_modes: Sequence[str] = (),
     card_signers: "Sequence[CardSigner]" = (),
+    openai_user_is_key: bool = False,
     tracer_provider: TracerProvider | None = None,
 ) -> APIRouter:
-    """The agent's addresses as a router, to be included in a FastAPI application under any prefix.
+    """Create a router with the agent's routes, for a FastAPI application under any prefix.
 
     The engine starts and stops with the application that includes the router.
 
@@ -183,124 +174,181 @@ def create_router(
         input_modes: As for `create_app`.
         output_modes: As for `create_app`.
         card_signers: As for `create_app`.
+        openai_user_is_key: As for `create_app`.
         tracer_provider: As for `create_app`.
 
     Raises:
         ConfigurationError: As `create_app`.
         UpstreamError: As `create_app`.
     """
-    settings = settings or Settings()
-    cluster = _create_cluster(settings, store)
-    store = cluster.store if cluster else store or Store(settings.store, _retention(settings))
+    settings = settings or _settings_of_environment()
+    keys = SecretKeys(settings.secret_key.get_secret_value() if settings.secret_key else "")
     telemetry = create_telemetry(settings, tracer_provider)
+    cluster = _create_cluster(settings, store, keys, telemetry)
+    store = (
+        cluster.store
+        if cluster
+        else store or Store(settings.store, _retention(settings), durability=settings.durability)
+    )
+    store.use_keys(keys)
     push = create_notifier(settings, store, telemetry)
-    gate = UpstreamGate(settings.max_upstream_calls, settings.max_upstream_waiting, telemetry)
-    front = _create_front(handler, settings, gate)
-    if front is not None:
-        settings, handler = front.settings, front.handler
+    gate = UpstreamGate(settings.bounds.max_upstream_calls, settings.bounds.max_upstream_waiting, telemetry)
+    proxy = _create_proxy(handler, settings, gate)
+    if proxy is not None:
+        settings, handler = proxy.settings, proxy.handler
         telemetry.agent = settings.agent_name
     limits = _limits(settings)
     create_engine = cluster.engine if cluster else partial(Engine, store)
+    work = _as_handler(handler, settings, gate)
     engine = create_engine(
-        _as_handler(handler, settings, gate),
-        max_history_messages=settings.max_history_messages or _ANY_NUMBER,
-        max_lag=settings.max_lag,
+        work,
+        max_history_messages=settings.bounds.max_history_messages or _ANY_NUMBER,
+        max_lag=settings.bounds.max_lag,
         restart_interrupted=settings.on_orphan == "restart",
         push=push,
         working=limits.tasks,
         gate=gate,
-        max_turn_seconds=settings.max_turn_seconds,
-        max_event_bytes=settings.max_event_bytes,
+        max_turn_seconds=settings.bounds.max_turn_seconds,
+        max_context_wait=settings.bounds.max_context_wait,
+        parallel_tasks=settings.parallel_tasks,
+        max_event_bytes=settings.bounds.max_event_bytes,
         stop_grace=settings.shutdown_grace,
+        keys=keys,
         observer=telemetry,
     )
     if telemetry.metrics is not None:
-        watch_state(telemetry.metrics, engine, limits, gate)
+        _watch_state(telemetry.metrics, engine, limits, gate)
     authenticator = authenticator or create_authenticator(settings)
+    authenticated = not isinstance(authenticator, Anonymous)
     offer = Offer(
         tuple(extensions),
         tuple(skills),
-        tuple(input_modes) or _listed(settings.input_modes),
-        tuple(output_modes) or _listed(settings.output_modes),
+        tuple(input_modes) or settings.card.input_modes,
+        tuple(output_modes) or settings.card.output_modes,
     )
-    if front is not None:
-        offer = front.offer(offer)
+    if proxy is not None:
+        offer = proxy.offer(offer)
     signers = tuple(card_signers) or _create_signers(settings)
     operations = Operations(
         engine,
         push,
         offer=offer,
         extended_card=_signed(extended_card, signers),
-        challenge="" if isinstance(authenticator, Anonymous) else 'Bearer realm="tailrace"',
+        challenge='Bearer realm="tailrace"' if authenticated else "",
         limits=limits,
         observer=telemetry,
     )
+    guard = RequestGuard(settings, authenticated=authenticated)
+    uploads = Uploads(settings.bounds.body_timeout)
+    models = ServedModels(settings, _names(settings), _embedding_models(settings))
     asked = Reporting(authenticator)
     jsonrpc = JsonRpcBinding(operations, settings, asked, (Version10(), Version03(), Version01()))
-    grpc_server = _create_grpc_server(operations, settings, asked, telemetry)
+    grpc_server = _create_grpc_server(operations, settings, asked, telemetry, guard)
 
     @asynccontextmanager
     async def lifespan(_app: object) -> AsyncGenerator[None]:
         async with (
             asked.running(),
             engine.running(),
+            models.running(),
+            uploads.ending_with(operations.stopping),
             grpc_server.running() if grpc_server else nullcontext(),
             operations.streams.cut_off(operations.stopping, settings.shutdown_grace + STOP_TIMEOUT),
         ):
             with told_of_signals(lambda: operations.stopping.set()):
                 yield
 
-    router = APIRouter(lifespan=lifespan, route_class=observed_route(telemetry))
+    route_class = observed_route(telemetry, guarded_route(guard, uploads))
+    # No redirects between paths with and without a slash: they would respond before the guard, with an unverified host.
+    router = APIRouter(lifespan=lifespan, route_class=route_class, redirect_slashes=False)
 
     CardEndpoint(
         settings,
         authenticator.schemes(),
+        guard,
         lambda: grpc_server.port if grpc_server else None,
         offer=offer,
         has_extended=extended_card is not None,
         signers=signers,
     ).add_to(router)
     if signers:
-        from tailrace.server.signing import add_keys_to
+        from tailrace.server.protocols.a2a.card_signing import add_keys_to
 
         add_keys_to(router, signers)
-    if settings.openapi:
-        add_description_to(router)
 
     token = settings.metrics_token
     OperatorEndpoints(
-        engine.health, asked, telemetry.metrics, token=token.get_secret_value() if token else None
+        engine.health,
+        asked,
+        telemetry.metrics,
+        token=token.get_secret_value() if token else None,
+        guard=guard,
     ).add_to(router)
     router.add_api_route("/", jsonrpc.handle, methods=["POST"], include_in_schema=False)
-    if settings.openai_facade:
-        OpenAIFacade(operations, settings, asked, _names(settings)).add_to(router)
-    if settings.ai_sdk:
+    if "openai" in settings.endpoints:
+        facade = OpenAIFacade(
+            operations,
+            settings,
+            asked,
+            models,
+            gate,
+            user_is_key=openai_user_is_key,
+            native_tools=work.accepts_native_tools,
+        )
+        facade.add_to(router)
+    if "ai-sdk" in settings.endpoints:
         AiSdkEndpoint(operations, settings, asked).add_to(router)
-    if settings.ag_ui:
+    if "ag-ui" in settings.endpoints:
         AgUiEndpoint(operations, settings, asked).add_to(router)
-    # 0.3 first: its addresses would be those of a tenant named v1.
+    # 0.3 first: its routes would match those of a tenant named v1.
     for version in (VERSION_0_3, VERSION_1_0):
         HttpJsonBinding(operations, settings, asked, version).add_to(router)
-    if settings.playground:
+    if "playground" in settings.endpoints:
         Playground().add_to(router)
+    if "openapi" in settings.endpoints:
+        add_description_to(router, security=authenticator.schemes())
     return router
 
 
+def _watch_state(metrics: Metrics, engine: Engine, limits: Limits, gate: UpstreamGate) -> None:
+    """Add metrics that are read from the state of the server at each scrape."""
+    metrics.watch("tailrace_streams_open", "Open streams", lambda: limits.streams.used)
+    metrics.watch("tailrace_tasks_running", "Running tasks", lambda: limits.tasks.used)
+    metrics.watch(
+        "tailrace_upstream_calls_running", "Calls to the provider in progress", lambda: gate.under_way
+    )
+    metrics.watch("tailrace_upstream_calls_waiting", "Waiting calls to the provider", lambda: gate.waiting)
+    metrics.watch(
+        "tailrace_store_events_waiting", "Events that wait for a commit", lambda: engine.events_waiting
+    )
+    metrics.watch_distribution(
+        "tailrace_store_lag_seconds",
+        "Time from the oldest event of a transaction to its commit",
+        engine.writer.lag,
+    )
+    metrics.watch_distribution(
+        "tailrace_store_commit_events", "Events in a transaction", engine.writer.group_sizes
+    )
+
+
+def _settings_of_environment() -> Settings:
+    warning = unread_env_file()
+    if warning:
+        logger.warning("%s (in code: Settings(_env_file=…))", warning)
+    return Settings()
+
+
 def _names(settings: Settings) -> tuple[str, ...]:
-    """What clients of OpenAI may call the agent: by its own name, or by its model's."""
+    """Return the model names that OpenAI clients may use: the agent's name, and its model's."""
     model = (settings.model or "").partition(":")[2]
     return tuple(dict.fromkeys(name for name in (settings.agent_name, model) if name))
 
 
-def _listed(setting: str) -> tuple[str, ...]:
-    return tuple(item for each in setting.split(",") if (item := each.strip()))
-
-
 def _signed(card: ExtendedCard | AgentCard | None, signers: "Sequence[CardSigner]") -> ExtendedCard | None:
-    """What gives the extended card, signed."""
+    """Return the extended card, signed."""
     if card is None or not signers:
         return card if callable(card) or card is None else lambda _: card
-    from tailrace.server.signing import sign_card
+    from tailrace.server.protocols.a2a.card_signing import sign_card
 
     def give(caller: Caller) -> AgentCard | None:
         given = card if isinstance(card, AgentCard) else card(caller)
@@ -310,9 +358,9 @@ def _signed(card: ExtendedCard | AgentCard | None, signers: "Sequence[CardSigner
 
 
 def _create_signers(settings: Settings) -> "Sequence[CardSigner]":
-    if not settings.card_signing_keys:
+    if not settings.card.signing_keys:
         return ()
-    from tailrace.server.signing import create_signers
+    from tailrace.server.protocols.a2a.card_signing import create_signers
 
     return create_signers(settings)
 
@@ -321,8 +369,10 @@ def _retention(settings: Settings) -> Retention:
     return Retention(settings.event_retention or None, settings.task_retention or None)
 
 
-def _create_cluster(settings: Settings, store: Store | None) -> "Cluster | None":
-    """What makes this server one of several; None where it is the only one."""
+def _create_cluster(
+    settings: Settings, store: Store | None, keys: SecretKeys, observer: Observer
+) -> "Cluster | None":
+    """Create the parts of a node; None for a single server."""
     if not settings.events:
         if settings.workers > 1:
             raise ConfigurationError(
@@ -336,45 +386,49 @@ def _create_cluster(settings: Settings, store: Store | None) -> "Cluster | None"
         )
     from tailrace.server.cluster.assembly import Cluster
 
-    return Cluster(settings, _retention(settings))
+    return Cluster(settings, _retention(settings), keys, observer)
 
 
 def create_notifier(
     settings: Settings, store: Store, observer: Observer = NO_OBSERVER
 ) -> PushNotifier | None:
-    """What tells webhooks, as the settings say; None where push notifications are switched off."""
+    """Create the delivery of push notifications; None if they are switched off."""
     if not settings.push_notifications:
         return None
     client = WebhookClient(
-        WebhookGuard(allow_private=settings.push_allow_private),
-        timeout=settings.push_timeout,
-        attempts=settings.push_attempts,
+        WebhookGuard(allow_private=settings.push_notifications == "private"),
+        timeout=settings.bounds.push_timeout,
+        attempts=settings.bounds.push_attempts,
         observer=observer,
     )
     return PushNotifier(store, client)
 
 
 def _create_grpc_server(
-    operations: Operations, settings: Settings, authenticator: Authenticator, observer: Observer
+    operations: Operations,
+    settings: Settings,
+    authenticator: Authenticator,
+    observer: Observer,
+    guard: RequestGuard,
 ) -> "GrpcServer | None":
     if settings.grpc_port is None:
         return None
     try:
-        from tailrace.server.bindings.grpc import GrpcServer
+        from tailrace.server.protocols.a2a.grpc import GrpcServer
     except ImportError as error:
         raise ConfigurationError(
             f"TAILRACE_GRPC_PORT: gRPC needs more packages: pip install 'tailrace[grpc]' ({error})"
         ) from None
-    return GrpcServer(operations, settings, authenticator, observer)
+    return GrpcServer(operations, settings, authenticator, observer, guard=guard)
 
 
-def _create_front(
+def _create_proxy(
     handler: Handler | HandlerFunction | None, settings: Settings, gate: UpstreamGate
-) -> "Front | None":
-    """What stands in front of a remote agent, whose card is fetched here; None where there is none.
+) -> "AgentProxy | None":
+    """Create the proxy of a remote agent, whose card is fetched here; None without one.
 
     Raises:
-        ConfigurationError: There is something else to do the work, or the SDK is not installed.
+        ConfigurationError: There is a model or a handler, too.
         UpstreamError: The agent cannot be reached.
     """
     if not settings.agent:
@@ -384,17 +438,13 @@ def _create_front(
             "one of an agent (--agent, TAILRACE_AGENT), a model (--model, TAILRACE_MODEL) and a handler does the "
             "work, and more than one is given"
         )
-    try:
-        from tailrace.server.sdk.front import Front
-    except ImportError as error:
-        raise ConfigurationError(
-            f"TAILRACE_AGENT: a remote agent needs more packages: pip install 'tailrace[sdk]' ({error})"
-        ) from None
-    return Front(settings, gate)
+    from tailrace.server.remote.agent_proxy import AgentProxy
+
+    return AgentProxy(settings, gate)
 
 
 def create_model(settings: Settings) -> Model:
-    """The model that ``settings.model`` names as ``provider:model``.
+    """Create the model that ``settings.model`` names as ``provider:model``.
 
     Raises:
         ConfigurationError: No model is set, its provider is unknown, or its key is missing.
@@ -404,15 +454,31 @@ def create_model(settings: Settings) -> Model:
             "no model: give --model PROVIDER:MODEL or set TAILRACE_MODEL, for example openai:gpt-5-mini; or "
             "--agent URL, or TAILRACE_AGENT, for a remote agent"
         )
-    timeouts = {"read_timeout": settings.read_timeout} if settings.read_timeout is not None else {}
+    timeouts = (
+        {"read_timeout": settings.bounds.read_timeout} if settings.bounds.read_timeout is not None else {}
+    )
     return providers.create_model(
         settings.model,
         base_url=settings.base_url,
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
-        connect_timeout=settings.connect_timeout,
-        max_retries=settings.upstream_retries,
+        connect_timeout=settings.bounds.connect_timeout,
+        max_retries=settings.bounds.upstream_retries,
         **timeouts,
     )
+
+
+def _embedding_models(settings: Settings) -> dict[str, Model]:
+    """Create the models for embeddings, by alias; those of the model's provider have its base URL and key."""
+    models: dict[str, Model] = {}
+    for name, target in embedding_targets(settings).items():
+        own = settings.model and _provider_name(settings.model) == _provider_name(target)
+        access = {} if own else {"base_url": None, "api_key": None}
+        models[name] = create_model(settings.model_copy(update={"model": target, **access}))
+    return models
+
+
+def _provider_name(model: str) -> str:
+    return providers.find_provider(model.partition(":")[0]).name
 
 
 def _tools(settings: Settings) -> list[Tool | Toolset]:
@@ -424,12 +490,14 @@ def _tools(settings: Settings) -> list[Tool | Toolset]:
 
 
 def _limits(settings: Settings) -> Limits:
+    bounds = settings.bounds
     return Limits(
-        max_streams=settings.max_streams,
-        max_caller_streams=settings.max_caller_streams,
-        max_tasks=settings.max_tasks,
-        max_caller_tasks=settings.max_caller_tasks,
-        max_part_bytes=settings.max_part_bytes,
+        max_streams=bounds.max_streams,
+        max_caller_streams=bounds.max_caller_streams,
+        max_tasks=bounds.max_tasks,
+        max_caller_tasks=bounds.max_caller_tasks,
+        max_part_bytes=bounds.max_part_bytes,
+        file_schemes=settings.file_schemes,
     )
 
 
@@ -442,10 +510,9 @@ def _as_handler(handler: Handler | HandlerFunction | None, settings: Settings, g
         GatedModel(create_model(settings), gate),
         tools=_tools(settings),
         instructions=settings.instructions,
-        max_rounds=settings.max_rounds,
-        tool_timeout=settings.tool_timeout,
-        history_policy=TokenBudget(settings.history_tokens) if settings.history_tokens else keep_all,
+        history_policy=TokenBudget(settings.bounds.max_history_tokens)
+        if settings.bounds.max_history_tokens
+        else keep_all,
         merge_reads=settings.coalesce == "read",
-        think_tags=settings.think_tags,
     )
     return AgentHandler(agent)

@@ -1,12 +1,18 @@
-"""The settings of a server: ``TAILRACE_…`` environment variables, a ``.env`` file, or arguments."""
+"""The settings of a server: ``TAILRACE_…`` environment variables, a file that the user names, or arguments."""
 
 import json
-from typing import Annotated, Literal, cast
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -14,10 +20,27 @@ from pydantic import (
     PositiveInt,
     SecretStr,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
-from tailrace.streaming.agent import DEFAULT_MAX_ROUNDS
-from tailrace.streaming.tools import DEFAULT_TIMEOUT
+from tailrace.wrappers import ConfigurationError
+
+logger = logging.getLogger("tailrace.server")
+
+FILE_SCHEMES = ("http", "https", "data", "openai-file", "anthropic-file", "mistral-file")
+"""URL schemes of files in messages that are accepted by default."""
+
+_TAILRACE_NAME = re.compile(
+    r"^[ \t]*(?:export[ \t]+)?(TAILRACE_[A-Z0-9_]{1,60})[ \t]*=", re.MULTILINE | re.IGNORECASE
+)
+_MAX_ENV_FILE = 64 * 1024  # characters that are looked through
+_SHOWN_NAMES = 5
 
 
 def _check_grpc_url(value: str) -> str:
@@ -43,170 +66,165 @@ def _check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _check_hosts(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?", value):
+            raise ValueError(
+                f"{value!r} is no host: write a name or an address, without a scheme, a port or a path"
+            )
+    return values
+
+
+def _check_schemes(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if value != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*", value):
+            raise ValueError(f"{value!r} is no scheme of a URL: write it in lower case, without a colon")
+    return values
+
+
 def _read_list(value: object) -> object:
     """One text, or a JSON list of them."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
-        return cast("object", json.loads(value))  # what is wrong with it is a ValueError
+        return cast("object", json.loads(value))  # raises ValueError
     return (value,) if value.strip() else ()
 
 
-class Settings(BaseSettings):
-    """What an operator may set. Each field is read from ``TAILRACE_<NAME>``; arguments win over the environment.
+def _split(value: object) -> object:
+    """Read a text with commas, or a JSON list."""
+    if not isinstance(value, str) or value.lstrip().startswith("["):
+        return _read_list(value)
+    return tuple(item for each in value.split(",") if (item := each.strip()))
 
-    Attributes:
-        model: ``provider:model``, for example ``openai:gpt-5-mini``; None when a handler is given in code.
-        agent: Where a remote A2A agent is that is fronted instead of a model: its base URL, or that of its card (needs
-            ``tailrace[sdk]``).
-        agent_token: Lets this server in there: a bearer token, or the API key that the agent's card asks for.
-        base_url: Root of an API that is compatible with the provider's; the provider's own when None.
-        api_key: The provider's key; its usual environment variable when None.
-        instructions: The system message for every conversation.
-        tools: What the model may call, as `tailrace.streaming.tool_specs` says it; one, or several as a JSON list.
-        tool_timeout: Seconds that a call of a tool may take which does not say so itself.
-        max_rounds: Requests to the model that one turn may take.
-        history_tokens: Tokens (estimated) of a conversation that are sent to the model at most, see
-            `tailrace.streaming.trimming`; 0 for all.
-        host: Address to listen on.
-        port: Port to listen on; 0 for any free one.
-        grpc_port: Port to listen on for gRPC; 0 for any free one, None for no gRPC.
-        public_url: How clients reach this server, for the agent card; taken from each request when None.
-        grpc_url: How clients reach gRPC, for the agent card, as ``HOST:PORT`` or ``https://HOST:PORT``; the host of
-            the other addresses and the port that is listened on when None.
-        store: ``sqlite:///file.db``; ``sqlite://`` keeps everything in memory and loses it at the end;
-            ``postgresql://USER:PASSWORD@HOST/DATABASE`` (needs ``tailrace[postgres]``).
-        events: ``redis://HOST:PORT/DATABASE`` of a Valkey or Redis that this server shares with others on the same
-            PostgreSQL: any of them then serves any task (needs ``tailrace[redis,postgres]``). Empty for one server.
-        node_ttl: Seconds for which one of several servers may not be heard of before the others take its tasks over.
-        stream_retention: Seconds after a task's end for which its stream is kept in the broker; not longer than
-            ``event_retention``.
-        workers: Processes to serve with; more than one need ``events``.
-        event_retention: Seconds after a task's end for which its stream can be gone on with; then its single events
-            are dropped, and the task stays. 0: as long as the task.
-        task_retention: Seconds after its end for which a task is kept, with what was said in it. 0: for good.
-        on_orphan: What becomes of a task that a crash interrupted: ``fail`` ends it, with everything that was shown;
-            ``restart`` begins its answer again.
-        max_lag: Events that a reader of a running task may fall behind before it is given the task as it stands.
-        agent_name: The card's name; that of a fronted agent's card where this is not set.
-        agent_description: The card's description; that of a fronted agent's card where this is not set.
-        agent_version: The card's version.
-        card_version: The form of the card for clients that do not say which they want; ``both``: one that clients
-            of either version can read.
-        card_signing_keys: Private keys (PEM) that sign the card, as ``KID:FILE,KID:FILE``; needs ``public_url``.
-        card_signing_jku: Where the public keys are (a JWK Set); this server's own address for them when empty.
-        input_modes: Media types that messages may hold, separated by commas, for example ``text/plain,image/*``;
-            everything when empty.
-        output_modes: Media types that the card says are given, separated by commas.
-        openapi: Describe the addresses of HTTP+JSON at ``/openapi.json``.
-        playground: A chat with the agent for the browser at ``/``, and its element at ``/tailrace-chat.js``.
-        allowed_origins: Sites whose pages may call this server from the browser, as a text (``https://example.com``)
-            or several as a JSON list; ``*`` for all.
-        openai_facade: Answer clients of OpenAI's APIs too, at ``/v1/chat/completions``, ``/v1/responses`` and
-            ``/v1/models``.
-        openai_user_is_key: Their member ``user`` names the conversation where nothing else in a request does.
-        ai_sdk: Answer chats of Vercel's AI SDK too, at ``/ai-sdk``.
-        ag_ui: Answer clients of AG-UI too, at ``/ag-ui``.
-        coalesce: ``read``: deltas that arrive with one read of the upstream become one event, or as many as the
-            size of an event asks for; ``none``: one event a delta.
-        think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
-        connect_timeout: Seconds for opening a connection to the provider.
-        read_timeout: Seconds of silence allowed from the provider, before and within an answer; what suits the
-            provider when None (60, and more for servers that load a model first).
-        upstream_retries: How often a request to the provider is repeated while nothing of an answer came.
-        caller_keys: Keys that let callers in, as ``NAME:KEY,NAME:KEY``; each name has tasks of its own.
-        caller_jwks_url: Where the keys of an issuer of bearer tokens (JWT) are; its tokens let callers in.
-        caller_jwt_issuer: Who must have issued a token; empty for anybody whose keys they are.
-        caller_jwt_audience: Whom a token must be for; empty for anybody.
-        allow_anonymous: Let everybody in at an address that is not this machine's own.
-        ping_interval: Seconds between comments on an idle SSE stream.
-        send_timeout: Seconds that a client may leave a write waiting before its connection is dropped; its
-            task goes on, and it may resume.
-        max_request_bytes: Larger requests are refused; 0, here and in the limits below, for no limit.
-        max_part_bytes: Messages with a larger part are refused; the request's limit holds as well.
-        max_event_bytes: A task whose next event would be larger fails, with what it has.
-        max_history_messages: How many messages of a conversation are handed to the model; older ones are left
-            out.
-        max_streams: Streams that may be open at a time.
-        max_caller_streams: Of these, how many of one caller that is known by name.
-        max_tasks: Tasks that may be worked on at a time.
-        max_caller_tasks: Of these, how many of one caller that is known by name.
-        max_turn_seconds: How long the answer to one message may take; then the task fails, with what it has.
-        max_upstream_calls: Calls to the provider at a time; further ones wait.
-        max_upstream_waiting: How many calls may wait; further ones are refused. 0: none waits.
-        shutdown_grace: Seconds that tasks have to come to their end once the server was told to stop; what is left
-            then fails, with what it has. 0: none.
-        push_notifications: Callers may have webhooks told what happens to their tasks.
-        push_allow_private: Webhooks may be on this machine and in its network (loopback and private addresses).
-        push_timeout: Seconds that a webhook has for one answer.
-        push_attempts: How often a notification is tried, with growing pauses, before it is given up.
-        metrics: Give metrics at ``/metrics``, to whoever may ask the agent.
-        metrics_token: Lets the scraper of the metrics in, as a bearer token, and nobody else.
-        trace_content: Put what is said, and what tools are asked and answer, into the spans.
-        log_format: ``text`` for people, or ``json``: one object a line, with the ids of task, context and trace.
+
+def _check_aliases(values: tuple[str, ...]) -> tuple[str, ...]:
+    names: set[str] = set()
+    for value in values:
+        name, separator, target = (part.strip() for part in value.partition("="))
+        if not name or not separator or (target and not all(target.partition(":"))):
+            raise ValueError(f"{value!r} is no alias: write NAME=PROVIDER:MODEL, or NAME= for the agent")
+        if name in names:
+            raise ValueError(f"{name!r} has two aliases")
+        names.add(name)
+    return values
+
+
+def _check_grpc_tls(values: tuple[str, ...]) -> tuple[str, ...]:
+    if len(values) not in (0, 2):
+        raise ValueError("must name two files: CERTIFICATE,KEY")
+    return values
+
+
+def unread_env_file(path: Path = Path(".env")) -> str:
+    """A warning of a file that sets ``TAILRACE_…`` names and is not read; empty where there is none.
+
+    Args:
+        path: The file. Versions before 0.2 read this one of the current folder without being asked to.
     """
-
-    model_config = SettingsConfigDict(
-        env_prefix="TAILRACE_", env_file=".env", env_file_encoding="utf-8", extra="ignore", frozen=True
+    try:
+        if not path.is_file():
+            return ""
+        with path.open(encoding="utf-8", errors="replace") as file:
+            names = _TAILRACE_NAME.findall(file.read(_MAX_ENV_FILE))
+    except OSError:
+        return ""
+    if not names:
+        return ""
+    shown = ", ".join(dict.fromkeys(names[:_SHOWN_NAMES])) + (", …" if len(names) > _SHOWN_NAMES else "")
+    return (
+        f"./{path} sets {shown} and is not read: give --env-file {path} to read it, or export the variables"
     )
 
-    model: str | None = None
-    agent: str | None = None
-    agent_token: SecretStr | None = None
-    base_url: str | None = None
-    api_key: SecretStr | None = None
-    instructions: str | None = None
-    tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
-    tool_timeout: PositiveFloat = DEFAULT_TIMEOUT
-    max_rounds: PositiveInt = DEFAULT_MAX_ROUNDS
-    history_tokens: NonNegativeInt = 0
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    public_url: str | None = None
+
+Endpoint = Literal["openai", "ai-sdk", "ag-ui", "playground", "metrics", "openapi"]
+
+ENDPOINTS: tuple[Endpoint, ...] = ("openai", "ai-sdk", "ag-ui", "playground", "metrics", "openapi")
+"""All values of ``Settings.endpoints``."""
+
+DEFAULT_ENDPOINTS: tuple[Endpoint, ...] = ("openai", "ai-sdk", "ag-ui", "playground", "metrics")
+"""All but the OpenAPI description, which names every route of a server."""
+
+
+class CardSettings(BaseModel):
+    """Members of the agent card that few servers set.
+
+    Attributes:
+        description: Description of the agent; that of the remote agent's card if not set.
+        version: The version of the agent.
+        protocol_version: The form of the card for requests that name no version; ``both``: one card that clients of either
+            version read (in the form of 1.0 if the card is signed).
+        input_modes: Media types that messages may contain (``image/*``); all if empty.
+        output_modes: Media types of the agent's output.
+        signing_keys: Private keys (PEM files) that sign the card, by key id; they require ``public_url``.
+        signing_jku: URL of the public keys (a JWK Set); this server's own if empty.
+        grpc_url: Public address of gRPC, as ``HOST:PORT`` or ``https://HOST:PORT``; the host of the other addresses with
+            ``grpc_port`` if None.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    description: str = "A language model as an A2A agent."
+    version: str = "0.1.0"
+    protocol_version: Literal["1.0", "0.3", "both"] = "both"
+    input_modes: tuple[str, ...] = ()
+    output_modes: tuple[str, ...] = ()
+    signing_keys: dict[str, str] = Field(default_factory=dict[str, str])
+    signing_jku: str = ""
     grpc_url: Annotated[str, AfterValidator(_check_grpc_url)] | None = None
-    store: str = "sqlite:///tailrace.db"
-    events: str = ""
-    node_ttl: Annotated[float, Field(ge=1)] = 10.0
-    stream_retention: PositiveFloat = 3600.0
-    workers: PositiveInt = 1
-    event_retention: NonNegativeFloat = 24 * 3600.0
-    task_retention: NonNegativeFloat = 0.0
-    on_orphan: Literal["fail", "restart"] = "fail"
-    max_lag: PositiveInt = 10_000
-    agent_name: str = "tailrace"
-    agent_description: str = "A language model as an A2A agent."
-    agent_version: str = "0.1.0"
-    card_version: Literal["1.0", "0.3", "both"] = "1.0"
-    card_signing_keys: str = ""
-    card_signing_jku: str = ""
-    input_modes: str = ""
-    output_modes: str = ""
-    openapi: bool = False
-    playground: bool = True
-    allowed_origins: Annotated[
-        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_origins)
-    ] = ()
-    openai_facade: bool = True
-    openai_user_is_key: bool = False
-    ai_sdk: bool = True
-    ag_ui: bool = True
-    coalesce: Literal["read", "none"] = "read"
-    think_tags: bool = True
-    connect_timeout: PositiveFloat = 10.0
-    read_timeout: PositiveFloat | None = None
-    upstream_retries: Annotated[int, Field(ge=0)] = 2
-    caller_keys: SecretStr | None = None
-    caller_jwks_url: str = ""
-    caller_jwt_issuer: str = ""
-    caller_jwt_audience: str = ""
-    allow_anonymous: bool = False
-    ping_interval: PositiveInt = 15
+
+
+class Bounds(BaseModel):
+    """Limits and timeouts with a value that suits almost every server.
+
+    Attributes:
+        max_connections: HTTP connections of one process of ``tailrace serve``; 0 for no limit, None for three quarters
+            of the open files (``ulimit -n``) less 16.
+        header_timeout: Seconds for the header of a request (``tailrace serve``).
+        body_timeout: Seconds for the body of a request, and one more for each 64 KiB received.
+        send_timeout: Seconds that a client may block a write before its connection is closed; the task continues.
+        ping_interval: Seconds between comments on an idle SSE stream; proxies close idle connections after 30 to 60.
+        max_request_values: JSON values (objects, arrays and their members) of a request; 0 for no limit, as in the
+            other limits on counts and sizes. The time that a request takes depends on them more than on its bytes.
+        max_part_bytes: Size of one part of a message; 0 for no limit but that of the request.
+        max_event_bytes: Size of one event; a task with a larger one fails with its output so far.
+        max_history_messages: Messages of a conversation that the model receives; older ones are left out.
+        max_history_tokens: Tokens (estimated) of a conversation that the model receives
+            (`tailrace.streaming.agent.trimming`); 0 for no limit.
+        max_context_wait: Seconds that a task waits for the earlier tasks of its context; it fails then.
+        max_lag: Events by which a subscriber may fall behind a running task before it receives a snapshot.
+        max_streams: Open streams.
+        max_caller_streams: Open streams of one authenticated caller.
+        max_tasks: Tasks that run at a time.
+        max_caller_tasks: Tasks of one authenticated caller that run at a time.
+        max_turn_seconds: Duration of the response to one message; the task fails then with its output so far.
+        max_upstream_calls: Concurrent calls to the provider; further ones wait.
+        max_upstream_waiting: Calls that wait for ``max_upstream_calls``; more are rejected.
+        connect_timeout: Seconds for a connection to the provider.
+        read_timeout: Seconds of silence allowed from the provider, before and within a response; a default that suits
+            the provider if None (60, and more for servers that load a model first).
+        upstream_retries: Repetitions of a failed request to the provider before its response began.
+        push_timeout: Seconds for the response of a webhook.
+        push_attempts: Attempts to deliver a notification, with growing pauses.
+        node_ttl: Seconds without a heartbeat after which the other servers take over the tasks of one.
+        stream_retention: Seconds for which the broker retains the stream of a finished task; at most
+            ``event_retention``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_connections: NonNegativeInt | None = None
+    header_timeout: PositiveFloat = 10.0
+    body_timeout: PositiveFloat = 60.0
     send_timeout: PositiveFloat = 30.0
-    max_request_bytes: NonNegativeInt = 16 * 1024 * 1024
+    ping_interval: PositiveInt = 15
+    max_request_values: NonNegativeInt = 100_000
     max_part_bytes: NonNegativeInt = 0
     max_event_bytes: NonNegativeInt = 32 * 1024 * 1024
     max_history_messages: NonNegativeInt = 1000
+    max_history_tokens: NonNegativeInt = 0
+    max_context_wait: PositiveFloat = 600.0
+    max_lag: PositiveInt = 10_000
     max_streams: NonNegativeInt = 10_000
     max_caller_streams: NonNegativeInt = 1000
     max_tasks: NonNegativeInt = 10_000
@@ -214,12 +232,272 @@ class Settings(BaseSettings):
     max_turn_seconds: NonNegativeFloat = 3600.0
     max_upstream_calls: NonNegativeInt = 1000
     max_upstream_waiting: NonNegativeInt = 1000
-    shutdown_grace: NonNegativeFloat = 10.0
-    push_notifications: bool = True
-    push_allow_private: bool = False
+    connect_timeout: PositiveFloat = 10.0
+    read_timeout: PositiveFloat | None = None
+    upstream_retries: NonNegativeInt = 2
     push_timeout: PositiveFloat = 15.0
     push_attempts: PositiveInt = 8
-    metrics: bool = True
+    node_ttl: Annotated[float, Field(ge=1)] = 10.0
+    stream_retention: PositiveFloat = 3600.0
+
+
+_AGENT = "pass create_app(handler=AgentHandler(Agent(model, {}=…)))"
+
+_FORMER_BOUNDS = """
+    body_timeout connect_timeout header_timeout max_caller_streams max_caller_tasks max_connections
+    max_event_bytes max_history_messages max_lag max_part_bytes max_request_values max_streams max_tasks
+    max_turn_seconds max_upstream_calls max_upstream_waiting node_ttl ping_interval push_attempts
+    push_timeout read_timeout send_timeout stream_retention upstream_retries
+"""
+
+MOVED: dict[str, tuple[str, str]] = {
+    "agent_description": ("card", "description"),
+    "agent_version": ("card", "version"),
+    "card_signing_jku": ("card", "signing_jku"),
+    "card_version": ("card", "protocol_version"),
+    "grpc_url": ("card", "grpc_url"),
+    "history_tokens": ("bounds", "max_history_tokens"),
+    **{name: ("bounds", name) for name in _FORMER_BOUNDS.split()},
+}
+"""Former settings that are members of a setting now, which they still set, with a warning."""
+
+REPLACED: dict[str, str] = {
+    "card_signing_keys": 'set TAILRACE_CARD=\'{"signing_keys": {"KID": "FILE"}}\'',
+    "input_modes": "set TAILRACE_CARD='{\"input_modes\": …}'",
+    "output_modes": "set TAILRACE_CARD='{\"output_modes\": …}'",
+    "openai_facade": "list openai in TAILRACE_ENDPOINTS, or leave it out",
+    "ai_sdk": "list ai-sdk in TAILRACE_ENDPOINTS, or leave it out",
+    "ag_ui": "list ag-ui in TAILRACE_ENDPOINTS, or leave it out",
+    "playground": "list playground in TAILRACE_ENDPOINTS, or leave it out",
+    "metrics": "list metrics in TAILRACE_ENDPOINTS, or leave it out",
+    "openapi": "list openapi in TAILRACE_ENDPOINTS, or leave it out",
+    "openai_user_is_key": "pass create_app(openai_user_is_key=True)",
+    "grpc_tls_cert": "set TAILRACE_GRPC_TLS=CERTIFICATE,KEY",
+    "grpc_tls_key": "set TAILRACE_GRPC_TLS=CERTIFICATE,KEY",
+    "max_rounds": _AGENT.format("max_rounds"),
+    "tool_timeout": _AGENT.format("tool_timeout"),
+    "think_tags": _AGENT.format("think_tags"),
+    "push_allow_private": "set TAILRACE_PUSH_NOTIFICATIONS=private",
+}
+"""Former settings that are errors, by name, with their replacements."""
+
+
+def moved_to(name: str) -> str:
+    """Return how a setting of `MOVED` is written."""
+    section, member = MOVED[name]
+    return f"set TAILRACE_{section.upper()}='{{\"{member}\": …}}'"
+
+
+def _reject_replaced(names: Iterable[str]) -> None:
+    """Raise for former settings, and for members of groups that are set by themselves: none is ignored silently.
+
+    Raises:
+        ConfigurationError: Some names are none of a setting.
+    """
+    given = set(names)
+    found = [
+        f"{_variable(name)} is no longer a setting: {REPLACED[name]}"
+        for name in sorted(given & REPLACED.keys())
+    ]
+    members = given & (Bounds.model_fields.keys() - MOVED.keys())
+    found += [
+        f"{_variable(name)} is no setting: set TAILRACE_BOUNDS='{{\"{name}\": …}}'"
+        for name in sorted(members)
+    ]
+    if found:
+        raise ConfigurationError("; ".join(found))
+
+
+def _variable(name: str) -> str:
+    return f"TAILRACE_{name.upper()}"
+
+
+def _values(source: PydanticBaseSettingsSource) -> Mapping[str, Any]:
+    """Return the values that a source has, as they were given, by name without ``TAILRACE_``."""
+    if isinstance(source, InitSettingsSource):
+        return source()
+    if isinstance(source, EnvSettingsSource):  # a file of settings, too
+        return {
+            name.removeprefix("tailrace_"): value
+            for name, value in source.env_vars.items()
+            if name.startswith("tailrace_")
+        }
+    return {}
+
+
+def _sections(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the members that values of `MOVED` settings set, by setting, with a warning for each."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name in sorted(MOVED.keys() & values.keys()):
+        logger.warning("%s is a member of another setting now: %s", _variable(name), moved_to(name))
+        section, member = MOVED[name]
+        sections.setdefault(section, {})[member] = values[name]
+    return sections
+
+
+def _members(value: object) -> dict[str, Any]:
+    """Return the members of a group that is an argument, as far as they are set."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True)
+    return cast("dict[str, Any]", value or {})
+
+
+class Settings(BaseSettings):
+    """Settings for operators. Each field is read from ``TAILRACE_<NAME>``; arguments override the environment.
+
+    No file is read unless it is named: ``Settings(_env_file="production.env")``; the environment overrides it.
+
+    Attributes:
+        model: ``provider:model``, for example ``openai:gpt-5-mini``; None if a handler is passed in code.
+        agent: URL of a remote A2A agent to front instead of a model, or of its card (gRPC requires ``tailrace[grpc]``).
+        agent_token: Credential for that agent: a bearer token, or the API key that its card requires.
+        agent_origins: Origins (``https://HOST:PORT``) that the agent's card may name besides the origin of ``agent``; one, or
+            several as a JSON list. Tokens and messages are sent to no other origin.
+        model_aliases: Further names by which clients of the OpenAI-compatible API name a model, as
+            ``NAME=PROVIDER:MODEL,NAME=,*=``: without a target, or with the target ``model``, the agent; with another target, a
+            model for ``/v1/embeddings``. The name ``*`` is that of all names that are not listed.
+        base_url: Root of an API that is compatible with the provider's; the provider's own if None.
+        api_key: The provider's key; its usual environment variable if None.
+        instructions: System message of every conversation.
+        tools: Tools of the model, as `tailrace.streaming.tools.specs` describes them; one, or several as a JSON list.
+        host: Address to listen on.
+        port: Port to listen on; 0 for any free port.
+        grpc_port: Port to listen on for gRPC; 0 for any free port, None for no gRPC.
+        public_url: Public URL of this server, for the agent card; taken from each request if None.
+        grpc_tls: Files of the certificate chain and the private key (PEM) for gRPC over TLS, as ``CERTIFICATE,KEY``; gRPC is
+            not encrypted without them.
+        store: ``sqlite:///file.db``; ``sqlite://`` for memory, which loses everything at the end; or
+            ``postgresql://USER:PASSWORD@HOST/DATABASE`` (requires ``tailrace[postgres]``).
+        durability: Faults that a published event survives on SQLite: ``process``, the end of the process by any signal;
+            ``power``, a loss of power and a crash of the system as well (every commit waits for the disk). PostgreSQL and
+            Valkey have settings of their own for this.
+        events: ``redis://HOST:PORT/DATABASE`` of a Valkey or Redis that several servers on one PostgreSQL share; each of them
+            then serves every task (requires ``tailrace[redis,postgres]``). Empty for a single server.
+        workers: Number of processes; more than one require ``events``.
+        event_retention: Seconds after the end of a task for which its stream can be resumed; its single events are deleted
+            then. 0: as long as the task.
+        task_retention: Seconds after its end for which a task and its messages are stored. 0: forever.
+        on_orphan: Treatment of a task that a crash interrupted: ``fail`` ends it with its output so far; ``restart`` begins its
+            response again.
+        agent_name: Name on the card; that of the remote agent's card if not set.
+        card: Other members of the agent card, as a JSON object (see below).
+        endpoints: Endpoints besides A2A, separated by commas: ``openai`` (OpenAI-compatible API), ``ai-sdk`` (Vercel's AI SDK),
+            ``ag-ui``, ``playground``, ``metrics`` (``/metrics``: without ``metrics_token`` for local callers only) and
+            ``openapi`` (``/openapi.json``).
+        allowed_hosts: Further hosts (``Host``, without a port) that requests may address and that the agent card may name; one,
+            or several as a JSON list. If set, any other host but loopback names and that of ``public_url`` is rejected with
+            403, with authentication too.
+        allowed_origins: Origins of web pages that may call this server (``https://example.com``); one, or several as a JSON
+            list; ``*`` for all. Pages of other origins are rejected with 403.
+        coalesce: ``read``: deltas that arrive in one read of the upstream become one event, or several if an event would be too
+            large; ``none``: one event per delta.
+        secret_key: Secret of this installation, at least 16 bytes, from which keys and identifiers for other systems are
+            derived; several separated by commas to replace one, the current one first. A random one is stored
+            if None.
+        caller_keys: API keys of callers, as ``NAME:KEY,NAME:KEY``; each name has its own tasks.
+        caller_jwks_url: URL of the public keys of an issuer of bearer tokens (JWT); its tokens authenticate callers.
+        caller_jwt_issuer: Required issuer of a token; empty for any.
+        caller_jwt_audience: Required audience of a token; empty for any.
+        allow_anonymous: Serve every client without authentication; otherwise a server without authentication serves
+            local connections only.
+        max_request_bytes: Size of a request; 0, here and in the limits below, for no limit. A request of more than 8 MiB can
+            delay other requests for longer than 50 ms.
+        file_schemes: Schemes of file URLs that callers may use, as a JSON list; ``["*"]`` for any. The provider resolves such
+            URLs with this server's credentials: ``s3`` (Bedrock) and ``gs`` (Gemini) name any file that they can read.
+        parallel_tasks: Run the tasks of one context in parallel: each receives the messages of the turns that had ended when
+            it began. By default, they run in order. A request may choose with ``parallel`` (see the extension).
+        bounds: Limits and timeouts that few servers change, as a JSON object (see below).
+        shutdown_grace: Seconds that running tasks have to end after SIGTERM; the others fail with their output so far.
+        push_notifications: ``true``: callers may register webhooks; ``private``: on this machine and in its network
+            too (loopback and private addresses); ``false``: none.
+        metrics_token: Bearer token of the metrics scraper, from any machine; callers without it are rejected.
+        trace_content: Record messages, and arguments and results of tools, in spans.
+        log_format: ``text``, or ``json``: one object per line, with the ids of task, context and trace.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="TAILRACE_", env_file=None, env_file_encoding="utf-8", extra="ignore", frozen=True
+    )
+
+    model: str | None = None
+    agent: str | None = None
+    agent_token: SecretStr | None = None
+    agent_origins: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_origins)
+    ] = ()
+    model_aliases: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_check_aliases)
+    ] = ()
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    instructions: str | None = None
+    tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    public_url: str | None = None
+    grpc_tls: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_check_grpc_tls)
+    ] = ()
+    store: str = "sqlite:///tailrace.db"
+    durability: Literal["process", "power"] = "process"
+    events: str = ""
+    workers: PositiveInt = 1
+    event_retention: NonNegativeFloat = 24 * 3600.0
+    task_retention: NonNegativeFloat = 0.0
+    on_orphan: Literal["fail", "restart"] = "fail"
+    agent_name: str = "tailrace"
+    card: CardSettings = CardSettings()
+    endpoints: Annotated[tuple[Endpoint, ...], NoDecode, BeforeValidator(_split)] = DEFAULT_ENDPOINTS
+    allowed_hosts: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_hosts)
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_origins)
+    ] = ()
+    coalesce: Literal["read", "none"] = "read"
+    secret_key: SecretStr | None = None
+    caller_keys: SecretStr | None = None
+    caller_jwks_url: str = ""
+    caller_jwt_issuer: str = ""
+    caller_jwt_audience: str = ""
+    allow_anonymous: bool = False
+    max_request_bytes: NonNegativeInt = 8 * 1024 * 1024
+    file_schemes: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_schemes)
+    ] = FILE_SCHEMES
+    parallel_tasks: bool = False
+    bounds: Bounds = Bounds()
+    shutdown_grace: NonNegativeFloat = 10.0
+    push_notifications: bool | Literal["private"] = True
     metrics_token: SecretStr | None = None
     trace_content: bool = False
     log_format: Literal["text", "json"] = "text"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources in their usual order, each followed by the groups that it sets by former names.
+
+        Raises:
+            ConfigurationError: A source has a value for a former setting.
+        """
+        given = [(source, _values(source)) for source in (init_settings, env_settings, dotenv_settings)]
+        _reject_replaced(name for _, values in given for name in values)
+        sources: list[PydanticBaseSettingsSource] = []
+        for source, values in given:
+            sections = _sections(values)
+            if sections and source is init_settings:
+                groups = {
+                    name: {**members, **_members(values.get(name))} for name, members in sections.items()
+                }
+                sources.append(InitSettingsSource(settings_cls, {**values, **groups}))
+            else:
+                sources += [source, InitSettingsSource(settings_cls, cast("dict[str, Any]", sections))]
+        return (*sources, file_secret_settings)

@@ -1,24 +1,31 @@
 """From chunks to a task: folding, numbering, A2A, and the conversation."""
 
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.agent import Agent
-from tailrace.streaming.bridge import A2AArtifact, A2AMessage, A2ATaskBridge, A2ATaskResult
-from tailrace.streaming.chat_completion import to_chat_completion
-from tailrace.streaming.conversation import (
+from tailrace.streaming.agent.agent import Agent
+from tailrace.streaming.agent.events import AgentError, BrokenRunError, ChatResult
+from tailrace.streaming.agent.trimming import HistoryPolicy, TokenBudget, keep_all
+from tailrace.streaming.conversion.bridge import A2AArtifact, A2AMessage, A2ATaskBridge, A2ATaskResult
+from tailrace.streaming.conversion.chat_completion import to_chat_completion
+from tailrace.streaming.conversion.conversation import (
     convert_a2a_message_to_openai,
     to_a2a_message,
     to_common_message,
 )
-from tailrace.streaming.conversion import StreamConversion
-from tailrace.streaming.extension import EXTENSION_URI
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.log import Behind, TaskLog
-from tailrace.streaming.run import AgentError, BrokenRunError, ChatResult
-from tailrace.streaming.task import Event, TaskRecord
-from tailrace.streaming.tools import FunctionTool, Tool, ToolContext, ToolError, Toolset, tool
-from tailrace.streaming.translator import ResponseTranslator
-from tailrace.streaming.trimming import HistoryPolicy, TokenBudget, keep_all
-from tailrace.streaming.updates import ArtifactUpdate, Said, StatusUpdate, TextDelta, Update
+from tailrace.streaming.conversion.recorded_stream import StreamConversion
+from tailrace.streaming.conversion.translator import ResponseTranslator
+from tailrace.streaming.task.log import Behind, TaskLog
+from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.updates import ArtifactUpdate, Said, StatusUpdate, TextDelta, Update
+from tailrace.streaming.tools.tools import FunctionTool, Tool, ToolContext, ToolError, Toolset, tool
+from tailrace.streaming.turn_accumulator import TurnAccumulator, TurnDelta
+from tailrace.wrappers.redaction.log_records import make_printable
+
+make_printable("tailrace.streaming", "tailrace.streaming.tools.mcp")
+
+__path__.extend([f"{folder}/deprecated" for folder in __path__])  # modules under their former names
 
 __all__ = (
     "EXTENSION_URI",
@@ -49,6 +56,8 @@ __all__ = (
     "ToolContext",
     "ToolError",
     "Toolset",
+    "TurnAccumulator",
+    "TurnDelta",
     "Update",
     "convert_a2a_message_to_openai",
     "keep_all",

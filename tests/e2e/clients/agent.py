@@ -1,4 +1,4 @@
-"""What the clients speak to: one ``tailrace serve`` process before a model whose answers a test directs."""
+"""The server under test for all clients: one ``tailrace serve`` process in front of a scripted model."""
 
 import re
 from collections.abc import AsyncGenerator, Sequence
@@ -25,14 +25,14 @@ from support.upstream import (
 PIECES = (
     "Grüße, ",
     "世界! ",
-    "one\u2028two\u2029three\u0085four ",  # what a client's line splitter would cut an event at, were it sent raw
+    "one\u2028two\u2029three\u0085four ",  # separators at which a client's line splitter would cut an unescaped event
     '"quoted" \\ {"a": 1}\n\ndata: no event\r\n',
     "e\u0301 👩\u200d🚀 ",
     "same ",
     "same ",
     "the end",
 )
-"""What the model says, a chunk each: text that is easily lost, doubled or cut."""
+"""The chunks of the model's answer: text that is easily lost, duplicated or cut."""
 
 ANSWER = "".join(PIECES)
 
@@ -44,18 +44,18 @@ USAGE = {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
 
 
 class Pause:
-    """An answer that stops half-way.
+    """An answer that pauses in the middle.
 
     Args:
-        number: Which one it is.
-        pieces: What it says.
-        first: How many of them come before the stop.
+        number: Its number.
+        pieces: Its deltas.
+        first: How many of them are sent before the pause.
 
     Attributes:
-        prompt: What to say to get it.
-        reached: Set when the first half is on its way.
-        go_on: Set it, and the rest comes.
-        request: What the model was asked; once ``reached`` is set.
+        prompt: The prompt that requests it.
+        reached: Set when the first half is sent.
+        go_on: Set by the test to continue.
+        request: The request to the model; available after ``reached``.
     """
 
     def __init__(self, number: int, pieces: Sequence[str] = PIECES, first: int = 4) -> None:
@@ -67,7 +67,7 @@ class Pause:
         self._first = first
 
     def answer(self, request: Received) -> Sequence[Step]:
-        """The script."""
+        """Return the script."""
         self.request = request
         role, *pieces, finish, usage, done = openai_stream(self._pieces, usage=USAGE)
         half = [role, *pieces[: self._first], Tell(self.reached), Wait(self.go_on)]
@@ -75,23 +75,23 @@ class Pause:
 
 
 class ScriptedModel:
-    """Answers by the newest thing that was said to it.
+    """Answers according to the last message.
 
-    ``weather`` calls a tool, ``think`` reasons first, ``fail`` is refused, the prompt of a `Pause` does as that says;
-    whatever else is answered with `ANSWER`, and a tool's output with a sentence about it.
+    ``weather`` calls a tool, ``think`` reasons first, ``fail`` is refused, the prompt of a `Pause` gets that answer; a
+    tool's output gets a sentence about it, and any other message gets `ANSWER`.
     """
 
     def __init__(self) -> None:
         self._pauses: dict[str, Pause] = {}
 
     def pause(self, pieces: Sequence[str] = PIECES, first: int = 4) -> Pause:
-        """Another answer that stops half-way."""
+        """Add another answer that pauses in the middle."""
         pause = Pause(len(self._pauses) + 1, pieces, first)
         self._pauses[pause.prompt] = pause
         return pause
 
     def answer(self, request: Received) -> Sequence[Step]:
-        """The script for a request."""
+        """Return the script for a request."""
         last = request.json["messages"][-1]
         said = _text(last["content"])
         if last["role"] == "tool":
@@ -118,10 +118,10 @@ class Agent:
     """The server under test.
 
     Attributes:
-        url: Where it is.
-        model: What it answers with.
-        upstream: Everything that the model was asked.
-        webhook: What it tells of its tasks to those who ask for that.
+        url: Its URL.
+        model: The scripted model.
+        upstream: All requests to the model.
+        webhook: Receives push notifications.
     """
 
     def __init__(self, url: str, model: ScriptedModel, upstream: ScriptedUpstream, webhook: Receiver) -> None:
@@ -132,21 +132,24 @@ class Agent:
 
 
 @asynccontextmanager
-async def serving_agent(folder: Path, **environment: str) -> AsyncGenerator[Agent]:
+async def serving_agent(
+    folder: Path, *, extra_options: Sequence[str] = ("--grpc-port", "0"), **environment: str
+) -> AsyncGenerator[Agent]:
     """Run the model, a webhook and the server while the block runs.
 
     Args:
-        folder: Where its store and its log go.
-        environment: Settings, beside those that every run has.
+        folder: The folder of its store and its log.
+        extra_options: Further options of the command line.
+        environment: Settings, in addition to those of every run.
     """
     model = ScriptedModel()
     async with ScriptedUpstream(model.answer) as upstream, receiving() as webhook:
-        options = ["--model", "openai:scripted", "--base-url", upstream.base_url, "--grpc-port", "0"]
+        options = ["--model", "openai:scripted", "--base-url", upstream.base_url, *extra_options]
         options += ["--store", f"sqlite:///{folder / 'tasks.db'}"]
-        # One event a delta, so that each delta can be looked for.
-        environment = {"TAILRACE_PUSH_ALLOW_PRIVATE": "true", "TAILRACE_COALESCE": "none", **environment}
+        # One event per delta, so that each delta can be identified.
+        environment = {"TAILRACE_PUSH_NOTIFICATIONS": "private", "TAILRACE_COALESCE": "none", **environment}
         with served(folder / "log", *options, **environment) as server:
             await server.ready()
             yield Agent(server.url, model, upstream, webhook)
-        # What went wrong inside is a fault even where no client saw it.
+        # An internal error is a failure even if no client received it.
         assert not re.search(r"Traceback|ERROR", server.log.read_text()), server.log.read_text()

@@ -1,10 +1,10 @@
-"""The program that a client of ours in Python is: reads commands, carries them out, prints what came of them.
+"""The command loop of a Python client program: reads commands, executes them, prints their results.
 
-A command is a line of JSON, ``{"id": 1, "do": "stream", …}``. Each is carried out at once, beside those that still run,
-and answered by lines with its id: ``event`` for each event of a stream, then ``result``, or ``error``.
-``{"do": "leave", "of": 1}`` drops the connection of a command. The end of the input ends the program.
+A command is a line of JSON, ``{"id": 1, "do": "stream", …}``. Each runs concurrently with those in progress, and is
+answered by lines with its id: ``event`` for each event of a stream, then ``result``, or ``error``.
+``{"do": "leave", "of": 1}`` closes the connection of a command. The end of the input ends the program.
 
-It runs in whatever environment a client needs, so it imports nothing but what all have.
+The module runs in the environment of each client, so it imports only what all of them have.
 """
 
 import json
@@ -19,11 +19,10 @@ Operation = Callable[..., "Awaitable[object] | AsyncGenerator[object]"]
 
 
 async def carry_out_commands(operations: Mapping[str, Operation]) -> None:
-    """Carry out commands until the input ends.
+    """Execute commands until the input ends.
 
     Args:
-        operations: By name; each gets the command's further fields. One that is an async generator gives the events
-            of a stream.
+        operations: By name; each receives the command's further fields. Async generators yield the events of a stream.
     """
     running: dict[int, anyio.CancelScope] = {}
 
@@ -58,7 +57,7 @@ async def carry_out_commands(operations: Mapping[str, Operation]) -> None:
 
 
 def _facts(error: Exception) -> dict[str, Any]:
-    """What a client raised, with the code of JSON-RPC, gRPC or HTTP where it tells one."""
+    """Return a client's exception, with its JSON-RPC, gRPC or HTTP code if it has one."""
     code = getattr(getattr(error, "error", error), "code", None)
     if callable(code):  # gRPC
         code = getattr(code(), "name", None)

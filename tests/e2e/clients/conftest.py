@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from e2e.clients.agent import Agent, serving_agent
-from e2e.clients.kinds import EVERY_KIND, NEWEST, Kind
+from e2e.clients.kinds import CARD_PATH, EVERY_KIND, NEWEST, Kind
 from e2e.clients.programs import Client, running_client
 from support.holding import in_own_task
 
@@ -19,13 +19,13 @@ async def agent(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Agen
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def another(agent: Agent) -> AsyncGenerator[Client]:
-    """A client of the newest version, beside the one that is tested."""
-    async with in_own_task(running_client(NEWEST, agent.url, NEWEST.card_path)) as client:
+    """A client of the newest version, beside the tested one."""
+    async with in_own_task(running_client(NEWEST, agent.url, CARD_PATH)) as client:
         yield client
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=EVERY_KIND)
 async def client(request: pytest.FixtureRequest, agent: Agent) -> AsyncGenerator[Client]:
     kind: Kind = request.param
-    async with in_own_task(running_client(kind, agent.url, kind.card_path)) as client:
+    async with in_own_task(running_client(kind, agent.url, CARD_PATH)) as client:
         yield client

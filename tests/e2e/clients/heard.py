@@ -1,4 +1,4 @@
-"""What clients heard, in one form whichever version they speak and however their objects look as JSON."""
+"""Events received by clients, in one form for all versions and JSON encodings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Heard:
     """An event of a stream.
 
     Attributes:
-        kind: ``task``, ``status``, ``artifact``, ``message``; ``folded`` is the task that a client has made of a
+        kind: ``task``, ``status``, ``artifact``, ``message``; ``folded`` is the task that a client has built from a
             stream, at its end.
         fields: The object itself.
     """
@@ -35,7 +35,7 @@ class Heard:
 
     @property
     def state(self) -> str:
-        """The state in the words of 0.3; empty where there is none."""
+        """The state in the names of 0.3; empty if there is none."""
         return state_of(self.fields) if "status" in self.fields else ""
 
     @property
@@ -61,7 +61,7 @@ class Heard:
 
 
 def read_event(fields: Fields) -> Heard:
-    """An event, from the JSON of 1.0 (a member says what it is) or of 0.3 (``kind`` does)."""
+    """Parse an event from the JSON of 1.0 (one member named after its type) or of 0.3 (``kind``)."""
     if "kind" in fields:
         return Heard(_KINDS[fields["kind"]], fields)
     [(member, value)] = fields.items()
@@ -69,32 +69,32 @@ def read_event(fields: Fields) -> Heard:
 
 
 def task_of(answer: Fields) -> Fields:
-    """The task that was sent back, bare in 0.3 and wrapped in 1.0."""
+    """Return the task of a response, bare in 0.3 and wrapped in 1.0."""
     return answer.get("task", answer)
 
 
 def state_of(task: Fields) -> str:
-    """A task's state, in the words of 0.3."""
+    """Return a task's state, in the names of 0.3."""
     return task["status"]["state"].removeprefix("TASK_STATE_").lower().replace("_", "-")
 
 
 def texts_of(task: Fields) -> list[str]:
-    """The text of each of a task's artifacts."""
+    """Return the text of each of a task's artifacts."""
     return [_text(artifact) for artifact in task.get("artifacts", [])]
 
 
 def data_of(message: Fields) -> list[Any]:
-    """The data of a message's parts."""
+    """Return the data of a message's parts."""
     return [part["data"] for part in message["parts"] if "data" in part]
 
 
 def said_in(task: Fields) -> list[str]:
-    """The texts of a task's history."""
+    """Return the texts of a task's history."""
     return [_text(message) for message in task.get("history", [])]
 
 
 def fold(events: Iterable[Heard]) -> dict[str, str]:
-    """The text of each artifact that a reader of these events has: chunks are added, whole copies replace."""
+    """Return the text of each artifact after these events: chunks are appended, snapshots replace."""
     artifacts: dict[str, str] = {}
     for event in events:
         if event.kind == "task":
@@ -107,7 +107,7 @@ def fold(events: Iterable[Heard]) -> dict[str, str]:
 
 
 def text_heard(events: Iterable[Heard]) -> str:
-    """All text, where there is one artifact at most."""
+    """Return the text of the only artifact."""
     artifacts = fold(events)
     assert len(artifacts) <= 1
     return "".join(artifacts.values())

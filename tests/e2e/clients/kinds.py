@@ -1,4 +1,4 @@
-"""The official clients, by language and version, and what each needs."""
+"""The official clients, by language and version, and their requirements."""
 
 import sys
 from collections.abc import Sequence
@@ -11,19 +11,16 @@ HERE = Path(__file__).parent
 
 CARD_PATH = "/.well-known/agent-card.json"
 
-OLD_CARD_PATH = "/.well-known/agent.json"
-"""Where a server that speaks several versions has the card of 0.3, whatever it has at the usual path."""
-
 
 @dataclass(frozen=True)
 class Kind:
-    """A client, and how it is to speak.
+    """A client and its protocol.
 
     Attributes:
         name: Its name.
         command: The program.
-        version: The version of A2A that it speaks.
-        binding: The binding that it is to speak over.
+        version: The version of A2A.
+        binding: The binding.
     """
 
     name: str
@@ -36,22 +33,17 @@ class Kind:
 
     @property
     def lists_webhooks(self) -> bool:
-        """The Python client of 0.3 can set a webhook and get it, no more."""
+        """The Python client of 0.3 can only set and get webhooks."""
         return self.name != "python-0.3"
-
-    @property
-    def card_path(self) -> str:
-        """Where it has to look for a card that it can read."""
-        return CARD_PATH if self.version == "1.0" else OLD_CARD_PATH
 
 
 def _python_1_3(binding: str) -> Kind:
-    """From the project's own environment."""
+    """The command in the project's own environment."""
     return Kind("python-1.3", (sys.executable, "-m", "e2e.clients.sdk_1_3"), "1.0", binding)
 
 
 def _python_0_3(binding: str) -> Kind:
-    """From an environment of its own."""
+    """The command in a separate environment."""
     python = str(HERE / "sdk_0_3/.venv/bin/python")
     return Kind("python-0.3", (python, "-m", "e2e.clients.sdk_0_3.client"), "0.3", binding)
 

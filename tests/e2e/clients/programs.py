@@ -1,4 +1,4 @@
-"""A client's program, run and spoken to by a test: commands as lines of JSON in, what came of them as lines out."""
+"""A client program as a subprocess: commands as lines of JSON in, results as lines out."""
 
 import asyncio
 import json
@@ -22,12 +22,12 @@ Line = dict[str, Any]
 
 
 class RefusedError(Exception):
-    """What a client threw.
+    """An exception of a client.
 
     Attributes:
         type: The name of its class.
-        message: What it says.
-        code: That of JSON-RPC, HTTP or gRPC, where there is one.
+        message: Its message.
+        code: Its JSON-RPC, HTTP or gRPC code, if it has one.
     """
 
     def __init__(self, type: str, message: str, code: object) -> None:
@@ -38,10 +38,10 @@ class RefusedError(Exception):
 
 
 class Answer:
-    """What comes of one command: events, as an async iterator, and at their end a result.
+    """The response to a command: an async iterator of events, then a result.
 
     Attributes:
-        result: What the client returned, once everything else was read.
+        result: The client's return value, available after the events.
     """
 
     def __init__(self, number: int) -> None:
@@ -50,7 +50,7 @@ class Answer:
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
 
     def add(self, line: Line | None) -> None:
-        """The program printed a line for this command; None when it has ended."""
+        """Add a line that the program printed for this command; None after its end."""
         self._lines.put_nowait(line)
 
     def __aiter__(self) -> Self:
@@ -69,7 +69,7 @@ class Answer:
 
 
 class Client:
-    """A client's program while it runs."""
+    """A running client program."""
 
     def __init__(self, kind: Kind, process: Process) -> None:
         self.kind = kind
@@ -78,33 +78,33 @@ class Client:
         self._count = 0
 
     async def stream(self, do: str, **fields: object) -> Answer:
-        """Tell the client to do something that gives a stream of events."""
+        """Start an operation that yields a stream of events."""
         self._count += 1
         answer = self._answers[self._count] = Answer(self._count)
         await self._tell({"id": self._count, "do": do, **fields})
         return answer
 
     async def events(self, do: str, **fields: object) -> list[Heard]:
-        """All events of a stream, to its end.
+        """Return all events of a stream.
 
         Raises:
-            RefusedError: The client threw something.
+            RefusedError: The client raised an exception.
         """
         return [event async for event in await self.stream(do, **fields)]
 
     async def ask(self, do: str, **fields: object) -> Any:
-        """Tell the client to do something that gives one answer.
+        """Run an operation with a single result.
 
         Raises:
-            RefusedError: The client threw something.
+            RefusedError: The client raised an exception.
         """
         answer = await self.stream(do, **fields)
         async for event in answer:
-            raise AssertionError(f"an event came of {do}: {event}")
+            raise AssertionError(f"unexpected event of {do}: {event}")
         return answer.result
 
     async def leave(self, answer: Answer) -> None:
-        """Have the client drop a stream, and wait until it has."""
+        """Close a stream's connection, and wait until it is closed."""
         await self._tell({"do": "leave", "of": answer.number})
         async for _ in answer:
             pass
@@ -115,7 +115,7 @@ class Client:
         await self._process.stdin.send(json.dumps(command).encode() + b"\n")
 
     async def listen(self) -> None:
-        """Hand on what the program prints, until it ends."""
+        """Dispatch the program's output until it ends."""
         assert self._process.stdout is not None
         rest = ""
         async for text in TextReceiveStream(self._process.stdout):
@@ -132,7 +132,7 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End the program by ending its input."""
+        """End the program by closing its input."""
         assert self._process.stdin is not None
         await self._process.stdin.aclose()
         with anyio.move_on_after(10):
@@ -141,10 +141,10 @@ class Client:
 
 @asynccontextmanager
 async def running_client(kind: Kind, url: str, *arguments: str) -> AsyncGenerator[Client]:
-    """Run a client's program while the block runs."""
+    """Run a client program while the block runs."""
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     command = [*kind.command, url, kind.binding, *arguments]
-    # Its errors go where the test's do.
+    # Its standard error is inherited.
     async with await anyio.open_process(
         command, stdin=subprocess.PIPE, stderr=None, env=environment
     ) as process:

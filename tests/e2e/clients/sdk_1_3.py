@@ -30,7 +30,7 @@ from e2e.clients.commands import carry_out_commands
 
 
 class Operations:
-    """What the client is told to do, through two clients: one that streams, one that does not."""
+    """The operations of the client program, with a streaming and a non-streaming client."""
 
     def __init__(self, card: AgentCard, streaming: Client, waiting: Client) -> None:
         self._card = card
@@ -112,8 +112,7 @@ async def main(url: str, binding: str, card_path: str) -> None:
                 streaming=streaming,
                 httpx_client=http,
                 supported_protocol_bindings=[binding],
-                # HOST:PORT on a card of 1.0, a URL on one of 0.3.
-                grpc_channel_factory=lambda url: insecure_channel(url.rpartition("/")[2]),
+                grpc_channel_factory=insecure_channel,
             )
             return await create_client(card, config)
 

@@ -1,4 +1,4 @@
-"""Which card the official clients can read at the usual address, by what the operator has set, and the extended one."""
+"""Cards that the official clients can read at the usual address, by the operator's settings, and the extended card."""
 
 from collections.abc import AsyncGenerator
 
@@ -13,20 +13,16 @@ from support.agents import Scripted
 from support.holding import in_own_task
 from support.serving import serving
 from tailrace.server import Settings, create_app
-from tailrace.server.card import build_card
+from tailrace.server.protocols.a2a.card import build_card
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def serving_card(version: str, factory: pytest.TempPathFactory) -> AsyncGenerator[Agent]:
     folder = factory.mktemp("agent")
-    async with in_own_task(serving_agent(folder, TAILRACE_CARD_VERSION=version)) as agent:
-        yield agent
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def with_both(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Agent]:
-    async for agent in serving_card("both", tmp_path_factory):
+    async with in_own_task(
+        serving_agent(folder, TAILRACE_CARD=f'{{"protocol_version": "{version}"}}')
+    ) as agent:
         yield agent
 
 
@@ -44,18 +40,13 @@ async def converse(kind: Kind, agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-async def test_a_card_for_both_versions_is_read_by_every_client(kind: Kind, with_both: Agent) -> None:
-    await converse(kind, with_both)
-
-
-@pytest.mark.parametrize("kind", EVERY_KIND)
 async def test_a_card_of_0_3_is_read_by_every_client_too(kind: Kind, with_0_3: Agent) -> None:
     await converse(kind, with_0_3)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def with_extended_card() -> AsyncGenerator[str]:
-    """The address of an agent that has a further card; ``tailrace serve`` has none to give."""
+    """Run an agent with an extended card, which ``tailrace serve`` does not have; yield its address."""
     settings = Settings.model_validate({"store": "sqlite://", "grpc_port": 0})
     named = settings.model_copy(update={"agent_name": "extended"})
     card = build_card(named, "https://agent.example/", has_extended=True)
@@ -66,5 +57,5 @@ async def with_extended_card() -> AsyncGenerator[str]:
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 async def test_the_extended_card_is_given(kind: Kind, with_extended_card: str) -> None:
-    async with running_client(kind, with_extended_card, kind.card_path) as client:
+    async with running_client(kind, with_extended_card, CARD_PATH) as client:
         assert (await client.ask("extended_card"))["name"] == "extended"

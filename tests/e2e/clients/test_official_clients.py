@@ -1,6 +1,6 @@
-"""The official clients, each over each of its bindings, against one running server: what they are told, they get.
+"""The official clients, over each of their bindings, against one running server.
 
-`make e2e` runs all of them; `make test` those that need nothing but the project's own environment.
+`make e2e` runs all of them; `make test` only the ones of the project's own environment.
 """
 
 from typing import NamedTuple
@@ -9,16 +9,7 @@ import anyio
 import pytest
 
 from e2e.clients.agent import ANSWER, FIRST_HALF, PIECES, REASONING, USAGE, Agent
-from e2e.clients.heard import (
-    Heard,
-    data_of,
-    fold,
-    said_in,
-    state_of,
-    task_of,
-    text_heard,
-    texts_of,
-)
+from e2e.clients.heard import Heard, data_of, fold, said_in, state_of, task_of, text_heard, texts_of
 from e2e.clients.kinds import KINDS_OF_1_0
 from e2e.clients.programs import Answer, Client, RefusedError
 from tailrace.streaming import EXTENSION_URI
@@ -27,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class ErrorNames(NamedTuple):
-    """What an error is called: its name, its JSON-RPC code, its statuses of HTTP and gRPC."""
+    """An error's name, its JSON-RPC code, and its HTTP and gRPC statuses."""
 
     name: str
     code: int
@@ -40,17 +31,17 @@ UNSUPPORTED = ErrorNames("UnsupportedOperationError", -32004, (400, "FAILED_PREC
 
 
 def told(events: list[Heard]) -> list[Heard]:
-    """Without the task that the client itself has made of them."""
+    """Return the events without the task that the client itself builds."""
     return [event for event in events if event.kind != "folded"]
 
 
 def changes(events: list[Heard]) -> list[str]:
-    """The states that a stream told of, in order."""
+    """Return the states in a stream, in order."""
     return [event.state for event in events if event.kind in ("task", "status")]
 
 
 async def until(answer: Answer, text: str) -> list[Heard]:
-    """Read a stream until its text has come so far; what follows is still to be read."""
+    """Read a stream up to this text, and leave the rest unread."""
     events: list[Heard] = []
     async for event in answer:
         events.append(event)
@@ -71,7 +62,7 @@ async def test_a_send_that_waits_gives_the_whole_task(client: Client) -> None:
     assert state_of(task) == "completed"
     assert texts_of(task) == [ANSWER]
     assert len(task["artifacts"][0]["parts"]) == 1
-    assert said_in(task) == ["hello"]
+    assert said_in(task) == ["hello", ANSWER]
     assert task["metadata"][EXTENSION_URI]["usage"]["totalTokens"] == USAGE["total_tokens"]
 
 
@@ -101,7 +92,7 @@ async def test_a_stream_gives_every_delta_once_and_in_order(client: Client) -> N
     if client.kind.version == "0.3":
         finals = [event.final for event in events if event.kind == "status"]
         assert finals == [False] * (len(finals) - 1) + [True]
-    # What the client itself makes of the stream, where it does.
+    # The task that the client builds from the stream, for clients that do so.
     assert all(texts_of(event.fields) == [ANSWER] for event in heard if event.kind == "folded")
 
 
@@ -236,14 +227,14 @@ async def test_what_cannot_be_done_is_refused_by_the_right_error(client: Client)
     with pytest.raises(RefusedError) as refused:
         await client.ask("send", text="and?", task_id=task["id"], context_id=task["contextId"])
     assert_error(refused.value, UNSUPPORTED)
-    # The server goes on as if nothing had been.
+    # The server is not affected.
     assert state_of(await client.ask("get", task_id=task["id"])) == "completed"
 
 
 async def test_following_a_task_that_is_over_is_refused_or_gives_it_as_it_stands(client: Client) -> None:
-    """1.0 refuses it; the proto of 0.3, which its HTTP+JSON and gRPC are made of, has the task given."""
+    """1.0 refuses it; the proto of 0.3 returns the task, and the bindings of 0.3 are equivalent."""
     task = task_of(await client.ask("send", text="hello"))
-    if client.kind.version == "0.3" and client.kind.binding != "JSONRPC":
+    if client.kind.version == "0.3":
         [event] = told(await client.events("subscribe", task_id=task["id"]))
         assert (event.state, texts_of(event.fields)) == ("completed", [ANSWER])
     else:
@@ -253,7 +244,7 @@ async def test_following_a_task_that_is_over_is_refused_or_gives_it_as_it_stands
 
 
 def assert_error(error: RefusedError, expected: ErrorNames) -> None:
-    """A client names the error by its class or its JSON-RPC code, some of them within the text, or by a status alone."""
+    """A client reports the error's class, its JSON-RPC code (some within the text), or only a status."""
     named = error.type.endswith(expected.name) or expected.name in error.message
     numbered = error.code == expected.code or f"{expected.code}" in error.message
     assert named or numbered or error.code in expected.statuses, error
@@ -310,7 +301,7 @@ async def test_tasks_are_listed_by_the_page(client: Client) -> None:
 
 
 async def test_an_agent_without_an_extended_card_says_so(client: Client) -> None:
-    """0.3 has the client look first, and there the public card is the only one."""
+    """In 0.3 the client checks the public card first, and no other card exists."""
     try:
         card = await client.ask("extended_card")
     except RefusedError as refused:

@@ -16,21 +16,21 @@ PROGRAMS = CLIENTS.parent / "ui_streams/javascript"
 
 
 def program(name: str, argument: str = "") -> Kind:
-    """A program in the Node that these clients need."""
+    """Run a program in the Node that these clients need."""
     return Kind(name, (NODE, str(PROGRAMS / f"{name}.mjs")), "", argument)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def agent(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Agent]:
-    # Pages come from other origins than the server's.
-    options = {"TAILRACE_ALLOWED_ORIGINS": "*"}
-    async with in_own_task(serving_agent(tmp_path_factory.mktemp("ui"), **options)) as agent:
+    # Pages have other origins than the server.
+    folder = tmp_path_factory.mktemp("ui")
+    async with in_own_task(serving_agent(folder, TAILRACE_ALLOWED_ORIGINS="*")) as agent:
         yield agent
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["7", "6"])
 async def ai_sdk(request: pytest.FixtureRequest, agent: Agent) -> AsyncGenerator[Client]:
-    """The AI SDK, and the version before it."""
+    """The AI SDK, current and previous version."""
     async with in_own_task(running_client(program("ai_sdk", request.param), agent.url)) as client:
         yield client
 

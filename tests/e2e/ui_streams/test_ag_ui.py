@@ -1,4 +1,4 @@
-"""Threads of AG-UI's official client, whose own checks every stream has to pass."""
+"""Threads of AG-UI's official client, which validates every stream."""
 
 from typing import Any
 from uuid import uuid4
@@ -7,7 +7,7 @@ import pytest
 
 from e2e.clients.agent import ANSWER, FIRST_HALF, REASONING, Agent
 from e2e.clients.programs import Client, RefusedError
-from support.rpc import Rpc, text_of
+from support.rpc import tasks_of, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
@@ -20,12 +20,6 @@ def thread_id() -> str:
 
 def said(messages: list[Fields]) -> list[tuple[str, str]]:
     return [(message["role"], message.get("content", "")) for message in messages]
-
-
-async def tasks_of(url: str, context_id: str) -> list[Fields]:
-    async with Rpc(url) as rpc:
-        listed = await rpc.result("ListTasks", {"contextId": context_id, "includeArtifacts": True})
-        return listed["tasks"]
 
 
 async def test_a_conversation_of_two_runs(agent: Agent, ag_ui: Client) -> None:
@@ -71,7 +65,7 @@ async def test_whoever_leaves_may_come_back_to_the_whole_conversation(agent: Age
     assert said(sending.result["newMessages"]) == [("assistant", FIRST_HALF)]
     [task] = [task for task in await tasks_of(agent.url, thread) if "WORKING" in task["status"]["state"]]
     assert text_of(task) == FIRST_HALF
-    # A client that has nothing says nothing: it is told what was said, and goes on with what is being said.
+    # A client without messages receives the history and follows the running task.
     joining = await ag_ui.stream("join", thread=thread)
     await ag_ui.ask("reach", thread=thread, text="four")
     pause.go_on.set()
@@ -81,7 +75,7 @@ async def test_whoever_leaves_may_come_back_to_the_whole_conversation(agent: Age
     assert said(joining.result["messages"]) == [*expected, ("user", pause.prompt), ("assistant", ANSWER)]
     again = await ag_ui.ask("join", thread=thread)
     assert said(again["messages"]) == said(joining.result["messages"])
-    # And it can go on from there.
+    # It can continue the conversation.
     on = await ag_ui.ask("send", thread=thread, text="Thanks")
     assert said(on["newMessages"]) == [("assistant", ANSWER)]
     assert len(await tasks_of(agent.url, thread)) == 3

@@ -1,4 +1,4 @@
-"""Chats of the official AI SDK: the class behind `useChat`, with its own transport and nothing but our URL."""
+"""Chats of the official AI SDK: the class behind `useChat`, with its own transport and only our URL."""
 
 from typing import Any
 from uuid import uuid4
@@ -8,7 +8,7 @@ import pytest
 
 from e2e.clients.agent import ANSWER, FIRST_HALF, REASONING, Agent
 from e2e.clients.programs import Client
-from support.rpc import Rpc, text_of
+from support.rpc import Rpc, tasks_of, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
@@ -27,12 +27,6 @@ def text(message: Fields) -> str:
     return "".join(part["text"] for part in parts(message, "text"))
 
 
-async def tasks_of(url: str, context_id: str) -> list[Fields]:
-    async with Rpc(url) as rpc:
-        listed = await rpc.result("ListTasks", {"contextId": context_id, "includeArtifacts": True})
-        return listed["tasks"]
-
-
 async def test_a_conversation_of_two_turns(agent: Agent, ai_sdk: Client) -> None:
     chat = chat_id()
     first = await ai_sdk.ask("send", chat=chat, text="think")
@@ -49,7 +43,7 @@ async def test_a_conversation_of_two_turns(agent: Agent, ai_sdk: Client) -> None
     assert [message["role"] for message in second["messages"]] == ["user", "assistant"] * 2
     assert text(second["messages"][-1]) == ANSWER
     assert second["messages"][-1]["metadata"]["usage"]["totalTokens"] == 15
-    # What was new alone was sent on: the two are one conversation, and its name is the chat's.
+    # Only new messages were forwarded: both belong to one conversation, named after the chat.
     tasks = await tasks_of(agent.url, chat)
     assert [text_of(task) for task in tasks] == [ANSWER, ANSWER]
     assert second["messages"][-1]["metadata"]["taskId"] in {task["id"] for task in tasks}
@@ -94,7 +88,7 @@ async def test_another_answer_takes_the_place_of_the_first(agent: Agent, ai_sdk:
     again = await ai_sdk.ask("regenerate", chat=chat)
     assert [message["role"] for message in again["messages"]] == ["user", "assistant"]
     assert again["messages"][-1]["id"] != first["messages"][-1]["id"]
-    # The other answer is a branch of its own.
+    # The other answer is a branch.
     assert len(await tasks_of(agent.url, chat)) == len(await tasks_of(agent.url, f"{chat}~2")) == 1
     on = await ai_sdk.ask("send", chat=chat, text="And?")
     assert on["errors"] == []
@@ -111,8 +105,8 @@ async def test_whoever_leaves_may_come_back_to_the_whole_answer(agent: Agent, ai
     async for _ in sending:
         pass
     [task] = await tasks_of(agent.url, chat)
-    assert task["status"]["state"] == "TASK_STATE_WORKING"  # leaving is not cancelling
-    # A page that is loaded anew, with what it had kept. Version 6 can only be told a message that it has nothing of.
+    assert task["status"]["state"] == "TASK_STATE_WORKING"  # disconnecting does not cancel
+    # A reloaded page with its stored messages. Version 6 cannot be sent a message of which it has no part.
     kept = left["messages"] if ai_sdk.kind.binding == "7" else left["messages"][:1]
     back = await ai_sdk.stream("reload", chat=chat, messages=kept)
     await ai_sdk.ask("connect", chat=chat)
@@ -155,3 +149,51 @@ async def test_a_request_that_is_refused_says_why_in_words(ai_sdk: Client) -> No
     seen = await ai_sdk.ask("send", chat="x" * 201, text="Hello")
     assert seen["status"] == "error"
     assert seen["error"] == "a conversation's id is text of at most 200 printable ASCII characters"
+
+
+async def test_a_page_that_is_loaded_again_gets_the_conversation_from_the_server(
+    agent: Agent, ai_sdk: Client
+) -> None:
+    chat = chat_id()
+    await ai_sdk.ask("send", chat=chat, text="fail")
+    await ai_sdk.ask("send", chat=chat, text="think")
+    before = await ai_sdk.ask("send", chat=chat, text="weather")
+    loaded = await ai_sdk.ask("load", chat=chat)
+    assert loaded["errors"] == []
+    roles = ["user", "user", "assistant", "user", "assistant"]
+    assert [message["role"] for message in loaded["messages"]] == roles
+    # The page itself has an empty message for the response that failed.
+    shown = [message for message in before["messages"] if message["role"] == "user" or text(message)]
+    assert [text(message) for message in loaded["messages"]] == [text(message) for message in shown]
+    replies = [message["id"] for message in shown if message["role"] == "assistant"]
+    assert [message["id"] for message in loaded["messages"] if message["role"] == "assistant"] == replies
+    [call] = parts(loaded["messages"][-1], "tool-get_weather")
+    assert (call["state"], call["input"], call["output"]) == (
+        "output-available",
+        {"city": "Zürich"},
+        "sunny in Zürich",
+    )
+    on = await ai_sdk.ask("send", chat=chat, text="And?")
+    assert on["errors"] == []
+    assert text(on["messages"][-1]) == ANSWER
+    assert len(await tasks_of(agent.url, chat)) == 4  # no branch
+
+
+async def test_a_page_that_is_loaded_during_a_response_gets_the_rest_from_the_stream(
+    agent: Agent, ai_sdk: Client
+) -> None:
+    chat, pause = chat_id(), agent.model.pause()
+    await ai_sdk.ask("send", chat=chat, text="hello")
+    sending = await ai_sdk.stream("send", chat=chat, text=pause.prompt)
+    await pause.reached.wait()
+    await ai_sdk.ask("reach", chat=chat, text="four")
+    await ai_sdk.ask("stop", chat=chat)
+    async for _ in sending:
+        pass
+    loading = await ai_sdk.stream("load", chat=chat)
+    await ai_sdk.ask("connect", chat=chat)
+    pause.go_on.set()
+    async for _ in loading:
+        pass
+    messages = loading.result["messages"]
+    assert [text(message) for message in messages] == ["hello", ANSWER, pause.prompt, ANSWER]

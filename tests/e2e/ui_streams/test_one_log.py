@@ -1,4 +1,4 @@
-"""One running server, one conversation: clients of every protocol have their part in it, and follow one another's tasks."""
+"""One server and one conversation: clients of every protocol take part, and follow one another's tasks."""
 
 from typing import Any
 from uuid import uuid4
@@ -30,7 +30,7 @@ async def test_a_plain_event_source_reads_the_answer_to_a_chat(
     task_id = seen["messages"][-1]["metadata"]["taskId"]
     whole = await event_source.ask("follow", task=task_id, after=0)
     assert [number for number, _ in whole] == list(range(1, len(whole) + 1))
-    # Dropped half-way, and gone on with.
+    # Disconnected in the middle, and resumed.
     half = await event_source.ask("follow", task=task_id, after=0, until=len(whole) // 2)
     rest = await event_source.ask("follow", task=task_id, after=half[-1][0])
     assert half + rest == whole
@@ -48,14 +48,14 @@ async def test_clients_of_three_protocols_hold_one_conversation(
     async with running_client(Kind("a2a", program, "1.0", "JSONRPC"), agent.url, CARD_PATH) as a2a:
         first = await ai_sdk.ask("send", chat=conversation, text="Hello")
         assert texts(first["messages"]) == ["Hello", ANSWER]
-        # A page of AG-UI comes in, is told what was said, and calls a tool.
+        # A page of AG-UI joins, receives the history, and calls a tool.
         joined = await ag_ui.ask("join", thread=conversation)
         assert [message["content"] for message in joined["messages"]] == ["Hello", ANSWER]
         asked = await ag_ui.ask("send", thread=conversation, text="weather")
         [call] = asked["newMessages"][-1]["toolCalls"]
         said = await ag_ui.ask("answer", thread=conversation, call=call["id"], content="sunny in Zürich")
         assert said["newMessages"][-1]["content"] == WEATHER_CALLED
-        # And an agent that speaks A2A.
+        # An A2A agent joins.
         events = await a2a.events("stream", text="And?", context_id=conversation)
         assert text_heard([event for event in events if event.kind != "folded"]) == ANSWER
         listed = await a2a.ask("list", context_id=conversation)

@@ -1,5 +1,5 @@
-"""A real browser before a real server: the pages of ``examples/browser``, from the server that `npm start` runs, and what a
-page can do with nothing but the browser's own ``fetch`` and ``EventSource``.
+"""The pages of ``examples/browser`` in a real browser, served by `npm start`, and pages that use only the browser's own
+``fetch`` and ``EventSource``.
 """
 
 import json
@@ -31,7 +31,7 @@ from support.upstream import ScriptedUpstream
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
 
-# A browser is many processes: where others keep the machine busy, a minute is soon over.
+# A browser runs many processes: on a busy machine, loading takes longer than a minute.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
 
 EXAMPLES = Path(__file__).parents[3] / "examples/browser"
@@ -40,7 +40,7 @@ LAST = PIECES[-1]
 
 @asynccontextmanager
 async def serving_pages() -> AsyncGenerator[str]:
-    """What `npm start` does, on a free port."""
+    """Run the server of `npm start` on a free port."""
     command = json.loads((EXAMPLES / "package.json").read_text())["scripts"]["start"]
     name, *arguments = shlex.split(command)
     program = str(EXAMPLES / "node_modules" / name / "bin" / name)
@@ -56,7 +56,7 @@ async def serving_pages() -> AsyncGenerator[str]:
                 if found := re.search(r"(http://127\.0\.0\.1:\d+)/", printed):
                     break
             else:
-                pytest.fail(f"no pages are served: {printed}")
+                pytest.fail(f"the page server did not start: {printed}")
         try:
             yield found[1]
         finally:
@@ -77,7 +77,7 @@ async def browser() -> AsyncGenerator["Browser"]:
 
 @asynccontextmanager
 async def opened(browser: "Browser", url: str, *expected: str) -> AsyncGenerator["Page"]:
-    """A page in which nothing may go wrong but what is expected to, and which asks nobody but this machine."""
+    """Open a page; unexpected errors and requests to other machines fail the test."""
     context = await browser.new_context()
     faults: list[str] = []
     elsewhere: list[str] = []
@@ -101,12 +101,12 @@ async def opened(browser: "Browser", url: str, *expected: str) -> AsyncGenerator
 
 
 async def until_text(locator: "Locator", text: str) -> None:
-    """Until an element shows a text."""
+    """Wait until an element shows a text."""
     await locator.filter(has_text=text).wait_for()
 
 
 async def conversations_of(agent: Agent, prompt: str) -> list[list[dict[str, Any]]]:
-    """The conversations that began with a message, each as its tasks from the oldest on."""
+    """Return the conversations that began with a message, each as its tasks in order of creation."""
     async with Rpc(agent.url) as rpc:
         tasks = (await rpc.result("ListTasks", {"includeArtifacts": True, "pageSize": 100}))["tasks"][::-1]
     found: dict[str, list[dict[str, Any]]] = {}
@@ -156,7 +156,7 @@ async def test_use_chat_goes_on_with_an_answer_after_a_reload(
         await page.locator("form[data-status=ready]").wait_for()
         assert await page.locator("article").count() == 2
         assert await answers.locator("span").text_content() == ANSWER
-        # Nothing is on its way any more: the page shows what it has kept.
+        # No request is pending: the page shows its stored messages.
         await page.reload()
         await page.locator("form[data-status=ready]").wait_for()
         assert await answers.locator("span").text_content() == ANSWER
@@ -182,7 +182,7 @@ async def test_deep_chat_holds_a_conversation(browser: "Browser", agent: Agent, 
         answers = page.locator(".ai-message-text")
         await say_by_deep_chat(page, pause.prompt)
         await until_text(answers, "Rivers are long")
-        assert "wet" not in await answers.inner_text()  # it comes as a stream
+        assert "wet" not in await answers.inner_text()  # the answer is streamed
         pause.go_on.set()
         await until_text(answers, "Rivers are long and wet.")
         assert await answers.locator("strong").inner_text() == "long"
@@ -198,7 +198,7 @@ async def test_deep_chat_holds_a_conversation(browser: "Browser", agent: Agent, 
 
 async def test_deep_chat_shows_what_failed(browser: "Browser", agent: Agent, pages: str) -> None:
     words = "openai: the model is not there (HTTP 404, x)"
-    # It tells the console, too.
+    # It also logs the error to the console.
     async with opened(browser, f"{pages}/deep_chat.html?agent={agent.url}", words) as page:
         await say_by_deep_chat(page, "fail")
         await until_text(page.locator(".error-message-text"), words)
@@ -206,7 +206,7 @@ async def test_deep_chat_shows_what_failed(browser: "Browser", agent: Agent, pag
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def empty_page() -> AsyncGenerator[str]:
-    """A page of another origin than the agents'."""
+    """Open a page of another origin than the agents'."""
     site = FastAPI()
 
     @site.get("/")
@@ -221,7 +221,7 @@ async def empty_page() -> AsyncGenerator[str]:
         yield url
 
 
-# What a page does that has nothing but its browser.
+# A client in plain browser code.
 BEGIN = """async ([agent, text]) => {
     const message = { messageId: crypto.randomUUID(), role: "ROLE_USER", parts: [{ text }] };
     const headers = { "Content-Type": "application/json", "A2A-Version": "1.0" };
@@ -229,7 +229,8 @@ BEGIN = """async ([agent, text]) => {
     const response = await fetch(`${agent}/message:send`, { method: "POST", headers, body });
     const { task } = await response.json();
     Object.assign(window, { heard: [], opened: 0 });
-    const source = new EventSource(`${agent}/tasks/${task.id}:subscribe?A2A-Version=1.0&after=0`);
+    const source = new EventSource(`${agent}/tasks/${task.id}:subscribe?A2A-Version=1.0&after=0`
+        + "&A2A-Extensions=urn:tailrace:ext:stream:v1");
     source.onopen = () => (window.opened += 1);
     source.onmessage = ({ data, lastEventId }) => heard.push([Number(lastEventId), JSON.parse(data)]);
     window.ended = new Promise((resolve) => source.addEventListener("end", () => resolve(source.close())));
@@ -238,7 +239,7 @@ BEGIN = """async ([agent, text]) => {
 
 
 async def heard_by(page: "Page", until: int | None = None) -> list[Heard]:
-    """What its EventSource has heard, in order and without a gap: as many events, or all of them."""
+    """Return the events of its EventSource, in order and without a gap: the first ones, or all."""
     if until is None:
         await page.evaluate("ended")
     else:
@@ -256,10 +257,7 @@ async def test_a_browsers_own_event_source_goes_on_where_its_connection_was_cut(
     words = [f"w{number} " for number in range(300)]
     pause = agent.model.pause(words, 1)
     broken = "Failed to load resource: net::ERR_INCOMPLETE_CHUNKED_ENCODING"
-    async with (
-        CuttingProxy(agent.url) as proxy,
-        opened(browser, empty_page, broken, broken) as page,
-    ):
+    async with CuttingProxy(agent.url) as proxy, opened(browser, empty_page, broken, broken) as page:
         task_id = await page.evaluate(BEGIN, [proxy.url, pause.prompt])
         await heard_by(page, 3)  # the task, working, and the first word
         proxy.cut_after(20_000, 20_000)
@@ -284,7 +282,7 @@ async def test_a_browsers_own_event_source_goes_on_after_a_crash_of_the_server(
         with served(tmp_path / "first.log", *options, **environment) as first:
             await first.ready()
             async with CuttingProxy(first.url) as proxy, await browser.new_context() as context:
-                page = await context.new_page()  # its console tells of the crash
+                page = await context.new_page()  # its console logs the crash
                 await page.goto(empty_page)
                 task_id = await page.evaluate(BEGIN, [proxy.url, pause.prompt])
                 shown = await heard_by(page, 2 + 4)  # the task, working, and the first half

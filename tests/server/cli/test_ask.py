@@ -1,4 +1,4 @@
-"""``tailrace ask``: what goes where, and how it ends."""
+"""``tailrace ask``: output streams and exit status."""
 
 import io
 import json
@@ -16,14 +16,15 @@ from support.proxy import CuttingProxy
 from support.serving import serving
 from support.upstream import Cut, Head, Received, ScriptedUpstream, Step, json_answer, sse
 from tailrace.server import DirectHandler, Settings, Turn, create_app
-from tailrace.server.auth import Authenticator, AuthError, Credentials, Identity
+from tailrace.server.auth.authentication import Authenticator, Credentials, Identity
 from tailrace.server.cli.ask import ask, ask_agent
 from tailrace.server.cli.screen import Screen
-from tailrace.server.client import AgentClient
+from tailrace.server.remote.client import AgentClient
+from tailrace.server.runtime.errors import AuthError
 from tailrace.streaming.a2a import Artifact, Message, Part, TaskNotFoundError, TaskState
-from tailrace.streaming.extension import EXTENSION_URI
-from tailrace.streaming.task import agent_message
-from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import ConfigurationError, UpstreamError
 
 STORE = Settings(store="sqlite://")
@@ -32,7 +33,7 @@ Handling = Callable[[Turn], AsyncIterator[Update | Message]]
 
 
 class Shown:
-    """What was printed; with ``terminal=True`` both streams are one screen."""
+    """Collected output; with ``terminal=True`` both streams are one screen."""
 
     def __init__(self, *, terminal: bool = False) -> None:
         self.out = Terminal() if terminal else io.StringIO()
@@ -60,7 +61,7 @@ def saying(*updates: Update) -> Handling:
 
 
 async def asked(handling: Handling, *, terminal: bool = False, as_json: bool = False) -> tuple[int, str, str]:
-    """Ask an agent that does as the handler says; give the exit status, the output, and the notes."""
+    """Ask an agent with this handler; return the exit status, the output, and the notes."""
     shown = Shown(terminal=terminal)
     async with serving(create_app(STORE, handler=handling)) as url:
         status = await ask_agent(url, "hello", shown.screen, as_json=as_json)
@@ -68,7 +69,7 @@ async def asked(handling: Handling, *, terminal: bool = False, as_json: bool = F
 
 
 class Known(Authenticator):
-    """Callers with a bearer token."""
+    """Authentication by bearer token."""
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         if credentials.bearer != "open-sesame":
@@ -241,7 +242,7 @@ async def test_a_dropped_connection_is_mentioned_and_nothing_of_the_answer_is_lo
 
 
 def foreign(request: Received) -> list[Step]:
-    """An agent that numbers no events, and has thought better of it when it is asked again."""
+    """An agent that does not number events, and gives another answer the second time."""
     if request.method == "GET":
         return json_answer({"supportedInterfaces": [{"url": "/", "protocolBinding": "JSONRPC"}]})
     piece = {"artifactId": "a", "parts": [{"text": "yes"}]}
@@ -326,7 +327,7 @@ async def test_ctrl_c_cancels_the_task():
     assert "Traceback" not in notes
 
 
-# --- going on ---------------------------------------------------------------------------------------------------
+# --- conversations ----------------------------------------------------------------------------------------------
 
 
 async def test_a_task_that_was_begun_before_is_followed_to_its_end_and_shown_whole() -> None:
@@ -374,8 +375,7 @@ async def test_what_was_said_before_is_shown_and_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [({"resume": "t"}, "--resume"), ({"history": True}, "--context")],
+    ("options", "words"), [({"resume": "t"}, "--resume"), ({"history": True}, "--context")]
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):

@@ -1,5 +1,3 @@
-"""The command line as a whole."""
-
 from importlib.metadata import version
 
 from typer.testing import CliRunner

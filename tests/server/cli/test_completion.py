@@ -1,4 +1,4 @@
-"""What a shell completes: as bash asks for it, with the script that the program gives it."""
+"""Shell completion as bash requests it, with the generated script."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def test_a_provider_by_its_names() -> None:
 @pytest.mark.parametrize("command", ["serve", "doctor"])
 def test_a_model_by_its_provider(command: str) -> None:
     assert completed(command, "--model", "mis") == ["mistral:", "mistralai:"]
-    # bash parts words at colons
+    # bash splits words at colons
     assert completed(command, "--model", "mistral", ":") == []
 
 

@@ -1,4 +1,4 @@
-"""``tailrace convert``: every target, files and standard input, and what cannot be read."""
+"""``tailrace convert``: every target, files and standard input, and unreadable input."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``tailrace demo``, with the recorded answer; the real model runs in ``tests/e2e/test_demo_process.py``."""
+"""``tailrace demo`` with the recorded answer; ``tests/e2e/test_demo_process.py`` runs the real model."""
 
 import re
 import shutil
@@ -30,10 +30,10 @@ def listening(port: int = 0) -> Generator[int]:
 def test_where_the_model_cannot_run_the_demo_says_why_and_replays_a_recording(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    # What the environment says must not lead the demo astray.
+    # Environment variables must not affect the demo.
     monkeypatch.setenv("TAILRACE_MODEL", "openai:somebody-elses")
     monkeypatch.setenv("TAILRACE_PUBLIC_URL", "http://127.0.0.1:1/")
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # what Python sees where the wheel is not installed
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # the state of Python without the wheel
     store = tmp_path / "tasks.db"
     result = run("--port", "0", "--store", f"sqlite:///{store}", "--prompt", "Why?")
     assert result.exit_code == 0, result.output
@@ -77,7 +77,7 @@ def test_what_cannot_be_used_is_one_clear_error(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "notes.txt").write_text("no database " * 100)
     result = run("--recorded", "--port", "0", "--store", f"sqlite:///{tmp_path}/notes.txt")
     assert isinstance(result.exception, StoreError)
-    monkeypatch.setenv("TAILRACE_PING_INTERVAL", "often")
+    monkeypatch.setenv("TAILRACE_COALESCE", "often")
     result = run("--recorded", "--port", "0")
     assert isinstance(result.exception, ConfigurationError)
-    assert "TAILRACE_PING_INTERVAL" in str(result.exception)
+    assert "TAILRACE_COALESCE" in str(result.exception)

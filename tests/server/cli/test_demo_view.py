@@ -1,4 +1,4 @@
-"""What the demo prints."""
+"""Output of the demo."""
 
 import io
 
@@ -8,11 +8,11 @@ from rich.console import Console
 
 from tailrace.server.cli.demo_view import DemoView
 from tailrace.server.cli.transcript import Transcript
-from tailrace.server.client import StreamEvent
+from tailrace.server.remote.client import StreamEvent
 from tailrace.streaming.a2a import Artifact, Message, Part, Role, StreamResponse, TaskState
-from tailrace.streaming.extension import EXTENSION_URI
-from tailrace.streaming.task import TaskRecord, agent_message
-from tailrace.streaming.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 
 QUESTION = Message(message_id="m", role=Role.USER, parts=(Part(text="?"),))
 USAGE = {"usage": {"inputTokens": 5, "outputTokens": 7}, "finishReason": "stop"}
@@ -113,7 +113,7 @@ def test_on_a_terminal_text_is_wrapped_between_words_and_nothing_is_lost(pieces:
     lines = [line for line in printed.splitlines() if line.startswith(" " * 13) and line.strip()]
     assert " ".join(" ".join(lines).split()) == words.strip()
     assert len(lines) > 5
-    # A word that arrives in pieces may stand out; one that arrives whole may not.
+    # A word that arrives in several deltas may be highlighted; a word in one delta may not.
     assert all(cell_len(line) <= 60 for line in lines) or pieces == 200
 
 

@@ -1,4 +1,4 @@
-"""``tailrace doctor``: what it finds where something is wrong, and that it changes nothing."""
+"""``tailrace doctor``: its findings, and that it changes nothing."""
 
 import json
 import os
@@ -27,12 +27,7 @@ async def found(*, ask: bool = True, **settings: Any) -> dict[str, Finding]:
 
 
 def asking(upstream: ScriptedUpstream) -> dict[str, Any]:
-    return {
-        "model": "openai:m",
-        "base_url": upstream.base_url,
-        "api_key": "topsecret",
-        "upstream_retries": 0,
-    }
+    return {"model": "openai:m", "base_url": upstream.base_url, "api_key": "topsecret", "upstream_retries": 0}
 
 
 async def test_a_model_that_streams_is_well_and_its_key_is_not_shown() -> None:

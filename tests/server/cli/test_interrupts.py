@@ -1,4 +1,4 @@
-"""Ctrl-C at any time: no traceback, and the exit status that shells give it."""
+"""Ctrl-C at any time: no traceback, and the conventional exit status."""
 
 import signal
 import subprocess
@@ -39,7 +39,7 @@ main()
 
 
 def interrupted_before(module: str, command: str) -> tuple[int, str]:
-    """The exit status, and what is said on standard error."""
+    """Return the exit status and standard error."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, module, *COMMANDS[command]],
         stdin=subprocess.DEVNULL,
@@ -69,7 +69,7 @@ def test_while_a_recorded_stream_is_read() -> None:
         chunk = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
         process.stdin.write(chunk * 2000)
         process.stdin.flush()
-        assert process.stdout.read(1)  # and waits for more
+        assert process.stdout.read(1)  # the program waits for more
         process.send_signal(signal.SIGINT)
         assert process.communicate()[1] == b""
         assert process.returncode == INTERRUPTED

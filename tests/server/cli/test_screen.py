@@ -1,4 +1,4 @@
-"""Answers with their Markdown drawn."""
+"""Answers rendered as Markdown."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""What keeps a server from starting, as whoever runs it is told."""
+"""Errors that keep a server from starting, as the operator sees them."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,7 +14,7 @@ SETTINGS = Settings(model="openai:x", port=0)
 
 
 def starting(*errors: Exception) -> Callable[[object], AbstractAsyncContextManager[None]]:
-    """A lifespan that fails as one with task groups inside each other does."""
+    """A lifespan that fails inside nested task groups."""
 
     @asynccontextmanager
     async def lifespan(_app: object) -> AsyncGenerator[None]:

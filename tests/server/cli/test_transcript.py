@@ -1,4 +1,4 @@
-"""A stream of events as a person reads it."""
+"""Event streams as readable transcripts."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ from tailrace.streaming.a2a import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from tailrace.streaming.extension import EXTENSION_URI
+from tailrace.streaming.a2a.extension import EXTENSION_URI
 
 CALLS = {"tool_calls": [{"call_id": "1", "name": "add", "arguments": {"a": 1}}, "odd"]}
 

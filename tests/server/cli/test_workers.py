@@ -1,4 +1,4 @@
-"""Several processes behind one address: they share it, one that ends is started again, and they end together."""
+"""Several worker processes behind one address: they share connections, are restarted, and stop together."""
 
 import os
 import signal
@@ -23,10 +23,10 @@ PATIENCE = 30.0
 
 
 class Connection:
-    """To the one of the processes that has taken it; while it is open, the next is taken by another.
+    """A connection to the worker that accepted it; while it is open, another worker accepts the next one.
 
     Attributes:
-        process: That one.
+        process: That worker.
     """
 
     def __init__(self, both: TextIO) -> None:
@@ -34,7 +34,7 @@ class Connection:
         self.process = psutil.Process(int(both.readline()))
 
     def tell(self, order: str) -> str:
-        """Have it do something; afterwards it has. Gives what it says then, nothing where it has ended."""
+        """Send a command and wait until it was executed. Return the response, or "" if the worker has ended."""
         self._both.write(f"{order}\n")
         self._both.flush()
         return self._both.readline()
@@ -44,8 +44,8 @@ class Program:
     """`support.working` while it runs.
 
     Attributes:
-        process: The one that started the others.
-        port: Where these answer.
+        process: The parent of the workers.
+        port: The port of the workers.
     """
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
@@ -62,7 +62,7 @@ class Program:
             yield Connection(both)
 
     def ended(self) -> tuple[int, str]:
-        """Its exit status, and what it said; none of the others is left."""
+        """Return the exit status and the output; no worker is left."""
         others = workers_of(self.process.pid)
         _, said = self.process.communicate(timeout=PATIENCE)
         psutil.wait_procs(others, 0)
@@ -87,7 +87,7 @@ def running(*how: str) -> Generator[Program]:
 
 
 def workers_of(parent: int) -> list[psutil.Process]:
-    """The processes that do the work; `multiprocessing` runs one more, which looks after its resources."""
+    """Return the worker processes, without the resource tracker of `multiprocessing`."""
     try:
         children = psutil.Process(parent).children()
         return [child for child in children if "spawn_main" in "".join(child.cmdline())]
@@ -99,7 +99,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < end
-        time.sleep(0.01)  # a list of processes is the only thing to wait on
+        time.sleep(0.01)  # the process list is the only state to wait on
 
 
 def test_processes_share_an_address_and_end_by_the_signal_of_the_first() -> None:
@@ -120,7 +120,7 @@ def test_one_that_ends_by_itself_is_started_again_and_the_other_serves_on() -> N
             assert served_on.process == stays
             assert anew.process not in (stays, ends)
         program.process.send_signal(signal.SIGINT)
-        assert program.ended() == (0, "a process ended (status 1), and is started again\n")
+        assert program.ended() == (0, "a process ended (status 1) and is started again\n")
 
 
 def test_one_that_cannot_start_ends_all_with_its_words_and_its_status(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_a_server_of_two_processes_answers_while_one_of_them_is_killed(
             wait_until(lambda: len(workers_of(server.process.pid)) == 2)
             killed, stays = workers_of(server.process.pid)
             killed.kill()
-            wait_until(lambda: "(status -9), and is started again" in server.log.read_text())
+            wait_until(lambda: "(status -9) and is started again" in server.log.read_text())
             assert await answer() == "Hello"
             wait_until(lambda: len(workers_of(server.process.pid)) == 2)
             assert stays in workers_of(server.process.pid)

@@ -1,4 +1,4 @@
-"""What one node asks of another, over a real Valkey: carried out once, or not at all and said so."""
+"""Commands between nodes over a real Valkey: executed once, or reported as not executed."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -7,14 +7,16 @@ import pytest
 
 from support.valkey import ValkeyServer
 from tailrace.server.cluster import commands
+from tailrace.server.cluster.authentication import Authentication
 from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.commands import Cancel, Command, Commands, NoAnswer, NotHere
+from tailrace.server.store.secret_keys import SecretKeys
 
 ASKED = Cancel("t", "ann")
 
 
 class Office:
-    """What a node is asked, and when it may answer."""
+    """Records commands, and answers them on a signal."""
 
     def __init__(self) -> None:
         self.asked: list[Command] = []
@@ -30,12 +32,13 @@ class Office:
 async def node(
     valkey: ValkeyServer,
 ) -> AsyncGenerator[Callable[[Callable[[Command], Awaitable[bytes]]], Commands]]:
-    """Makes what a node asks and is asked with."""
+    """Return a factory for the command endpoint of a node."""
     brokers: list[Broker] = []
+    authentication = Authentication(SecretKeys())
 
     def make(carry_out: Callable[[Command], Awaitable[bytes]]) -> Commands:
         brokers.append(Broker(valkey.url()))
-        return Commands(brokers[-1], carry_out)
+        return Commands(brokers[-1], authentication, carry_out)
 
     yield make
     for broker in brokers:
@@ -109,7 +112,7 @@ async def test_what_a_node_says_no_to_is_raised_where_it_was_asked(node: Make) -
 
 
 async def test_a_request_that_is_too_old_is_not_begun(node: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "MAX_AGE", -1.0)  # as if the node had been stopped when it came
+    monkeypatch.setattr(commands, "MAX_AGE", -1.0)  # as if the node had been stopped when the command arrived
     monkeypatch.setattr(commands, "ASK_SECONDS", 0.5)
     office = Office()
     asker, asked = node(office.carry_out), node(office.carry_out)

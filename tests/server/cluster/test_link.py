@@ -1,22 +1,27 @@
-"""Connections to a real Valkey: commands of many at once, what is published, and broken connections."""
+"""Connections to a real Valkey: concurrent commands, published messages, and broken connections."""
 
+import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
 
+from support.http_server import certificates
 from support.proxy import CuttingProxy
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.link import BrokerError, Link, ReplyError, Subscriber, pack
+from tailrace.wrappers import ConfigurationError
 
 
 @asynccontextmanager
 async def broker_behind(
     valkey: ValkeyServer, seconds: float = 5.0
 ) -> AsyncGenerator[tuple[Broker, CuttingProxy]]:
-    """A broker that can be cut off."""
+    """Return a broker behind a cuttable proxy."""
     async with CuttingProxy(valkey.url()) as proxy:
         broker = Broker(f"redis://{proxy.url.removeprefix('http://')}/0", timeout=seconds)
         yield broker, proxy
@@ -49,7 +54,7 @@ async def test_answers_come_in_the_order_of_the_commands_and_errors_are_among_th
 
 
 async def test_nobody_waits_for_the_round_trip_of_somebody_else(link: Link) -> None:
-    """A hundred at once, one of whom leaves: each is given its own answer."""
+    """Of a hundred concurrent commands one is cancelled; each other one gets its own reply."""
     answers: dict[int, bytes] = {}
 
     async def ask(number: int) -> None:
@@ -101,7 +106,7 @@ async def test_a_broker_that_says_nothing_is_given_up_in_bounded_time(valkey: Va
 
 
 class Ear:
-    """What a subscriber hears, and a way to wait for it."""
+    """Collects the messages of a subscriber, and waits for them."""
 
     def __init__(self) -> None:
         self.began: list[bytes] = []
@@ -130,7 +135,7 @@ async def test_what_is_published_is_heard_from_the_moment_that_is_said(valkey: V
     async with broker_behind(valkey) as (broker, proxy):
         ear = Ear()
         subscriber = ear.subscriber(broker)
-        subscriber.subscribe(b"c")  # there is no connection yet: it is nothing
+        subscriber.subscribe(b"c")  # without a connection, this has no effect
         async with anyio.create_task_group() as group:
             broken = anyio.Event()
 
@@ -166,3 +171,76 @@ async def test_a_subscriber_notices_that_the_broker_is_silent(valkey: ValkeyServ
             with anyio.fail_after(10), pytest.raises(BrokerError, match="silent"):
                 await ear.subscriber(broker).run(lambda: [b"a"])
         proxy.heal()
+
+
+async def test_a_user_and_a_database_of_the_address_are_used(valkey: ValkeyServer) -> None:
+    valkey.command("FLUSHALL")
+    valkey.command("ACL", "SETUSER", "node", "on", ">s3cret", "~*", "+@all")
+    try:
+        user = Broker(f"redis://node:s3cret@127.0.0.1:{valkey.port}/3?client_name=n1")
+        assert await user.reading.run((b"ACL", b"WHOAMI"), (b"CLIENT", b"GETNAME"), (b"SET", b"k", b"v")) == [
+            b"node",
+            b"n1",
+            b"OK",
+        ]
+        other = Broker(valkey.url(3))
+        assert await other.reading.run((b"GET", b"k")) == [b"v"]
+        refused = Broker(f"redis://node:wrong@127.0.0.1:{valkey.port}/3")
+        with pytest.raises(BrokerError, match="cannot be reached: WRONGPASS") as raised:
+            await refused.reading.run((b"PING",))
+        assert "wrong@" not in str(raised.value)
+        for broker in (user, other, refused):
+            await broker.close()
+    finally:
+        valkey.command("ACL", "DELUSER", "node")
+        valkey.command("FLUSHALL")
+
+
+class Listener:
+    """A server that replies to each command with OK.
+
+    Attributes:
+        received: The bytes that it received.
+    """
+
+    def __init__(self) -> None:
+        self.received = b""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            self.received += data
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+        writer.close()
+
+
+async def test_an_address_is_a_unix_socket(tmp_path: Path) -> None:
+    listener, path = Listener(), tmp_path / "broker"
+    async with await asyncio.start_unix_server(listener.serve, path):
+        broker = Broker(f"unix://:s3cret@{path}?db=2")
+        assert await broker.reading.run((b"PING",)) == [b"OK"]
+        await broker.close()
+    assert listener.received == b"".join(
+        map(pack, ((b"AUTH", b"s3cret"), (b"SELECT", 2), (b"PING",)))  # nothing added by the library
+    )
+
+
+async def test_an_address_with_tls_is_encrypted_and_verified(tmp_path: Path) -> None:
+    server_side, client_side = certificates("127.0.0.1")
+    [certificate] = client_side.get_ca_certs(binary_form=True)
+    (tmp_path / "ca.pem").write_text(ssl.DER_cert_to_PEM_cert(certificate))
+    listener = Listener()
+    async with await asyncio.start_server(listener.serve, "127.0.0.1", 0, ssl=server_side) as server:
+        url = f"rediss://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+        broker = Broker(f"{url}?ssl_ca_certs={tmp_path}/ca.pem")
+        assert await broker.reading.run((b"PING",)) == [b"OK"]
+        await broker.close()
+        stranger = Broker(url)
+        with pytest.raises(BrokerError, match=r"cannot be reached: .*certificate verify failed"):
+            await stranger.reading.run((b"PING",))
+    assert listener.received == pack((b"PING",))
+
+
+@pytest.mark.parametrize("url", ["redis://h:port/0", "redis://h/0?no_such_option=1", "http://h"])
+def test_an_address_that_cannot_be_used_is_an_error_at_the_start(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="TAILRACE_EVENTS: "):
+        Broker(url)

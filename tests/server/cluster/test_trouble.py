@@ -1,4 +1,4 @@
-"""Trouble between nodes and their broker, and between nodes and their database: nothing is lost, nothing is told twice."""
+"""Failures between nodes and their broker or database: no event is lost or repeated."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from urllib.parse import urlsplit
@@ -7,26 +7,27 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from support import engines
+from support.engines import shown
 from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.proxy import CuttingProxy
 from support.stored import numbers_of, write
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.engine import ClusterEngine
-from tailrace.server.engine import Engine
-from tailrace.server.handlers import Turn
-from tailrace.server.live import Subscription
-from tailrace.server.store import NotOurs, TasksRefused
+from tailrace.server.runtime.active_task import Subscription
+from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.handlers import Turn
+from tailrace.server.store.store import NotOurs, TasksRefused
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
-from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse
-from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.wrappers import StoreError
 
 PIECES = 300
 
 
 async def count(turn: Turn) -> AsyncIterator[Update | Message]:
-    """Says numbers, two a hundredth of a second."""
+    """Count, two numbers per hundredth of a second."""
     yield StatusUpdate(TaskState.WORKING)
     yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=""),)), last=False)
     for number in range(PIECES):
@@ -37,27 +38,14 @@ async def count(turn: Turn) -> AsyncIterator[Update | Message]:
 WHOLE = "".join(f"{number} " for number in range(PIECES))
 
 
-def shown(events: list[Event]) -> str:
-    """What a client has at the end: a full copy replaces what there was."""
-    text = ""
-    for event in events:
-        update = StreamResponse.model_validate_json(event.body).artifact_update
-        if update is not None:
-            added = "".join(part.text or "" for part in update.artifact.parts)
-            text = text + added if update.append else added
-    return text
-
-
 async def start(engine: Engine) -> Subscription:
-    message = Message(message_id="m", role=Role.USER, parts=(Part(text="hello"),))
-    started = await engine.start(SendMessageRequest(message=message))
-    assert isinstance(started, Subscription)
+    started = await engines.start(engine)
     await started.begun()
     return started
 
 
 async def read(engine: Engine, task_id: str, reached: anyio.Event | None = None, at: int = 0) -> list[Event]:
-    """Every event, by a client that resumes whenever its stream breaks off."""
+    """Read every event with a client that resumes when its stream ends early."""
     events: list[Event] = []
     with anyio.fail_after(30):
         while True:
@@ -75,7 +63,7 @@ async def read(engine: Engine, task_id: str, reached: anyio.Event | None = None,
 async def read_on_both(
     first: Engine, second: Engine, task_id: str, trouble: "anyio.Event"
 ) -> list[list[Event]]:
-    """What clients of both nodes are shown; ``trouble`` is set when they have seen some of it."""
+    """Return the events seen by clients of both nodes; ``trouble`` is set after the first ones."""
     seen: list[list[Event]] = [[], []]
 
     async def follow(at: int, engine: Engine) -> None:
@@ -88,7 +76,7 @@ async def read_on_both(
 
 
 def through(proxy: CuttingProxy, store: str) -> str:
-    """The address of a store behind a proxy."""
+    """Return the address of a store behind a proxy."""
     return store.replace(urlsplit(store).netloc, f"postgres@{urlsplit(proxy.url).netloc}")
 
 
@@ -140,11 +128,11 @@ async def test_a_broker_that_lost_everything_costs_nothing_that_is_kept_elsewher
             group.start_soon(follow)
             await trouble.wait()
             nodes.valkey.command("FLUSHALL")
-            # Who comes now is given the task as the node has it that works on it, and then what follows.
+            # A new subscriber receives the working node's snapshot, then the events that follow.
             late = await second.subscribe(started.task_id)
             events += [event async for batch in late.batches() for event in batch]
         check([seen[0], seen[0]])
-        # What the other node had not heard yet is nowhere but in the task: its clients are given that instead.
+        # Events that the other node had not received are only in the task: its clients get a snapshot instead.
         assert shown(seen[1]) == WHOLE
         assert events[-1] == seen[1][-1] == seen[0][-1]
         task = await second.get_task(started.task_id)
@@ -154,7 +142,7 @@ async def test_a_broker_that_lost_everything_costs_nothing_that_is_kept_elsewher
 async def test_a_node_that_cannot_reach_its_database_stops_in_time(
     nodes: Nodes, postgres: PostgresServer
 ) -> None:
-    """Its lock and its sessions are ended from outside, again and again, as by a network that is cut."""
+    """Its lock and its sessions are terminated repeatedly, as in a network failure."""
     nodes.ttl = 1.0
     async with nodes.running(count) as (first, second):
         started = await start(first)
@@ -180,7 +168,7 @@ async def test_a_node_that_was_cut_off_is_ready_again_though_nobody_asks_it_for_
         async with nodes.node(count, store=through(proxy, nodes.store)).running() as node:
             started = await start(node)
             proxy.refuse()
-            # The other one has the task then, and this one nothing more to write.
+            # The other node takes over the task, and this one has nothing more to write.
             assert (await read(other, started.task_id))[-1].state is TaskState.FAILED
             assert "store" in (await node.health()).problems
             proxy.heal()
@@ -190,11 +178,11 @@ async def test_a_node_that_was_cut_off_is_ready_again_though_nobody_asks_it_for_
 
 
 async def test_a_node_does_not_wait_for_connections_that_were_cut_silently(nodes: Nodes) -> None:
-    """The network is whole again, and knows nothing of the connections that were there before."""
+    """The network is restored, without the connections that existed before."""
     nodes.ttl = 2.0
     async with (
         CuttingProxy(nodes.store) as proxy,
-        # A statement that is under way when it is cut waits as long as it is set to; what waits less is tried here.
+        # A statement in progress waits for its timeout; shorter waits are the subject of this test.
         nodes.node(count, store=f"{through(proxy, nodes.store)}?command_timeout=5").running() as node,
     ):
         started = await start(node)
@@ -211,7 +199,7 @@ async def test_a_node_does_not_wait_for_connections_that_were_cut_silently(nodes
 
 
 async def test_what_was_begun_under_a_name_that_was_lost_is_not_begun_under_the_next(nodes: Nodes) -> None:
-    """Its beginning was on its way, and the task was given up meanwhile: nobody would work on it, and no node take it over."""
+    """The task was abandoned while its first write was in transit: no node would run it or take it over."""
     async with nodes.store_of_one() as (store, node), nodes.store_of_one() as (other, _):
         store.forget_ours(["t"])
         await node.join(store.database)
@@ -224,7 +212,7 @@ async def test_what_was_begun_under_a_name_that_was_lost_is_not_begun_under_the_
         assert await other.load_task("t", "me") is None
         assert await numbers_of(other, "t") == []
         assert await numbers_of(other, "u") == [1]
-        # Whoever names a task so, from now on, begins it.
+        # A later write with the same task id begins the task.
         await store.commit([write("t", 1, state=TaskState.WORKING)])
         assert await numbers_of(other, "t") == [1]
 
@@ -288,6 +276,6 @@ async def test_a_broker_without_room_is_told_of_once_and_streams_go_on(
         await until(is_well)
         late = await first.subscribe(started.task_id, after=0)
         assert [event async for batch in late.batches() for event in batch] == events
-    told = [record.getMessage() for record in caplog.records if "takes no events" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "accepts no events" in record.getMessage()]
     assert len(told) == 1
     assert "maxmemory" in told[0]

@@ -1,4 +1,4 @@
-"""Webhooks of tasks that another node runs, or that a dead node ran: told by one node, once."""
+"""Webhooks of tasks that another node runs, or that a failed node ran: delivered once, by one node."""
 
 from collections.abc import AsyncIterator
 
@@ -6,22 +6,22 @@ import anyio
 import pytest
 from aiohttp import web
 
+from support import engines
 from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.receiver import Told, receiving
 from support.stored import write
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.engine import ClusterEngine
-from tailrace.server.handlers import Turn
-from tailrace.server.live import Subscription
-from tailrace.server.store import PushConfig
+from tailrace.server.runtime.handlers import Turn
+from tailrace.server.store.store import PushConfig
 from tailrace.streaming import StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.models import Message, Part, Role
-from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
+from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 
 
 class Held:
-    """A handler that works until it is let go."""
+    """A handler that works until it is released."""
 
     def __init__(self) -> None:
         self.go_on = anyio.Event()
@@ -32,12 +32,8 @@ class Held:
 
 
 async def start(engine: ClusterEngine) -> str:
-    message = Message(message_id="m", role=Role.USER, parts=(Part(text="hello"),))
-    started = await engine.start(SendMessageRequest(message=message))
-    assert isinstance(started, Subscription)
-    async for batch in started.batches():
-        if batch[-1].number >= 2:
-            break
+    started = await engines.start(engine)
+    await engines.read_until(started, 2)
     return started.task_id
 
 
@@ -79,7 +75,7 @@ async def test_what_a_dead_node_did_not_get_to_tell_another_one_tells(
         await second.set_webhook(TaskPushNotificationConfig(task_id=task_id, url=receiver.url), "", "1.0")
         name = first._node.id  # pyright: ignore[reportPrivateUsage]
         await postgres.execute(f"DELETE FROM nodes WHERE id = '{name}'", "nodes")
-        await refused.wait()  # its task has ended as failed
+        await refused.wait()  # its task has failed
         receiver.answer = accept
         told = await receiver.until_told_the_end()
     assert {each.state for each in told} == {"TASK_STATE_FAILED"}
@@ -87,7 +83,7 @@ async def test_what_a_dead_node_did_not_get_to_tell_another_one_tells(
 
 
 async def test_a_webhook_goes_with_its_task_to_the_node_that_takes_that_over(nodes: Nodes) -> None:
-    """Whoever else had it would not hear of what becomes of the task."""
+    """Any other node would not receive the task's events."""
     async with (
         nodes.store_of_one() as (dead, node),
         nodes.store_of_one() as (first, _),

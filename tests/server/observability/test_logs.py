@@ -1,4 +1,4 @@
-"""The log as JSON, and the ids in it."""
+"""JSON logs and the ids in them."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from tailrace.server.observability.logs import IdsFilter, JsonFormatter, log_con
 
 
 class _Lines(logging.Handler):
-    """Formatted records."""
+    """Collects formatted records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ async def test_what_a_handler_logs_carries_the_ids_of_its_task_and_trace(lines: 
         task = (await rpc.result("SendMessage", message()))["task"]
     turn = spans.one("invoke_agent tailrace")
     [line] = map(json.loads, lines)
-    assert line["message"] == "at work\non it: é"
+    assert line["message"] == "at work\\non it: é"
     assert line["logger"] == "test.observed"
     assert line["level"] == "info"
     assert (line["task_id"], line["context_id"]) == (task["id"], task["contextId"])
@@ -65,7 +65,7 @@ def test_a_record_without_a_task_has_no_ids_and_an_exception_stays_in_its_line(l
     assert "\n" not in text
     line = json.loads(text)
     assert line.keys() == {"time", "level", "logger", "message", "exception"}
-    assert line["exception"].endswith("ValueError: two\nlines")
+    assert line["exception"].endswith("ValueError: two\n    lines")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -1,4 +1,4 @@
-"""What was said, in memory."""
+"""Conversations in memory."""
 
 from tailrace.server.sdk import RecentConversations
 from tailrace.streaming.a2a.models import Message, Part, Role

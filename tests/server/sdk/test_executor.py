@@ -1,4 +1,4 @@
-"""A handler of ours, or a model, inside a server made with the official SDK."""
+"""A handler or a model inside a server built with the official SDK."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,7 +24,7 @@ from tailrace.server import AgentHandler, DirectHandler, Handler, Settings, Turn
 from tailrace.server.sdk import AgentExecutor
 from tailrace.streaming import Agent, ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part
-from tailrace.streaming.task import agent_message
+from tailrace.streaming.task.task import agent_message
 
 Updates = AsyncIterator[Update | Message]
 
@@ -38,7 +38,7 @@ async def test_a_turn_is_the_task_then_its_events_in_order() -> None:
         events = await collect(server, "river")
         assert kinds(events) == ["task submitted", "working", *["artifact"] * 6, "completed"]
         assert streamed(events) == "river"
-        assert all(not facts(event) for event in events), "this server keeps no numbers"
+        assert all(not facts(event) for event in events), "this server does not number events"
         task = await server.client.get_task(GetTaskRequest(id=events[0].task.id))
         assert (state(task), text_of(task)) == ("completed", "river")
         assert [message.parts[0].text for message in task.history] == ["river"]
@@ -85,7 +85,7 @@ async def test_a_question_is_answered_in_the_same_task() -> None:
 
 
 async def test_a_message_that_names_its_task_alone_goes_on_in_the_tasks_context() -> None:
-    """The SDK makes up another context for it; the task's own is what counts."""
+    """The SDK generates another context for it; the task's own takes precedence."""
     async with sdk_server(AgentExecutor(Scripted())) as server:
         task = (await collect(server, "ask"))[0].task
         for text, kind in (("ask", "input_required"), ("that one", "completed")):
@@ -100,7 +100,7 @@ async def test_a_task_that_is_older_than_the_process_goes_on_with_its_own_histor
     first, second = Scripted(), Scripted()
     async with sdk_server(AgentExecutor(first)) as server:
         task = (await collect(server, "ask"))[0].task
-        # Another process would have the tasks, and none of what was in memory.
+        # Another process has the tasks, and no state in memory.
         store = server.handler.task_store
         async with sdk_server(AgentExecutor(second), store=store) as later:  # pyright: ignore[reportArgumentType] — the SDK's union
             again = await collect(later, "that one", task_id=task.id, context_id=task.context_id)
@@ -206,7 +206,7 @@ async def test_a_message_after_the_task_has_begun_is_the_agents_fault() -> None:
 async def test_a_last_update_that_cannot_be_carried_out_still_ends_the_task() -> None:
     nonsense: list[Any] = [
         StatusUpdate(TaskState.COMPLETED, metadata={"what": object()}),
-        StatusUpdate("nonsense"),  # pyright: ignore[reportArgumentType] — what a handler may get wrong
+        StatusUpdate("nonsense"),  # pyright: ignore[reportArgumentType] — a mistake of a handler
         "nonsense",
     ]
 

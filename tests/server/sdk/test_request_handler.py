@@ -1,4 +1,4 @@
-"""Our engine behind the official SDK's own routes, asked by the SDK's own clients."""
+"""Our engine behind the official SDK's own routes, called by the SDK's own clients."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,7 +10,6 @@ import grpc
 import grpc.aio
 import httpx
 import pytest
-from a2a.auth.user import User
 from a2a.client import Client, ClientCallContext, ClientConfig, ClientFactory
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import GrpcHandler
@@ -46,16 +45,17 @@ from starlette.applications import Starlette
 from support.agents import Scripted
 from support.holding import in_own_task
 from support.sdk import kinds, numbers, send, state, streamed, text_of
+from support.sdk_server import Named
 from support.serving import serving
 from tailrace.server import DirectHandler, Engine, FunctionHandler, Handler, Settings, Store
 from tailrace.server.app import create_notifier
-from tailrace.server.card import build_card
-from tailrace.server.offer import Offer
-from tailrace.server.operations import Caller, Operations
+from tailrace.server.protocols.a2a.card import build_card
+from tailrace.server.runtime.agent_capabilities import Offer
+from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.sdk import RequestHandler, caller_of
 from tailrace.streaming.a2a import AgentCard as OurCard
 from tailrace.streaming.a2a import AgentExtension
-from tailrace.streaming.task import agent_message
+from tailrace.streaming.task.task import agent_message
 
 Binding = Literal["JSONRPC", "HTTP+JSON", "GRPC"]
 BINDINGS: tuple[Binding, ...] = ("JSONRPC", "HTTP+JSON", "GRPC")
@@ -67,9 +67,9 @@ class Agent:
 
     Attributes:
         client: A client that streams.
-        patient: A client that waits for the whole task.
-        handler: What is served.
-        scripted: Does the work.
+        patient: A client that waits for the complete task.
+        handler: The served request handler.
+        scripted: Its agent.
     """
 
     client: Client
@@ -91,7 +91,7 @@ async def engine_behind(
 
 @asynccontextmanager
 async def address_of(handler: RequestHandler, binding: Binding) -> AsyncGenerator[str]:
-    """Serve the handler as the SDK does."""
+    """Serve the handler with the SDK's routes; return the address."""
     if binding != "GRPC":
         create: Callable[[], list[Any]] = (
             (lambda: create_jsonrpc_routes(handler, "/"))
@@ -220,9 +220,9 @@ async def test_errors_arrive_as_what_they_are(agent: Agent) -> None:
         await agent.client.get_task(GetTaskRequest(id="nobody"))
     with pytest.raises(TaskNotCancelableError):
         await agent.client.cancel_task(CancelTaskRequest(id=task_id))
-    with pytest.raises(UnsupportedOperationError, match="over"):
+    with pytest.raises(UnsupportedOperationError, match="has ended"):
         _ = [event async for event in agent.client.subscribe(SubscribeToTaskRequest(id=task_id))]
-    with pytest.raises(UnsupportedOperationError, match="over"):
+    with pytest.raises(UnsupportedOperationError, match="has ended"):
         await collect(agent, "more", task_id=task_id)
     with pytest.raises(InvalidParamsError):
         await agent.client.list_tasks(ListTasksRequest(page_token="none of yours"))
@@ -281,43 +281,27 @@ async def test_a_direct_answer_is_a_message_without_a_task(binding: Binding) -> 
             assert event.message.parts[0].text == "right here"
 
 
-# --- who asks ---------------------------------------------------------------------------------------------------
-
-
-class Known(User):
-    """A user that the SDK's server has authenticated, or not."""
-
-    def __init__(self, name: str, *, known: bool = True) -> None:
-        self._name = name
-        self._known = known
-
-    @property
-    def is_authenticated(self) -> bool:
-        return self._known
-
-    @property
-    def user_name(self) -> str:
-        return self._name
+# --- callers ----------------------------------------------------------------------------------------------------
 
 
 def test_a_caller_is_the_contexts_user_and_tenant_if_it_is_authenticated() -> None:
     assert caller_of(ServerCallContext()) == Caller()
-    assert caller_of(ServerCallContext(user=Known("ann"), tenant="acme")) == Caller("ann", "acme")
-    assert caller_of(ServerCallContext(user=Known("ann", known=False))) == Caller()
+    assert caller_of(ServerCallContext(user=Named("ann"), tenant="acme")) == Caller("ann", "acme")
+    assert caller_of(ServerCallContext(user=Named("ann", known=False))) == Caller()
 
 
 async def test_each_user_and_each_tenant_has_tasks_of_its_own() -> None:
-    ann = ServerCallContext(user=Known("ann"))
-    bob = ServerCallContext(user=Known("bob"))
+    ann = ServerCallContext(user=Named("ann"))
+    bob = ServerCallContext(user=Named("bob"))
     async with engine_behind(FunctionHandler(Scripted())) as handler:
         task = await handler.on_message_send(send("river"), ann)
         assert not isinstance(task, type(send().message))
         asked = GetTaskRequest(id=cast("Any", task).id)
         assert await handler.on_get_task(asked, ann) == task
-        for stranger in (bob, ServerCallContext(), ServerCallContext(user=Known("ann"), tenant="acme")):
+        for stranger in (bob, ServerCallContext(), ServerCallContext(user=Named("ann"), tenant="acme")):
             with pytest.raises(TaskNotFoundError):
                 await handler.on_get_task(asked, stranger)
-        # The tenant of a body that the SDK's routes do not look at counts too; that of the address wins.
+        # A tenant in the body, which the SDK's routes ignore, counts too; the one in the address takes precedence.
         asked.tenant = "acme"
         with pytest.raises(TaskNotFoundError):
             await handler.on_get_task(asked, ann)
@@ -330,14 +314,14 @@ async def test_the_extended_card_is_for_users_that_are_known() -> None:
     options: dict[str, Any] = {"extended_card": extended, "challenge": "Bearer"}
     asked = GetExtendedAgentCardRequest()
     async with engine_behind(FunctionHandler(Scripted()), **options) as handler:
-        known = ServerCallContext(user=Known("ann"))
+        known = ServerCallContext(user=Named("ann"))
         assert (await handler.on_get_extended_agent_card(asked, known)).name == "for ann"
-        with pytest.raises(sdk_errors.InvalidRequestError, match="callers that are known"):
+        with pytest.raises(sdk_errors.InvalidRequestError, match="requires authentication"):
             await handler.on_get_extended_agent_card(asked, ServerCallContext())
 
 
 async def test_webhooks_are_kept_listed_and_forgotten() -> None:
-    settings, context = Settings(store="sqlite://", push_allow_private=True), ServerCallContext()
+    settings, context = Settings(store="sqlite://", push_notifications="private"), ServerCallContext()
     async with engine_behind(FunctionHandler(Scripted()), settings) as handler:
         task = cast("Any", await handler.on_message_send(send("river"), context))
         wanted = TaskPushNotificationConfig(task_id=task.id, id="w", url="http://127.0.0.1:9/hook")

@@ -1,4 +1,4 @@
-"""Our database under a server made with the official SDK."""
+"""Our database under a server built with the official SDK."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -26,14 +26,14 @@ from support.sdk import kinds, send, state, text_of
 from support.sdk_server import context_of, sdk_server
 from tailrace.server import Engine, FunctionHandler, Store
 from tailrace.server.sdk import AgentExecutor, TaskStore, to_sdk
-from tailrace.server.store import TaskWrite
+from tailrace.server.store.store import TaskWrite
 from tailrace.streaming import ArtifactUpdate, TextDelta
 from tailrace.streaming.a2a import Artifact as OurArtifact
 from tailrace.streaming.a2a import Message as OurMessage
 from tailrace.streaming.a2a import Part as OurPart
 from tailrace.streaming.a2a import Role as OurRole
 from tailrace.streaming.a2a import SendMessageRequest
-from tailrace.streaming.task import TaskRecord
+from tailrace.streaming.task.task import TaskRecord
 from tailrace.wrappers import StoreError
 
 ALICE, BOB = context_of("alice"), context_of("bob")
@@ -102,7 +102,7 @@ async def test_what_a_crash_interrupted_has_failed_with_what_it_had(tmp_path: Pa
 async def test_what_a_crash_of_our_own_server_interrupted_has_failed_with_what_was_shown(
     tmp_path: Path,
 ) -> None:
-    """Its events stand beside the task, which was brought up to date when its turn began."""
+    """Its events are stored beside the task, which was last saved when its turn began."""
     url = f"sqlite:///{tmp_path}/t.db"
     message = OurMessage(message_id="m", role=OurRole.USER, parts=(OurPart(text="hi"),))
     record = TaskRecord.create(message)
@@ -225,7 +225,7 @@ async def test_many_tasks_are_saved_at_a_time_each_in_its_order(tmp_path: Path) 
             assert text_of(kept) == "x" * 19
 
 
-# --- a whole server over it -------------------------------------------------------------------------------------
+# --- a complete server over it ----------------------------------------------------------------------------------
 
 
 async def test_a_server_made_with_the_sdk_survives_a_restart(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ async def test_our_own_server_goes_on_with_the_same_file(tmp_path: Path) -> None
         kept = await store.get(theirs.id)
         assert kept is not None
         assert (state(kept), text_of(kept)) == ("completed", "that one")
-        # What is saved now includes every event that the other server made.
+        # The saved task includes every event of the other server.
         kept.metadata.update({"seen": True})
         await store.save(kept)
     async with Engine(Store(f"sqlite:///{tmp_path}/t.db"), FunctionHandler(scripted)).running() as engine:

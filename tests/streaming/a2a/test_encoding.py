@@ -1,4 +1,4 @@
-"""The JSON that leaves: separators escaped, surrogates replaced, the value unchanged."""
+"""JSON output: separators escaped, surrogates replaced, the value unchanged."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tailrace.streaming.a2a.encoding import encode_text, escape_separators
 from tailrace.wrappers.messages import join_surrogates
 
 SEPARATORS = "\u2028\u2029\x85"
-# Any code point at all, with those that matter more often than chance would have them.
+# Any code point; the relevant ones more often than a uniform choice.
 any_text = st.text(
     st.one_of(
         st.characters(codec=None, exclude_categories=()),
@@ -25,7 +25,7 @@ any_text = st.text(
 def test_encoded_text_is_one_line_of_json_with_the_same_value(text: str):
     encoded = encode_text(text)
     assert json.loads(encoded) == join_surrogates(text)
-    # The widest idea of a line there is in Python.
+    # Python's widest definition of a line.
     assert len(encoded.decode().splitlines()) == 1
 
 

@@ -1,4 +1,4 @@
-"""The protocol's errors: numbers, names, and what they tell the caller."""
+"""The errors of the protocol: numbers, names, and public messages."""
 
 import json
 

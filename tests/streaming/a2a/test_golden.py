@@ -1,7 +1,7 @@
-"""Whole streams as each version of the protocol writes them, compared byte for byte with what is checked in.
+"""Complete streams in each version of the protocol, compared byte for byte with the golden files.
 
-``python tests/streaming/a2a/test_golden.py`` writes the files in ``tests/fixtures/a2a`` anew; what it changes is a change
-of what goes over the wire.
+``python tests/streaming/a2a/test_golden.py`` rewrites the files in ``tests/fixtures/a2a``; a difference is a change of
+the wire format.
 """
 
 import re
@@ -14,12 +14,13 @@ import pytest
 from support.deltas import Delta, call, count, end, say, think
 from tailrace.streaming import ResponseTranslator, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.dialect import Dialect
+from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Message, Part, Role
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
 from tailrace.streaming.a2a.v1_0 import Version10
-from tailrace.streaming.task import Event, TaskRecord, agent_message
+from tailrace.streaming.task.task import TaskRecord, agent_message
 from tailrace.wrappers import ChunkDetails, ContentPartFile, UpstreamError, UpstreamFault, Usage
 
 FOLDER = Path(__file__).parents[2] / "fixtures/a2a"
@@ -58,7 +59,7 @@ SEQUENCES: dict[str, Callable[[], list[Update]]] = {
 
 
 def events_of(name: str) -> list[Event]:
-    """The events of a task whose handler yields a sequence's updates."""
+    """The events of a task whose handler yields the updates of a sequence."""
     question = Message(message_id="m1", role=Role.USER, parts=(Part(text="A question"),))
     record = TaskRecord.create(question, task_id="task-1", context_id="context-1")
     events = [record.submitted(), record.apply(StatusUpdate(TaskState.WORKING))]
@@ -69,7 +70,7 @@ def events_of(name: str) -> list[Event]:
 
 
 def written(name: str, version: str) -> bytes:
-    """The stream as a version writes it, one event a line; ids and times, which are never the same, made equal."""
+    """The stream in a version of the protocol, one event a line, with ids and times replaced by constants."""
     events = events_of(name)
     dialect = DIALECTS[version]().for_stream()
     lines = [dialect.write_event(event, closes=event is events[-1]) for event in events]
@@ -89,7 +90,7 @@ def test_nothing_else_is_checked_in() -> None:
 
 
 def main() -> None:
-    """Write all files anew."""
+    """Rewrite all golden files."""
     for version in DIALECTS:
         (FOLDER / version).mkdir(parents=True, exist_ok=True)
         for name in SEQUENCES:

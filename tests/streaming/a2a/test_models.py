@@ -1,4 +1,4 @@
-"""The objects of A2A 1.0: what is taken, what is refused, what is written."""
+"""The objects of A2A 1.0: accepted and rejected input, and output."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from tailrace.streaming import a2a
 from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.fields import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import (
     A2AModel,
     AgentCapabilities,
@@ -43,7 +44,6 @@ from tailrace.streaming.a2a.requests import (
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
 )
-from tailrace.streaming.lifecycle import TaskState
 
 # --- inputs -----------------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ quick = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], 
 
 
 def why(model: type[A2AModel], value: object) -> list[tuple[tuple[int | str, ...], str]]:
-    """Where and why a value is refused."""
+    """Location and reason of a validation error."""
     with pytest.raises(ValidationError) as caught:
         model.model_validate(value)
     return [(error["loc"], error["msg"]) for error in caught.value.errors()]
@@ -296,7 +296,7 @@ def test_the_names_of_the_proto_are_accepted_too(
         json_format.ParseDict(written, official()), preserving_proto_field_name=True
     )
     read = model.model_validate(proto_names).to_dict()
-    # Inside security schemes and signatures, which are handed through, names stay as they came.
+    # Inside security schemes and signatures, which are passed through, names do not change.
     assert {key: read[key] for key in read if key not in {"securitySchemes"}} == {
         key: written[key] for key in written if key not in {"securitySchemes"}
     }
@@ -321,7 +321,7 @@ def test_a_lone_surrogate_becomes_u_fffd_instead_of_an_error(part: Part):
     assert "a\ufffd" in part.to_json().decode()
 
 
-# --- what is not set ---------------------------------------------------------------------------------------------
+# --- unset fields ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("model", "official", "written"), EXAMPLES)
@@ -553,7 +553,7 @@ def test_a_flag_that_is_no_json_boolean_is_refused(flag: object):
     assert why(SendMessageConfiguration, {"returnImmediately": flag})[0][0] == ("returnImmediately",)
 
 
-# --- what is required ---------------------------------------------------------------------------------------------
+# --- required fields ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
-"""A2A 0.3 over HTTP+JSON: what is written is read by the official SDK's own proto of 0.3, and what that writes is read."""
+"""A2A 0.3 over HTTP+JSON, in both directions, against the official SDK's proto of 0.3."""
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
 from a2a.compat.v0_3 import a2a_v0_3_pb2 as proto
+from a2a.compat.v0_3 import types as old
+from a2a.compat.v0_3.proto_utils import FromProto, ToProto
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TextDelta
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import InvalidParamsError
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, Task, TaskStatus
 from tailrace.streaming.a2a.requests import (
     AuthenticationInfo,
@@ -19,8 +23,7 @@ from tailrace.streaming.a2a.requests import (
     TaskPushNotificationConfig,
 )
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.task import TaskRecord, agent_message
+from tailrace.streaming.task.task import TaskRecord, agent_message
 
 DIALECT = Version03Http()
 
@@ -57,7 +60,7 @@ WEBHOOK = TaskPushNotificationConfig(
 
 
 def parsed(written: bytes, message: Any) -> Any:
-    """What the proto reads; a member that it does not know is an error."""
+    """The message that the proto parses; an unknown member is an error."""
     return ParseDict(json.loads(written), message)
 
 
@@ -65,7 +68,7 @@ def read(operation: Operation, fields: dict[str, Any]) -> Any:
     return DIALECT.read_request(operation, fields)
 
 
-# --- what is written --------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------
 
 
 def test_every_event_of_a_stream_is_one_of_the_proto() -> None:
@@ -127,7 +130,7 @@ def test_a_webhook_has_a_resource_name() -> None:
     assert DIALECT.write_result(Operation.DELETE_PUSH_CONFIG, None) == b"{}"
 
 
-# --- what is read -----------------------------------------------------------------------------------------------
+# --- input ------------------------------------------------------------------------------------------------------
 
 CONTENT = [
     proto.Part(text="hello"),
@@ -173,7 +176,7 @@ def test_a_send_is_read_however_a_client_of_the_proto_writes_it(sent: dict[str, 
 
 
 def test_a_message_of_json_rpc_is_read_too() -> None:
-    """The prose of 0.3 promised that the objects are the same on every binding."""
+    """The specification of 0.3 promises the same objects on every binding."""
     parts = [
         {"kind": "text", "text": "hello"},
         {"kind": "file", "file": {"uri": "https://example.com/a", "mimeType": "image/png"}},
@@ -249,3 +252,61 @@ NO_MESSAGES: list[Any] = [
 def test_what_is_no_message_is_refused(message: object) -> None:
     with pytest.raises(InvalidParamsError):
         read(Operation.SEND_MESSAGE, {"message": message})
+
+
+# --- files, as the official clients encode them ---------------------------------------------------------------------
+
+PNG = b"\x89PNG\r\n\xff\x00"
+ENCODES_TWICE = ["python-httpx/0.28.1", "grpc-python-asyncio/1.76.0 grpc-c/51.0.0", "Go-http-client/1.1"]
+
+
+@pytest.mark.parametrize("user_agent", ENCODES_TWICE)
+def test_a_file_of_the_official_python_client_is_read_as_it_was(user_agent: str) -> None:
+    file = old.FileWithBytes(bytes=b64encode(PNG).decode(), name="a.png", mime_type="image/png")
+    part = old.Part(root=old.FilePart(file=file))
+    sent = ToProto.message(old.Message(message_id="m", role=old.Role.user, parts=[part]))
+    assert sent is not None
+    params = {"request": MessageToDict(sent)}
+    request = DIALECT.for_client(user_agent).read_request(Operation.SEND_MESSAGE, params)
+    assert isinstance(request, SendMessageRequest)
+    assert request.message.parts[0].raw == PNG
+
+
+@pytest.mark.parametrize("user_agent", ENCODES_TWICE)
+def test_the_official_python_client_reads_a_binary_file(user_agent: str) -> None:
+    dialect = DIALECT.for_client(user_agent)
+    task = TASK.model_copy(update={"artifacts": (Artifact(artifact_id="a", parts=(Part(raw=PNG),)),)})
+    written = dialect.write_result(Operation.GET_TASK, task)
+    read_by_client = FromProto.task(parsed(written, proto.Task()))
+    assert read_by_client.artifacts is not None
+    file = read_by_client.artifacts[0].parts[0].root
+    assert isinstance(file, old.FilePart)
+    assert isinstance(file.file, old.FileWithBytes)
+    assert file.file.bytes == b64encode(PNG).decode()
+    record = TaskRecord.create(Message(message_id="m", role=Role.USER, parts=PARTS), task_id="t")
+    record.submitted()
+    event = record.apply(ArtifactUpdate(Artifact(artifact_id="a", parts=(Part(raw=PNG),))))
+    update = parsed(dialect.write_event(event, closes=False), proto.StreamResponse()).artifact_update
+    assert update.artifact.parts[0].file.file_with_bytes == b64encode(PNG)
+
+
+@pytest.mark.parametrize("user_agent", ["node", "grpc-node-js/1.14.0", "Mozilla/5.0", "curl/8.5.0", ""])
+def test_other_clients_send_and_get_the_bytes(user_agent: str) -> None:
+    dialect = DIALECT.for_client(user_agent)
+    # A file whose bytes are valid base64 text.
+    content = [{"file": {"fileWithBytes": b64encode(b"dGVzdA==").decode()}}]
+    request = dialect.read_request(
+        Operation.SEND_MESSAGE, {"message": {"messageId": "m", "role": "ROLE_USER", "content": content}}
+    )
+    assert isinstance(request, SendMessageRequest)
+    assert request.message.parts[0].raw == b"dGVzdA=="
+    written = parsed(dialect.write_result(Operation.GET_TASK, TASK), proto.Task())
+    assert written.artifacts[0].parts[3].file.file_with_bytes == b"\x00\xff"
+
+
+def test_bytes_that_are_no_base64_text_are_taken_as_they_are() -> None:
+    content = [{"file": {"fileWithBytes": b64encode(PNG).decode()}}, {"text": "a"}]
+    params = {"message": {"messageId": "m", "role": "ROLE_USER", "content": content}}
+    request = DIALECT.for_client("python-httpx/0.28.1").read_request(Operation.SEND_MESSAGE, params)
+    assert isinstance(request, SendMessageRequest)
+    assert request.message.parts[0].raw == PNG

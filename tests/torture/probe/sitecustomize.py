@@ -1,6 +1,6 @@
-"""Loaded by Python itself in the server under torture: on SIGUSR1 the process writes down what it holds.
+"""Loaded by Python in the server under test: on SIGUSR1 the process writes its resource counts to a file.
 
-The server is the real one, unchanged; this only answers a signal that it does not use.
+The server is otherwise unchanged and does not use this signal.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 
 def _count(_signal: int, _frame: object) -> None:
     gc.collect()
-    # By type(): isinstance() asks the object, and one that stands for a module not yet loaded would load it.
+    # By type(): isinstance() calls the object, and would load a lazily imported module.
     tasks = sum(issubclass(type(held), asyncio.Task) and not held.done() for held in gc.get_objects())
     found = {"tasks": tasks, "threads": threading.active_count()}
     path = Path(os.environ["TORTURE_PROBE"])

@@ -1,4 +1,4 @@
-"""Files of the user's as blocks of the Messages API: what can be sent, and what is named in text instead."""
+"""User files as blocks of the Messages API, or as text where the API has no block for them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Content blocks: files of every format, tool results of every kind, and blocks with no common form."""
+"""Content blocks: files of each format, tool results of each kind, and blocks without a common form."""
 
 from typing import Any
 
@@ -91,7 +91,7 @@ def test_an_empty_block_is_data_too(block: dict[str, Any]) -> None:
 
 
 RESULTS: list[tuple[dict[str, Any], ContentPartToolResult]] = [
-    ({"content": [{"text": "a"}, {"text": "b"}]}, ContentPartToolResult(id="", name="f", output="ab")),
+    ({"content": [{"text": "a"}, {"text": "b"}]}, ContentPartToolResult(id="", name="f", output="a\n\nb")),
     ({"content": []}, ContentPartToolResult(id="", name="f", output="")),
     ({}, ContentPartToolResult(id="", name="f", output="")),
     ({"content": None}, ContentPartToolResult(id="", name="f", output="")),

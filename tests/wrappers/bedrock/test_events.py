@@ -1,13 +1,10 @@
-"""What the events of a Converse stream mean, one by one and together."""
+"""Events of a Converse stream, alone and together."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from support.strategies import json_values
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.wrappers import (
     ContentPart,
@@ -448,48 +445,3 @@ def test_a_response_that_was_not_streamed_says_the_same() -> None:
     assert answer.usage is not None
     assert answer.usage.total_tokens == 3
     assert answer.metadata == {"metrics": {"latencyMs": 5}}
-
-
-NAMES = (
-    "messageStart",
-    "contentBlockStart",
-    "contentBlockDelta",
-    "contentBlockStop",
-    "messageStop",
-    "metadata",
-)
-KINDS = ("text", "reasoningContent", "toolUse", "toolResult", "image", "citation", "other")
-INNER = (
-    "text",
-    "signature",
-    "redactedContent",
-    "input",
-    "source",
-    "toolUseId",
-    "name",
-    "type",
-    "status",
-    "format",
-)
-inner = json_values | st.dictionaries(st.sampled_from(INNER), json_values, max_size=3)
-members = st.dictionaries(st.sampled_from(KINDS), inner | st.lists(inner, max_size=2), max_size=2)
-payloads = json_values | st.fixed_dictionaries(
-    {},
-    optional={
-        "contentBlockIndex": json_values | st.integers(0, 1),
-        "delta": members | json_values,
-        "start": members | json_values,
-        "stopReason": json_values,
-        "usage": json_values,
-        "role": json_values,
-    },
-)
-odd_events = st.dictionaries(st.sampled_from((*NAMES, "throttlingException", "x")), payloads, max_size=2)
-
-
-@settings(deadline=None)
-@given(st.lists(odd_events, max_size=6))
-def test_no_event_of_any_shape_makes_it_raise(events: list[dict[str, Any]]) -> None:
-    answer = fold(*events)
-    answer.close()
-    assert answer.message().model_dump_json()

@@ -1,4 +1,4 @@
-"""The frame decoder: every type of header, every cut, every kind of damage, and botocore's decoder beside it."""
+"""The frame decoder: each type of header, each position of a cut, each kind of damage, compared with botocore's decoder."""
 
 import struct
 import uuid
@@ -24,7 +24,7 @@ def decode(reads: list[bytes], decoder: EventStreamDecoder | None = None) -> Fra
 
 
 def by_botocore(body: bytes) -> Frames:
-    """What the official decoder makes of a body."""
+    """Decode a body with the official decoder."""
     buffer = cast("Any", EventStreamBuffer())
     buffer.add_data(body)
     return [(each.headers, each.payload) for each in buffer]
@@ -32,7 +32,7 @@ def by_botocore(body: bytes) -> Frames:
 
 UUID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
-# A header as it is written, and what it means.
+# An encoded header and its value.
 HEADERS: dict[str, tuple[Header, object]] = {
     "true": ((0, b""), True),
     "false": ((1, b""), False),
@@ -103,7 +103,7 @@ def test_a_byte_that_is_changed_never_makes_another_frame(written: list[bytes], 
     before = sum(position >= len(b"".join(written[: count + 1])) for count in range(len(written)))
     assert read == whole[:before]
     assert decoder.damage
-    assert decoder.feed(frame({})) == []  # nothing behind the damage can be trusted
+    assert decoder.feed(frame({})) == []  # data after the damage is not trusted
 
 
 @settings(deadline=None)
@@ -128,15 +128,15 @@ def test_bytes_that_are_no_frames_are_damage(noise: bytes) -> None:
 BAD_HEADERS = {
     "a name without an end": b"\x09ab",
     "a name without a type": b"\x02ab",
-    "a value that is cut": b"\x01a\x04\x00",
+    "a truncated value": b"\x01a\x04\x00",
     "a text without its length": b"\x01a\x07\x00",
-    "a text that is cut": b"\x01a\x07\x00\x05abc",
-    "bytes that are cut": b"\x01a\x06\x00\x05abc",
-    "a uuid that is cut": b"\x01a\x09abc",
+    "a truncated text": b"\x01a\x07\x00\x05abc",
+    "truncated bytes": b"\x01a\x06\x00\x05abc",
+    "a truncated uuid": b"\x01a\x09abc",
     "a type that does not exist": b"\x01a\x0aabc",
     "a name that is not UTF-8": b"\x01\xff\x00",
     "a text that is not UTF-8": b"\x01a\x07\x00\x01\xff",
-    "a name that comes twice": b"\x01a\x00\x01a\x01",
+    "a repeated name": b"\x01a\x00\x01a\x01",
 }
 
 

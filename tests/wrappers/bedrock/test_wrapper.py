@@ -1,4 +1,4 @@
-"""The words of Bedrock's streams: reasons, counts, exceptions."""
+"""Finish reasons, token counts and exceptions of Bedrock's streams."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ COUNTS: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
     ({"inputTokens": 2, "outputTokens": 3}, (2, 3, 5)),
     ({"inputTokens": 2, "outputTokens": 3, "totalTokens": 15, "cacheReadInputTokens": 6, "cacheWriteInputTokens": 4},
      (12, 3, 15)),
-    # Some answers name the same counts twice.
+    # Some responses report the same counts twice.
     ({"inputTokens": 2, "outputTokens": 3, "cacheReadInputTokens": 6, "cacheReadInputTokenCount": 6}, (8, 3, 11)),
     ({"inputTokenCount": 2, "outputTokenCount": 3, "cacheWriteInputTokenCount": 4}, (6, 3, 9)),
     ({"prompt_token_count": 2, "generation_token_count": 3}, (2, 3, 5)),

@@ -1,4 +1,4 @@
-"""Arguments that are streamed under paths: every kind of path and value gives the document that was meant."""
+"""Arguments streamed by path: each kind of path and value gives the intended document."""
 
 import json
 from typing import Any, cast
@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.strategies import json_values
 from tailrace.wrappers.gemini.partial_arguments import PartialArguments
 
 
@@ -16,7 +15,7 @@ def built(*partials: dict[str, Any], **whole: Any) -> Any:
     arguments.update(whole)
     for partial in partials:
         arguments.add(partial)
-    return json.loads(arguments.text(whole=True))
+    return json.loads(arguments.text(complete=True))
 
 
 def at(path: str, value: Any = 1) -> Any:
@@ -121,9 +120,9 @@ def test_a_path_without_a_value_says_nothing() -> None:
 
 def test_what_was_cut_off_is_no_json() -> None:
     arguments = PartialArguments()
-    assert arguments.text(whole=False) == "{"
+    assert arguments.text(complete=False) == "{"
     arguments.add({"jsonPath": "$.a", "stringValue": "New "})
-    assert arguments.text(whole=False) == '{"a": "New "'
+    assert arguments.text(complete=False) == '{"a": "New "'
 
 
 names = st.text(alphabet=st.characters(exclude_characters="'\\", exclude_categories=["Cs"]), max_size=5)
@@ -135,7 +134,7 @@ documents = st.recursive(
 
 
 def partials_of(value: Any, path: str) -> list[dict[str, Any]]:
-    """How Vertex AI would stream a document: texts in pieces, each value under its path."""
+    """The fragments in which Vertex AI streams a document: texts in pieces, each value with its path."""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         return [each for name, inner in fields.items() for each in partials_of(inner, f"{path}['{name}']")]
@@ -158,15 +157,3 @@ def partials_of(value: Any, path: str) -> list[dict[str, Any]]:
 @given(st.dictionaries(names, documents, max_size=4))
 def test_a_document_that_is_streamed_comes_out_as_it_was(document: dict[str, Any]) -> None:
     assert built(*partials_of(document, "$")) == document
-
-
-@settings(deadline=None)
-@given(st.lists(st.fixed_dictionaries({}, optional={
-    "jsonPath": json_values | st.text(alphabet="$.[]'\"\\ab01*", max_size=12),
-    "stringValue": json_values,
-    "numberValue": json_values,
-    "boolValue": json_values,
-    "nullValue": json_values,
-}), max_size=6))  # fmt: skip
-def test_nothing_that_comes_raises(partials: list[dict[str, Any]]) -> None:
-    assert isinstance(built(*partials), dict)

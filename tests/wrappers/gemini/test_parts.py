@@ -1,12 +1,9 @@
-"""Parts by themselves: what each kind says, and what stands beside it."""
+"""Single parts: the meaning of each kind, and its further members."""
 
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from support.strategies import json_values
 from tailrace.wrappers import (
     ContentPart,
     ContentPartData,
@@ -210,11 +207,11 @@ def test_a_call_that_is_still_open_is_given_out_at_the_end() -> None:
     reader = PartReader(0, CallCounter())
     reader.read({"functionCall": {"name": "f", "willContinue": True}})
     reader.read({"functionCall": city("Ro")})
-    assert reader.end_call(whole=False) == (ToolCallDelta(0, arguments='{"city": "Ro"'),)
-    assert reader.end_call(whole=False) == ()
+    assert reader.end_call(complete=False) == (ToolCallDelta(0, arguments='{"city": "Ro"'),)
+    assert reader.end_call(complete=False) == ()
 
 
-# --- tools that Google runs -------------------------------------------------------------------------------------
+# --- tools run by Google ----------------------------------------------------------------------------------------
 
 
 def test_code_that_google_ran_and_its_output() -> None:
@@ -280,7 +277,7 @@ def test_a_tool_of_google_and_its_response() -> None:
     )
 
 
-# --- whole parts ------------------------------------------------------------------------------------------------
+# --- complete parts ---------------------------------------------------------------------------------------------
 
 
 def test_a_file_by_value() -> None:
@@ -322,36 +319,7 @@ def test_a_functions_answer_in_the_stream_is_a_result() -> None:
     assert whole(part) == ContentPartToolResult(id="c", name="f", output=1, metadata=sealed("s"))
 
 
-KINDS = (
-    "text thought thoughtSignature functionCall functionResponse executableCode codeExecutionResult "
-    "toolCall toolResponse inlineData fileData new"
-).split()
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.dictionaries(
-            st.sampled_from(KINDS),
-            json_values
-            | st.dictionaries(
-                st.sampled_from(
-                    ["id", "name", "args", "partialArgs", "willContinue", "data", "mimeType", "fileUri"]
-                ),
-                json_values,
-            ),
-            max_size=4,
-        ),
-        max_size=5,
-    )
-)
-def test_nothing_that_comes_raises(parts: list[Fields]) -> None:
-    for wrapper in read(*parts):
-        assert isinstance(wrapper.get_text() + wrapper.get_reasoning(), str)
-        assert all(isinstance(call.arguments, str) for call in wrapper.get_tool_calls())
-
-
-# --- how an answer ended ----------------------------------------------------------------------------------------
+# --- finish reasons ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Content parts of Mistral's: files by address, by value and by id, and parts with no common form."""
+"""Mistral's content parts: files by URL, by value and by id, and parts without a common form."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from tailrace.wrappers.mistral.parts import file_param, read_part
 
 PDF_URL = "data:application/pdf;base64,JVBERg=="
 
-# A part, and what it means; the same way back.
+# A content part in both formats, converted both ways.
 FILES: dict[str, tuple[dict[str, Any], ContentPartFile]] = {
     "an image by value": (
         {"type": "image_url", "image_url": "data:image/png;base64,UA=="},
         ContentPartFile(data=b"P", media_type="image/png"),
     ),
-    "an image by address": (
+    "an image by URL": (
         {"type": "image_url", "image_url": "https://e.com/a.JPG?x#y"},
         ContentPartFile(url="https://e.com/a.JPG?x#y", media_type="image/jpeg"),
     ),
@@ -36,7 +36,7 @@ FILES: dict[str, tuple[dict[str, Any], ContentPartFile]] = {
         {"type": "image_url", "image_url": {"url": "https://e.com/a.png"}},
         ContentPartFile(url="https://e.com/a.png", media_type="image/png", metadata={"mistral": {"image_url": {}}}),
     ),
-    "a document by address": (
+    "a document by URL": (
         {"type": "document_url", "document_url": "https://e.com/a.pdf", "document_name": "Report"},
         ContentPartFile(url="https://e.com/a.pdf", media_type="application/pdf", filename="Report"),
     ),
@@ -56,7 +56,7 @@ FILES: dict[str, tuple[dict[str, Any], ContentPartFile]] = {
         {"type": "input_audio", "input_audio": "UA=="},
         ContentPartFile(data=b"P", media_type="audio/*"),
     ),
-    "a sound by address": (
+    "a sound by URL": (
         {"type": "input_audio", "input_audio": "https://e.com/a.mp3"},
         ContentPartFile(url="https://e.com/a.mp3", media_type="audio/*"),
     ),

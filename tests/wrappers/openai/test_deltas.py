@@ -1,4 +1,4 @@
-"""One delta and its wrapper: from bytes, from plain JSON and from the openai package's objects the same."""
+"""A delta and its wrapper are the same from bytes, plain JSON and the openai package's objects."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta as PackageChoice
 from support.chat import USAGE, decode, decode_choice, fold, sse
 from support.scenarios import Scenario, load_scenarios, payloads
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.chat_completion import to_chat_completion
+from tailrace.streaming.conversion.chat_completion import to_chat_completion
 from tailrace.wrappers import (
     ChunkDetails,
     ContentPartFile,
@@ -307,7 +307,7 @@ def test_details_that_are_given_beside_a_delta_of_the_package_stay() -> None:
 
 def test_a_message_of_the_package_is_read_like_a_delta() -> None:
     message = ChatCompletionMessage.construct(role="assistant", content="Hi", reasoning_content="hm")
-    wrapper = ChoiceDeltaWrapper(message)  # pyright: ignore[reportArgumentType] — the same fields, by another name
+    wrapper = ChoiceDeltaWrapper(message)  # pyright: ignore[reportArgumentType] — the same fields under another name
     assert (wrapper.get_text(), wrapper.get_reasoning()) == ("Hi", "hm")
 
 

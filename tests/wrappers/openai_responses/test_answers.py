@@ -1,4 +1,4 @@
-"""What tools have answered, in the form that the API wants for each of its own."""
+"""Tool results in the form that the API requires for each of its own tools."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
 from tailrace.wrappers import ContentPartToolResult
-from tailrace.wrappers.openai_responses.answers import answer_item, function_output, output_text
+from tailrace.wrappers.conversion.objects import result_text
+from tailrace.wrappers.openai_responses.answers import function_output, result_item
 
 Fields = dict[str, Any]
 
@@ -42,7 +43,7 @@ ANSWERS: dict[str, tuple[str, ContentPartToolResult, Fields | None]] = {
         result({"stdout": "a"}),
         {"type": "local_shell_call_output", "id": "call_1", "output": '{"stdout": "a"}'},
     ),
-    "a shell, in words": (
+    "a shell, as text": (
         "shell_call",
         result("a"),
         {
@@ -62,7 +63,7 @@ ANSWERS: dict[str, tuple[str, ContentPartToolResult, Fields | None]] = {
             ],
         },
     ),
-    "a shell, in the API's words": (
+    "a shell, in the API's form": (
         "shell_call",
         result([{"stdout": "a", "stderr": "b", "outcome": {"type": "timeout"}}]),
         {
@@ -76,13 +77,13 @@ ANSWERS: dict[str, tuple[str, ContentPartToolResult, Fields | None]] = {
         result(SCREENSHOT),
         {"type": "computer_call_output", "call_id": "call_1", "output": SCREENSHOT},
     ),
-    "a screenshot's address": (
+    "a screenshot's URL": (
         "computer_call",
         result("https://example.com/a.png"),
         {"type": "computer_call_output", "call_id": "call_1", "output": SCREENSHOT},
     ),
     "no screenshot": ("computer_call", result("there is no screen"), None),
-    "something else than a screenshot": ("computer_call", result({"type": "text"}), None),
+    "a result other than a screenshot": ("computer_call", result({"type": "text"}), None),
     "tools": (
         "tool_search_call",
         result([{"type": "web_search"}]),
@@ -121,26 +122,26 @@ ANSWERS: dict[str, tuple[str, ContentPartToolResult, Fields | None]] = {
             "reason": "too far",
         },
     ),
-    "an approval that nobody gave": (
+    "an approval without an answer": (
         "mcp_approval_request",
         result("asleep", is_error=True),
         {"type": "mcp_approval_response", "approval_request_id": "call_1", "approve": False},
     ),
     "neither approved nor not": ("mcp_approval_request", result("perhaps"), None),
-    "a tool that nobody knows": ("time_travel_call", result("1984"), None),
+    "an unknown tool": ("time_travel_call", result("1984"), None),
 }
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_each_tool_of_the_apis_is_answered_in_its_own_form(name: str) -> None:
     kind, answer, item = ANSWERS[name]
-    assert answer_item({"type": kind}, answer) == item
+    assert result_item({"type": kind}, answer) == item
     if item is not None:
         package_items.validate_python(item)
 
 
 def test_a_function_has_no_form_of_its_own() -> None:
-    assert answer_item(None, result("a")) is None
+    assert result_item(None, result("a")) is None
 
 
 CONTENT: list[Fields] = [
@@ -172,4 +173,4 @@ def test_a_function_answers_with_text_or_content(answer: ContentPartToolResult, 
 
 
 def test_a_failure_is_said_in_its_text() -> None:
-    assert output_text(result("no", is_error=True)) == '{"error": "no"}'
+    assert result_text(result("no", is_error=True)) == '{"error": "no"}'

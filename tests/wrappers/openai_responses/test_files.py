@@ -1,4 +1,4 @@
-"""Files as entries of content, both ways."""
+"""Files as content entries, in both directions."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def own(**fields: Any) -> Fields:
 
 PNG_URL = "data:image/png;base64,iVBORw=="
 
-# A file, and its entry of content; the same way back.
+# A file and its content entry, converted both ways.
 ROWS: dict[str, tuple[ContentPartFile, Fields]] = {
     "image by value": (
         ContentPartFile(data=b"\x89PNG", media_type="image/png"),
@@ -26,11 +26,11 @@ ROWS: dict[str, tuple[ContentPartFile, Fields]] = {
         ContentPartFile(data=b"\x89PNG", media_type="image/png", metadata=own(detail="low")),
         {"type": "input_image", "detail": "low", "image_url": PNG_URL},
     ),
-    "image by address": (
+    "image by URL": (
         ContentPartFile(url="https://example.com/a.JPG?x=1#y", media_type="image/jpeg"),
         {"type": "input_image", "detail": "auto", "image_url": "https://example.com/a.JPG?x=1#y"},
     ),
-    "image by address, of unknown type": (
+    "image by URL, of unknown type": (
         ContentPartFile(url="https://example.com/a", media_type="image/*"),
         {"type": "input_image", "detail": "auto", "image_url": "https://example.com/a"},
     ),
@@ -42,7 +42,7 @@ ROWS: dict[str, tuple[ContentPartFile, Fields]] = {
         ContentPartFile(data=b"%PDF", media_type="application/pdf", filename="a.pdf"),
         {"type": "input_file", "file_data": "data:application/pdf;base64,JVBERg==", "filename": "a.pdf"},
     ),
-    "file by address": (
+    "file by URL": (
         ContentPartFile(url="https://example.com/a.pdf"),
         {"type": "input_file", "file_url": "https://example.com/a.pdf"},
     ),
@@ -64,34 +64,34 @@ def test_each_row_of_the_table_holds_both_ways(name: str) -> None:
     assert file_part(param) == part
 
 
-# A file that has no entry of its own: what is sent in its place, and what comes back.
+# A file without an entry: the content of the request, and the part after the round trip.
 LOSSES: dict[str, tuple[ContentPartFile, Fields, ContentPartFile]] = {
     "an image loses its name": (
         ContentPartFile(data=b"\x89PNG", media_type="image/png", filename="a.png"),
         ROWS["image by value"][1],
         ROWS["image by value"][0],
     ),
-    "an image by address gets the type that its address says": (
+    "an image by URL gets the type of the URL's extension": (
         ContentPartFile(url="https://example.com/a.png"),
         {"type": "input_image", "detail": "auto", "image_url": "https://example.com/a.png"},
         ContentPartFile(url="https://example.com/a.png", media_type="image/png"),
     ),
-    "an image type that the address does not say is forgotten": (
+    "an image type that the URL does not contain is lost": (
         ContentPartFile(url="https://example.com/a", media_type="image/tiff"),
-        ROWS["image by address, of unknown type"][1],
-        ROWS["image by address, of unknown type"][0],
+        ROWS["image by URL, of unknown type"][1],
+        ROWS["image by URL, of unknown type"][0],
     ),
     "a link loses its name and type": (
         ContentPartFile(url="https://example.com/a.pdf", media_type="application/pdf", filename="b.pdf"),
-        ROWS["file by address"][1],
-        ROWS["file by address"][0],
+        ROWS["file by URL"][1],
+        ROWS["file by URL"][0],
     ),
-    "an address that is the image becomes one by value": (
+    "a data URL of an image becomes an image by value": (
         ContentPartFile(url=PNG_URL),
         ROWS["image by value"][1],
         ROWS["image by value"][0],
     ),
-    "an address that is the file becomes one by value": (
+    "a data URL of a file becomes a file by value": (
         ContentPartFile(url="data:application/pdf;base64,JVBERg==", filename="a.pdf"),
         ROWS["file by value"][1],
         ROWS["file by value"][0],
@@ -101,12 +101,12 @@ LOSSES: dict[str, tuple[ContentPartFile, Fields, ContentPartFile]] = {
         {"type": "input_file", "file_data": "data:application/octet-stream;base64,eA==", "filename": "file"},
         ContentPartFile(data=b"x", media_type="application/octet-stream", filename="file"),
     ),
-    "a file without a name gets the ending of its type": (
+    "a file without a name gets the extension of its type": (
         ContentPartFile(data=b"x", media_type="application/pdf"),
         {"type": "input_file", "file_data": "data:application/pdf;base64,eA==", "filename": "file.pdf"},
         ContentPartFile(data=b"x", media_type="application/pdf", filename="file.pdf"),
     ),
-    "types of sound have one name each": (
+    "audio types have one name each": (
         ContentPartFile(data=b"RIFF", media_type="audio/x-wav; rate=8000"),
         ROWS["sound"][1],
         ROWS["sound"][0],

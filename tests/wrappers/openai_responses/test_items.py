@@ -1,4 +1,4 @@
-"""Tools of the API's own, what they answer, and items of whatever other type: how they stand in a message."""
+"""The API's own tools, their results, and items of other types, as parts of a message."""
 
 import base64
 import json
@@ -132,7 +132,7 @@ PROGRAM = {"type": "program", "id": "cm_1", "call_id": "call_1", "code": "run()"
 PROGRAM_OUTPUT = {"type": "program_output", "id": "cmo_1", "call_id": "call_1", "output": "done"}
 NEW_TOOL = {"type": "time_travel_call", "id": "tt_1", "status": "completed", "year": 1984}
 
-# Items of tools that the provider runs: what they are in a message.
+# Items of tools that the provider runs, and their parts.
 SERVER_TOOLS: dict[str, tuple[list[Fields], list[ContentPart]]] = {
     "web search": ([WEB_SEARCH], [call(WEB_SEARCH, "web_search", {"action": WEB_SEARCH["action"]})]),
     "file search": (
@@ -199,7 +199,7 @@ SERVER_TOOLS: dict[str, tuple[list[Fields], list[ContentPart]]] = {
             ),
         ],
     ),
-    "a tool that nobody knows": ([NEW_TOOL], [call(NEW_TOOL, "time_travel", {"year": 1984})]),
+    "an unknown tool": ([NEW_TOOL], [call(NEW_TOOL, "time_travel", {"year": 1984})]),
 }
 
 
@@ -331,7 +331,7 @@ def test_an_image_that_was_made_is_a_file(fields: Fields, media_type: str) -> No
     )
     assert isinstance(made, ContentPartToolCall)
     assert (made.name, made.kind, made.arguments["revised_prompt"]) == ("image_generation", "server", "a cat")
-    assert "result" not in made.metadata["openai-responses"]["item"]  # its bytes are kept once
+    assert "result" not in made.metadata["openai-responses"]["item"]  # its bytes are stored once
 
 
 def test_an_image_behind_an_address_is_a_link() -> None:
@@ -346,7 +346,7 @@ def test_an_image_that_cannot_be_read_stays_in_its_item(result: object) -> None:
     assert made.metadata["openai-responses"]["item"]["result"] == result
 
 
-# --- tools of the API's that the caller runs ---------------------------------------------------------------------
+# --- the API's tools that the caller runs ------------------------------------------------------------------------
 
 CALLERS_TOOLS: dict[str, tuple[Fields, str]] = {
     "computer": (
@@ -385,7 +385,7 @@ def test_a_tool_of_the_apis_that_the_caller_runs_waits_for_an_answer(name: str) 
     assert assembly.finish_reason is FinishReason.TOOL_CALLS
 
 
-# --- whatever else ----------------------------------------------------------------------------------------------
+# --- other items ------------------------------------------------------------------------------------------------
 
 
 def test_an_item_that_is_no_call_is_data_with_the_whole_item() -> None:

@@ -1,4 +1,4 @@
-"""How a response ends, its facts and its usage, and the errors that a server reports."""
+"""The end of a response, its facts and usage, and errors that a server reports."""
 
 import json
 from typing import Any
@@ -122,15 +122,7 @@ def test_the_end_is_the_end(kind: str) -> None:
     assert fold_body(body)[1].done
 
 
-def test_a_marker_behind_the_end_adds_nothing() -> None:
-    body = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (TEXT, event("completed")))
-    accumulator, decoder = fold_body(body + b"data: [DONE]\n\n")
-    assert decoder.done
-    assert accumulator.error is None
-    assert accumulator.message() == fold_body(body)[0].message()
-
-
-# --- a response that was not streamed ---------------------------------------------------------------------------
+# --- responses without streaming --------------------------------------------------------------------------------
 
 WHOLE = {
     "id": "resp_1",
@@ -255,16 +247,3 @@ def test_of_an_error_and_the_failure_that_follows_the_first_counts() -> None:
 def test_a_tool_that_failed_is_no_failure_of_the_answer() -> None:
     failed = {"type": "response.mcp_call.failed", "output_index": 0, "error": "no such tool"}
     assert fold(TEXT, failed, event("completed")).error is None
-
-
-def test_an_event_that_is_cut_breaks_the_stream_off() -> None:
-    accumulator, _ = fold_body(b"data: " + json.dumps(TEXT).encode() + b'\n\ndata: {"type": "response.out')
-    assert accumulator.error is not None
-    assert accumulator.error.fault is UpstreamFault.TRUNCATED
-    assert accumulator.message().text == "Hi"
-
-
-def test_a_page_instead_of_a_stream_is_an_error() -> None:
-    accumulator, _ = fold_body(b"<html>Bad Gateway</html>")
-    assert accumulator.error is not None
-    assert accumulator.error.fault is UpstreamFault.INVALID

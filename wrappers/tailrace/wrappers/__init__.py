@@ -1,6 +1,6 @@
-"""What a provider sends, in one vocabulary: wire decoders, chunk wrappers, messages and history converters."""
+"""Common interfaces of all providers: wire decoders, chunk wrappers, messages and history converters."""
 
-from tailrace.wrappers.assembly import Change, Channel, MessageAssembly
+from tailrace.wrappers.assembly.assembly import Change, Channel, MessageAssembly
 from tailrace.wrappers.chunks import (
     ChunkDetails,
     ChunkWrapper,
@@ -9,6 +9,9 @@ from tailrace.wrappers.chunks import (
     ToolCallDelta,
     Usage,
 )
+from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
+from tailrace.wrappers.decoding.wire import NDJSONDecoder, ServerSentEvent, SSEDecoder
 from tailrace.wrappers.errors import (
     ConfigurationError,
     ProtocolError,
@@ -17,7 +20,6 @@ from tailrace.wrappers.errors import (
     UpstreamError,
     UpstreamFault,
 )
-from tailrace.wrappers.history import HistoryConverter
 from tailrace.wrappers.messages import (
     ContentPart,
     ContentPartData,
@@ -30,8 +32,8 @@ from tailrace.wrappers.messages import (
     Message,
     Role,
 )
-from tailrace.wrappers.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.wire import NDJSONDecoder, ServerSentEvent, SSEDecoder
+
+__path__.extend([f"{folder}/deprecated" for folder in __path__])  # modules with deprecated names
 
 __all__ = (
     "Change",

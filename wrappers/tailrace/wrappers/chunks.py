@@ -1,7 +1,7 @@
-"""One face over every provider's streaming chunk: what a delta holds, in the same words everywhere.
+"""The common interface of all providers' streaming chunks.
 
-A provider's decoder turns the payloads of its wire into `ChunkWrapper`s. Whoever folds them (see
-`tailrace.wrappers.assembly` and `tailrace.streaming.Accumulator`) never meets a provider's own shape.
+A provider's decoder converts payloads to `ChunkWrapper`s, so that their consumers (see
+`tailrace.wrappers.assembly.assembly` and `tailrace.streaming.Accumulator`) are independent of the provider.
 """
 
 from abc import ABCMeta, abstractmethod
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class FinishReason(StrEnum):
-    """Why a model stopped, in the six words that all providers can be mapped to."""
+    """Common finish reasons of all providers."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -30,12 +30,12 @@ class FinishReason(StrEnum):
 
 
 class FinishMessage(msgspec.Struct, frozen=True):
-    """That, and why, the answer is complete.
+    """The end of a response and its reason.
 
     Attributes:
-        reason: The common word.
-        raw: The provider's own word, unchanged (``"end_turn"``, ``"MAX_TOKENS"``).
-        message: What the provider says about it, where it says more than a word.
+        reason: The common finish reason.
+        raw: The provider's reason, unchanged (``"end_turn"``, ``"MAX_TOKENS"``).
+        message: The provider's explanation, if any.
     """
 
     reason: FinishReason
@@ -44,12 +44,12 @@ class FinishMessage(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Tokens of one request, as the provider counted them; never an estimate.
+    """Token counts of one request, as reported by the provider; never estimated.
 
     Attributes:
         input_tokens: Tokens of the prompt.
-        output_tokens: Tokens of the answer, reasoning included.
-        total_tokens: Both together, as reported (the sum where the provider reports none).
+        output_tokens: Tokens of the output, including reasoning.
+        total_tokens: The reported total, or the sum if the provider reports none.
         raw: The provider's usage object, unchanged (cached tokens, reasoning tokens, cost, …).
     """
 
@@ -60,17 +60,17 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
-    """A fragment of one tool call, as it came; which call it belongs to is decided by who folds it.
+    """A fragment of one tool call, unchanged; the message assembly assigns it to a call.
 
     Attributes:
-        index: The provider's position of the call; None when it sent none.
-        id: The call's id; empty when this fragment carries none.
-        name: The tool's name, or a piece of it; empty when this fragment carries none.
-        arguments: A piece of the arguments' text (JSON, or free text for a custom tool); joined verbatim.
-        type: ``"function"``, ``"custom"``, or ``"server"`` for a tool that the provider runs by itself; empty when
-            this fragment does not say.
-        extra: Fields of the call that have no place above (thought signatures, …), under the provider's name, as
-            they are to be sent back: they become the call's metadata.
+        index: The provider's index of the call; None if it sent none.
+        id: The call's id; empty if the fragment has none.
+        name: The tool's name, or a fragment of it; empty if the fragment has none.
+        arguments: A fragment of the arguments' text (JSON, or free text for a custom tool); joined verbatim.
+        type: ``"function"``, ``"custom"``, or ``"server"`` for a tool that the provider runs itself; empty if the
+            fragment does not state it.
+        extra: Further fields of the call (thought signatures, …) under the provider's key. They become the call's
+            metadata and are returned to the provider.
     """
 
     index: int | None = None
@@ -82,19 +82,18 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockDelta(msgspec.Struct, frozen=True):
-    """What a delta says about the block of text or reasoning that it stands in, beyond the text itself.
+    """A delta's information about its block of text or reasoning, beyond the text.
 
-    Providers that answer in blocks (Anthropic, Gemini, Responses) seal and annotate single blocks, and want them back
-    as they were. A delta without this adds to whatever block of its channel is open.
+    Providers with content blocks (Anthropic, Gemini, Responses) sign and annotate single blocks, and require them back
+    unchanged. A delta without this information continues the open block of its channel.
 
     Attributes:
         channel: ``"text"`` or ``"reasoning"``.
-        opens: A new block begins here: its text is not joined with what stood before, even of the same channel, and
-            it is kept though no text may follow, if it is sealed or has metadata. False: this concerns the latest
-            block of the channel.
-        signature: A piece of the provider's seal over a reasoning block; pieces are joined.
-        metadata: Further facts about the block, under the provider's name, as they are to be sent back: they become
-            the metadata of its part, folded by the rule of their type.
+        opens: Start a new block: its text is not joined with previous text of the channel, and it is kept without text
+            if it has a signature or metadata. False refers to the channel's latest block.
+        signature: A fragment of the reasoning block's signature; fragments are joined.
+        metadata: Further fields of the block under the provider's key. They become the metadata of its part, folded by
+            type, and are returned to the provider.
     """
 
     channel: Literal["text", "reasoning"]
@@ -104,24 +103,23 @@ class BlockDelta(msgspec.Struct, frozen=True):
 
 
 class ChunkDetails(msgspec.Struct):
-    """What few chunks carry, kept apart so that the usual chunk costs nothing for it.
+    """Content of uncommon chunks, in a separate object so that common chunks have no cost for it.
 
     Attributes:
-        role: The role the provider names; empty when it names none.
-        refusal: A piece of a refusal's text.
-        metadata: Facts about the response (``id``, ``model``, ``created``, ``service_tier``, …) that are new
-            or have changed; the first ``id`` stays, of all others the last value counts.
-        extra: Fields of the message beyond the interface (annotations, audio, images, logprobs, unknown
-            ones), to be folded by the rule of their type: lists append, objects merge, the rest replaces.
-        error: The provider reported an error; what the chunk holds besides counts all the same.
-        snapshot: The chunk repeats the whole message so far instead of adding to it: it counts only where
-            nothing was streamed.
-        block: What the delta says about its block of text or reasoning; None when nothing.
-        parts: Whole parts that stand behind the delta's text (files, data, results of tools that the provider
-            ran); tool calls never, they are deltas.
-        restarts: The provider began its answer anew: what this choice held before is void.
-        restates: The delta's reasoning is in a form in which servers repeat what they say in another: it counts only
-            where the answer's reasoning comes in no other.
+        role: The provider's role; empty if it sent none.
+        refusal: A fragment of a refusal's text.
+        metadata: New or changed response-level fields (``id``, ``model``, ``created``, ``service_tier``, …); the first
+            ``id`` is kept, otherwise the last value.
+        extra: Message fields without an accessor (annotations, audio, images, logprobs, unknown fields), folded by
+            type: lists append, objects merge, other values replace.
+        error: The error that the provider reported; the chunk's other content remains valid.
+        snapshot: The chunk repeats the complete message instead of adding to it; it is used only if nothing was
+            streamed.
+        block: Information about the delta's block of text or reasoning, if any.
+        parts: Complete parts after the delta's text (files, data, results of server tools); tool calls are deltas.
+        restarts: The provider restarted its response: the choice's previous content is void.
+        restates: The delta's reasoning is in a form that servers send in addition to another one: it is used only if
+            the response has reasoning in no other form.
     """
 
     role: str = ""
@@ -137,25 +135,25 @@ class ChunkDetails(msgspec.Struct):
 
     @property
     def says_something(self) -> bool:
-        """Whether any of it belongs to an answer; facts about the response, and errors, do not."""
+        """True if it has message content, as opposed to response-level fields and errors."""
         return bool(self.refusal or self.extra or self.block or self.parts)
 
 
 class _ChunkMeta(StructMeta, ABCMeta):
-    """An abstract class whose instances are msgspec structs: one is made a token, and made in 60 ns."""
+    """Metaclass of abstract msgspec structs; a struct is created for every token, in 60 ns."""
 
 
 class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
     """One delta of one choice of a provider's stream.
 
-    An empty delta gives empty values, never an exception.
+    Accessors of an empty delta return empty values and never raise.
 
     Attributes:
-        raw: The provider's own object, with every field it sent.
-        choice: Which of several parallel answers the delta belongs to (0 unless more were asked for).
-        details: What few chunks carry; None for the usual chunk.
-        plain: A decoder's promise that the delta holds text or reasoning and nothing else, so that whoever
-            folds it need not ask for the rest. False promises nothing.
+        raw: The provider's object with all its fields.
+        choice: Index of the choice (0 unless several were requested).
+        details: Uncommon content; None for common chunks.
+        plain: True if the decoder guarantees that the delta has only text or reasoning, so that consumers need not
+            call other accessors. False guarantees nothing.
     """
 
     raw: T
@@ -165,41 +163,45 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
 
     @abstractmethod
     def get_text(self) -> str:
-        """The visible text this delta adds; ``""`` when it adds none."""
+        """Return the visible text of this delta; ``""`` if there is none."""
 
     @abstractmethod
     def get_reasoning(self) -> str:
-        """The reasoning text this delta adds; ``""`` when it adds none."""
+        """Return the reasoning text of this delta; ``""`` if there is none."""
+
+    def get_texts(self) -> tuple[str, str]:
+        """Return `get_reasoning` and `get_text`; a wrapper that has both at hand returns them by one call."""
+        return self.get_reasoning(), self.get_text()
 
     @property
     def reasoning_origin(self) -> Mapping[str, Any] | None:
-        """How this delta's reasoning came, under the provider's name, where it may have to go back the same way.
+        """The origin of this delta's reasoning, under the provider's key, if it must be returned in the same form.
 
-        Asked for where a block of reasoning begins, of which it becomes metadata; None where there is nothing to say.
+        Read at the start of a reasoning block, whose metadata it becomes; None if it is not relevant.
         """
         return None
 
     @abstractmethod
     def get_tool_calls(self) -> list[ToolCallDelta]:
-        """The fragments of tool calls in this delta, in the order sent; ``[]`` when there are none."""
+        """Return the fragments of tool calls in this delta, in order; ``[]`` if there are none."""
 
     @abstractmethod
     def get_finish_message(self) -> FinishMessage | None:
-        """Why the answer ended; None while it goes on."""
+        """Return the finish reason; None while the response continues."""
 
     @abstractmethod
     def get_usage(self) -> Usage | None:
-        """Token counts, cumulative for the request; None when the delta carries none."""
+        """Return the cumulative token counts of the request; None if the delta has none."""
 
 
 class ReadWrapper(ChunkWrapper[T], Generic[T], gc=False):
-    """A delta that its decoder has read already: what is asked for stands ready. The class of most providers.
+    """Wrapper with precomputed values, the base class of most providers' wrappers.
 
     Attributes:
-        text: The visible text that it adds.
-        reasoning: The reasoning text that it adds.
+        text: The visible text.
+        reasoning: The reasoning text.
         calls: The fragments of tool calls.
-        finish: Why the answer ended.
+        finish: The finish reason.
         usage: The token counts of the request.
     """
 
@@ -210,21 +212,25 @@ class ReadWrapper(ChunkWrapper[T], Generic[T], gc=False):
     usage: Usage | None = None
 
     def get_text(self) -> str:
-        """``text``."""
+        """Return ``text``."""
         return self.text
 
     def get_reasoning(self) -> str:
-        """``reasoning``."""
+        """Return ``reasoning``."""
         return self.reasoning
 
+    def get_texts(self) -> tuple[str, str]:
+        """``reasoning`` and ``text``."""
+        return self.reasoning, self.text
+
     def get_tool_calls(self) -> list[ToolCallDelta]:
-        """``calls``."""
+        """Return ``calls``."""
         return list(self.calls)
 
     def get_finish_message(self) -> FinishMessage | None:
-        """``finish``."""
+        """Return ``finish``."""
         return self.finish
 
     def get_usage(self) -> Usage | None:
-        """``usage``."""
+        """Return ``usage``."""
         return self.usage

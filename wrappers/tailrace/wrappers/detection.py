@@ -1,28 +1,31 @@
-"""Which format a stream has, told from its first bytes: for recorded bodies whose source nobody wrote down."""
+"""Detection of a stream's format from its first bytes, for recorded bodies of unknown origin."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
 
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.decoding import EventDecoder, ResponseDecoder
+from tailrace.wrappers.decoding.decoder import EventDecoder, ResponseDecoder
+from tailrace.wrappers.decoding.lenient_json import as_text
 from tailrace.wrappers.errors import UpstreamError
-from tailrace.wrappers.loose_json import as_text
 from tailrace.wrappers.providers import FORMATS
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionChunk
 
 _DEFAULT = "openai"
 _CONVERSE = frozenset({"contentBlockDelta", "contentBlockStart", "messageStart", "messageStop"})
-_HELD_BYTES = 1024 * 1024  # when so much says nothing, it is read as the default format
+_MAX_BUFFERED = 1024 * 1024  # after this many bytes without a detected format, the default is used
 
 _PRELUDE_BYTES = 12  # of a binary frame: two lengths, and their checksum
 
-# Words of ``type`` that only one format uses; ``ping`` and ``error`` are everybody's.
+# Prefixes of ``type`` that are unique to a format; several formats use ``ping`` and ``error``.
 _ANTHROPIC = ("message_", "content_block_")
 _COHERE = ("content-", "message-", "tool-plan-", "tool-call-", "citation-", "stream-")
 
 
 def detect_format(fields: Mapping[str, Any]) -> str | None:
-    """The format that one object of a stream belongs to, a key of `FORMATS`; None where it does not tell."""
+    """Return the format of one object of a stream, a key of `FORMATS`; None if it is ambiguous."""
     kind = as_text(fields.get("type"))
     if "choices" in fields or as_text(fields.get("object")).startswith(
         ("chat.completion", "text_completion")
@@ -44,73 +47,78 @@ def detect_format(fields: Mapping[str, Any]) -> str | None:
 
 
 class _Probe(EventDecoder[ChunkWrapper[Any]]):
-    """Reads events for nothing but what they tell about their format."""
+    """Decoder that only detects the format of events."""
 
-    __slots__ = ("found",)
+    __slots__ = ("format",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: str | None = None
+        self.format: str | None = None
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChunkWrapper[Any]]:
-        self.found = self.found or detect_format(fields)
+        self.format = self.format or detect_format(fields)
         return []
 
     def wrap_error(self, error: UpstreamError) -> Any:
-        return error  # of no interest: whoever reads the body says it again
+        return error  # ignored: the detected format's decoder reports it again
 
 
 class DetectingDecoder(ResponseDecoder[ChunkWrapper[Any]]):
-    """Decodes a body of any known format. Sans-IO.
+    """Sans-IO decoder of a body of any supported format.
 
-    Bytes are held until an object tells the format; a body that never does is read as Chat Completions, whose
-    decoder says what it is instead.
+    Bytes are buffered until the format is detected; a body without a detected format is read as Chat Completions, whose
+    decoder reports the error.
 
     Attributes:
-        format: The format that was found, a key of `FORMATS`; None as long as none was.
+        format: The detected format, a key of `FORMATS`; None before detection.
     """
 
-    __slots__ = ("_decoder", "_held", "_probe", "done", "format")
+    __slots__ = ("_buffer", "_decoder", "_probe", "done", "format")
 
     def __init__(self) -> None:
         self._probe = _Probe()
         self._decoder: ResponseDecoder[Any] | None = None
-        self._held = bytearray()
+        self._buffer = bytearray()
         self.format: str | None = None
         self.done = False
 
-    def feed(self, data: bytes) -> list[ChunkWrapper[Any]]:
-        """Take the next bytes of the body; see `ResponseDecoder.feed`."""
+    def feed(self, data: "bytes | ChatCompletionChunk") -> list[ChunkWrapper[Any]]:
+        """Decode the next bytes of the body, see `ResponseDecoder.feed`; or one chunk of the openai package."""
         if self._decoder is None:
-            self._held += data
-            if not self._tells(data):
+            if hasattr(data, "model_dump"):
+                self.format = "openai"
+                self._start()
+                return self._feed(cast("bytes", data))
+            data = cast("bytes", data)
+            self._buffer += data
+            if not self._detect(data):
                 return []
-            data = self._begin()
-        return self._feed(data)
+            data = self._start()
+        return self._feed(cast("bytes", data))
 
     def close(self) -> list[ChunkWrapper[Any]]:
-        """The body is over; see `ResponseDecoder.close`."""
-        begun: list[ChunkWrapper[Any]] = []
+        """End the body; see `ResponseDecoder.close`."""
+        wrappers: list[ChunkWrapper[Any]] = []
         if self._decoder is None:
             self._probe.close()
-            self.format = self._probe.found
-            begun = self._feed(self._begin())
-        return begun + (self._decoder.close() if self._decoder is not None else [])
+            self.format = self._probe.format
+            wrappers = self._feed(self._start())
+        return wrappers + (self._decoder.close() if self._decoder is not None else [])
 
-    def _tells(self, data: bytes) -> bool:
-        if self._held.startswith(b"\0") and len(self._held) >= _PRELUDE_BYTES:
-            checksum = int.from_bytes(self._held[8:_PRELUDE_BYTES], "big")
-            if crc32(self._held[:8]) == checksum:
+    def _detect(self, data: bytes) -> bool:
+        if self._buffer.startswith(b"\0") and len(self._buffer) >= _PRELUDE_BYTES:
+            checksum = int.from_bytes(self._buffer[8:_PRELUDE_BYTES], "big")
+            if crc32(self._buffer[:8]) == checksum:
                 self.format = "bedrock"
                 return True
         self._probe.feed(data)
-        self.format = self._probe.found
-        return self.format is not None or len(self._held) > _HELD_BYTES
+        self.format = self._probe.format
+        return self.format is not None or len(self._buffer) > _MAX_BUFFERED
 
-    def _begin(self) -> bytes:
+    def _start(self) -> bytes:
         self._decoder = FORMATS[self.format or _DEFAULT].create_decoder()
-        data = bytes(self._held)
-        self._held.clear()
+        data = bytes(self._buffer)
+        self._buffer.clear()
         return data
 
     def _feed(self, data: bytes) -> list[ChunkWrapper[Any]]:

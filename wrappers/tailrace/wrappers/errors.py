@@ -1,55 +1,57 @@
-"""The errors of tailrace: one tree, and the class says whose fault it is.
+"""The errors of tailrace; the class denotes the responsible party.
 
 ::
 
     TailraceError
-    ├── UpstreamError         the provider: refused, timed out, sent garbage, broke off
+    ├── UpstreamError         the provider: rejected the request, timed out, sent invalid data, disconnected
     ├── ProtocolError         the caller: a request that cannot be carried out (see tailrace.streaming.a2a.errors)
-    ├── StoreError            our store: full, locked, damaged
+    ├── StoreError            the server's store: full, locked, damaged
     └── ConfigurationError    the operator: a setting that is missing or contradicts another
 
-Every error carries its facts as attributes and builds its message from them, so that a handler never has to
-parse text.
+Every error has its details as attributes, so that handlers never have to parse text.
 """
 
 from enum import StrEnum
 
 
 class TailraceError(Exception):
-    """Base of every error that tailrace raises on purpose."""
+    """Base class of all errors that tailrace raises deliberately."""
 
 
 class UpstreamFault(StrEnum):
-    """What went wrong between us and the provider, as a word that programs may switch on."""
+    """Kind of failure between tailrace and the provider."""
 
     CONNECTION = "connection_failed"
-    """No connection, or one that was reset."""
+    """The connection could not be established, or was reset."""
     TIMEOUT = "timeout"
-    """Nothing came within the time allowed (connect, or between two reads)."""
+    """No data arrived within the limit (connect or read timeout)."""
     STATUS = "http_status"
-    """The provider answered with an HTTP error status."""
+    """The provider returned an HTTP error status."""
     PROVIDER = "provider_error"
-    """The provider reported an error of its own inside the stream."""
+    """The provider reported an error inside the stream."""
     TRUNCATED = "stream_truncated"
-    """The stream ended before the answer was complete (no finish reason)."""
+    """The stream ended before the response was complete (no finish reason)."""
     INVALID = "invalid_stream"
-    """What came is not what this API sends: HTML, broken JSON, a wrong content type."""
+    """The body is not valid for this API: HTML, invalid JSON, a wrong content type."""
     TOO_LARGE = "event_too_large"
-    """One event of the stream is larger than the stated bound."""
+    """An event of the stream exceeds the size limit."""
 
 
 class UpstreamError(TailraceError):
-    """The provider refused, failed, or sent what cannot be read. What arrived before is kept.
+    """The provider rejected the request, failed, or sent an invalid response. Content received before is kept.
 
     Args:
-        message: What happened, in one line that an end user may be shown.
-        fault: The kind of trouble.
-        provider: The provider's name, as in ``provider:model``; empty when not known.
-        status: The HTTP status, where one was received.
-        code: The provider's own error code or type, word for word.
-        retry_after: Seconds the provider asked us to wait, where it did.
-        tries: How often the request was sent.
-        details: Whatever else the provider said (its error object), unchanged.
+        message: Description in one line, suitable for end users.
+        fault: The kind of failure.
+        provider: The provider's name, as in ``provider:model``; empty if unknown.
+        status: The HTTP status, if one was received.
+        code: The provider's error code or type, unchanged.
+        retry_after: Seconds to wait before a retry, if the provider sent a value.
+        tries: The number of times the request was sent.
+        details: The provider's error object; for models without credentials and internal addresses, see
+            `tailrace.wrappers.redaction.redaction`.
+        diagnosis: Information for the operator's log that callers must not receive; without credentials. Empty if there
+            is nothing beyond ``message``.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class UpstreamError(TailraceError):
         retry_after: float | None = None,
         tries: int = 1,
         details: object = None,
+        diagnosis: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -73,31 +76,32 @@ class UpstreamError(TailraceError):
         self.retry_after = retry_after
         self.tries = tries
         self.details = details
+        self.diagnosis = diagnosis
 
     def __str__(self) -> str:
-        """The message with its facts: ``openai: rate limited (HTTP 429, rate_limit_exceeded, 3 tries)``."""
-        known = (
+        """Return the message with its details: ``openai: rate limited (HTTP 429, rate_limit_exceeded, 3 tries)``."""
+        candidates = (
             f"HTTP {self.status}" if self.status else "",
             self.code or "",
             f"{self.tries} tries" if self.tries > 1 else "",
             f"retry after {self.retry_after:g} s" if self.retry_after else "",
         )
-        facts = ", ".join(filter(None, known))
-        where = f"{self.provider}: " if self.provider else ""
-        return f"{where}{self.message} ({facts})" if facts else f"{where}{self.message}"
+        facts = ", ".join(filter(None, candidates))
+        prefix = f"{self.provider}: " if self.provider else ""
+        return f"{prefix}{self.message} ({facts})" if facts else f"{prefix}{self.message}"
 
 
 class ProtocolError(TailraceError):
-    """The caller asked for something that the protocol or the task's state does not allow."""
+    """The caller's request is not allowed by the protocol or the task's state."""
 
 
 class StoreError(TailraceError):
-    """Our store could not keep or find what it must.
+    """The store could not read or persist data.
 
     Args:
-        message: What happened.
-        temporary: Whether the store is in trouble (full, locked, gone) and the same may succeed later; False when it
-            does not take this very thing.
+        message: Description of the failure.
+        temporary: The store is unavailable (full, locked, disconnected), and a retry may succeed; False if it rejects
+            this particular data.
     """
 
     def __init__(self, message: str, *, temporary: bool = True) -> None:
@@ -106,4 +110,4 @@ class StoreError(TailraceError):
 
 
 class ConfigurationError(TailraceError):
-    """A setting is missing, malformed, or contradicts another; the message names the setting and the mend."""
+    """A setting is missing, malformed, or contradicts another; the message names the setting and the fix."""

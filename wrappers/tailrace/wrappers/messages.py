@@ -1,14 +1,16 @@
-"""The common message format: what is said in a conversation, whichever provider or protocol carries it.
+"""The common message format of conversations, independent of provider and protocol.
 
-All models are frozen, compare by value, and make the round trip through JSON: what JSON cannot carry is mended
-or refused (see `json_value`) when the model is made, not when it is stored. Content is ordered: parts stand in the order in which the model produced them, and
-consecutive text is one part.
+All models are frozen, compare by value, and survive a round trip through JSON: values that JSON cannot represent are
+converted or rejected when the model is created (see `json_value`). Parts are in the order in which the model produced
+them, and consecutive text is one part.
 """
 
 import base64
 import binascii
 import json
 import math
+import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
 
@@ -23,17 +25,28 @@ from pydantic import (
 )
 
 MAX_DEPTH = 26
-"""How deep a JSON value may be nested. Readers and writers give up at different depths, those of protobuf (A2A over gRPC)
-first, at 30 objects; a value travels a few levels down inside a message."""
+"""Maximum nesting of a JSON value. Protobuf (A2A over gRPC) has the lowest limit of all parsers, 30 objects, of which
+the enclosing message needs a few."""
+
+MAX_MESSAGE_LENGTH = 2_000
+"""Maximum characters of an error message about a caller's input."""
+
+_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+_MAX_EXCERPT = 100  # characters of a value in an error message
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """Author of a message."""
 
     SYSTEM = "system"
     USER = "user"
     MODEL = "model"
     TOOL = "tool"
+
+
+# Characters of a text with surrogates that are processed per call, which holds the interpreter lock: 8 MB would take 90 ms.
+_TEXT_SLICE = 1024 * 1024
 
 
 def _decode_base64(value: object) -> object:
@@ -46,41 +59,79 @@ def _decode_base64(value: object) -> object:
         raise ValueError(f"not base64: {error}") from None
 
 
+def _encode_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
 Base64Data = Annotated[
     bytes,
     BeforeValidator(_decode_base64),
-    PlainSerializer(lambda value: base64.b64encode(value).decode("ascii"), when_used="json", return_type=str),
+    PlainSerializer(_encode_base64, when_used="json", return_type=str),
 ]
-"""Bytes that are base64 text in JSON: standard alphabet out; URL-safe and unpadded text is accepted in."""
+"""Bytes, base64 in JSON: written in the standard alphabet; URL-safe and unpadded text is accepted."""
 
 
 def join_surrogates(text: str) -> str:
-    """``text`` with surrogate pairs joined into characters and lone surrogates replaced by U+FFFD.
+    """Join surrogate pairs into characters, and replace lone surrogates with U+FFFD.
 
-    ``json.loads`` makes such halves of the escapes that models and clients do write; no UTF-8 can carry them.
+    ``json.loads`` creates surrogates from escapes in the output of models and clients; UTF-8 cannot represent them.
     """
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return "".join(map(_join_surrogates, _slices(text)))
     return text
 
 
-def to_utf8(text: str) -> bytes:
-    """``text`` as UTF-8; half of a surrogate pair is three bytes, of which `from_utf8` makes that half again.
+def _join_surrogates(text: str) -> str:
+    if _SURROGATE_PAIR.search(text):
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    # A hundred times as fast, where there may be millions: each of the three bytes of a lone surrogate becomes
+    # one, of which the first is replaced, and the others are left out.
+    escaped = text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
+    return escaped.replace("\udced", "\ufffd").encode("utf-8", "ignore").decode()
 
-    A text that grows is kept so, in a ``bytearray``: a list of its pieces takes sixty bytes more for each of them.
+
+def _slices(text: str) -> Iterator[str]:
+    """Cut a text into slices, but not between the two halves of a character."""
+    at = 0
+    while at < len(text):
+        end = at + _TEXT_SLICE
+        if "\ud800" <= text[end - 1 : end] <= "\udbff":
+            end += 1
+        yield text[at:end]
+        at = end
+
+
+def clipped(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
+    """Truncate a text for an error message."""
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
+def shortened(value: object) -> str:
+    """Return a caller's value for an error message: its ``repr``, truncated for long texts."""
+    if isinstance(value, str) and len(value) > _MAX_EXCERPT:
+        return f"{value[:_MAX_EXCERPT]!r}… ({len(value)} characters)"
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    return repr(value)
+
+
+def to_utf8(text: str) -> bytes:
+    """Encode text as UTF-8, including lone surrogates, which `from_utf8` restores.
+
+    Growing texts are stored in a ``bytearray``, because a list of fragments takes 60 more bytes per fragment.
     """
     return text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
 
 
 def from_utf8(data: bytes | bytearray) -> str:
-    """The text that `to_utf8` made these bytes of."""
+    """Decode the bytes of `to_utf8`."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def utf8_size(text: str) -> int:
-    """How many bytes `to_utf8` makes of ``text``."""
+    """Return the number of bytes of `to_utf8`."""
     return len(text) if text.isascii() else len(to_utf8(text))
 
 
@@ -89,14 +140,14 @@ class TooDeepError(ValueError):
 
 
 def json_value(value: object) -> Any:
-    """A deep copy of a JSON value that is sure to make the round trip through JSON.
+    """Return a deep copy of a JSON value that survives a round trip through JSON.
 
-    Texts go through `join_surrogates`; tuples become lists, and numbers that are not finite null, as they do in
-    JavaScript (servers send the logarithm of 0, and Python's reader takes it).
+    Texts are converted by `join_surrogates`; tuples become lists, and non-finite numbers become null, as in
+    JavaScript (servers send the logarithm of 0, which Python's reader accepts).
 
     Raises:
-        TooDeepError: It is nested deeper than `MAX_DEPTH`.
-        ValueError: It holds something that is not JSON: bytes, a key that is not text, any other object.
+        TooDeepError: The value is nested deeper than `MAX_DEPTH`.
+        ValueError: The value is not JSON: bytes, a key that is not text, any other object.
     """
     return _json_value(value, MAX_DEPTH)
 
@@ -122,7 +173,7 @@ def _json_value(value: object, depth: int) -> Any:
 
 def _json_key(key: object) -> str:
     if not isinstance(key, str):
-        raise ValueError(f"the key {key!r} of an object is not text")
+        raise ValueError(f"the key {shortened(key)} of an object is not text")
     return join_surrogates(key)
 
 
@@ -144,11 +195,11 @@ class ContentPartText(_Model):
 
 
 class ContentPartReasoning(_Model):
-    """What a model thought before or between its answers.
+    """Reasoning of a model.
 
     Attributes:
-        text: The reasoning, or its summary; may be empty where the provider keeps it sealed.
-        signature: The provider's seal over it, to be sent back unchanged where the provider demands it.
+        text: The reasoning or its summary; may be empty if the provider returns it encrypted.
+        signature: The provider's signature, to be returned unchanged if the provider requires it.
         metadata: Other fields of the block (ids, encrypted content, details), unchanged.
     """
 
@@ -159,13 +210,13 @@ class ContentPartReasoning(_Model):
 
 
 class ContentPartFile(_Model):
-    """A file, image or sound: by value or by address, exactly one of the two.
+    """A file, image or audio: either by value or by URL.
 
     Attributes:
         data: The bytes (base64 in JSON).
-        url: Where it can be fetched; not empty.
-        media_type: For example ``image/png``; empty when not known.
-        filename: A name for people; empty when there is none.
+        url: The URL; not empty.
+        media_type: The media type, for example ``image/png``; empty if unknown.
+        filename: The displayed name; empty if there is none.
     """
 
     type: Literal["file"] = "file"
@@ -191,36 +242,46 @@ class ContentPartData(_Model):
 
 
 class ContentPartToolCall(_Model):
-    """The model asks for a tool.
+    """A tool call of the model.
 
     Attributes:
-        id: The call's id, which its result must carry.
-        name: The tool.
-        arguments: The parsed arguments; ``{}`` when the model sent none or when they could not be parsed.
-        arguments_text: The arguments word for word as the model wrote them, where that says more than
-            ``arguments`` (it did not parse, is not an object, nests too deep, or is a custom tool's free text);
-            else None.
-        arguments_error: Why ``arguments_text`` could not be parsed; None when it could.
+        id: The call's id, which its result must have.
+        name: The tool's name.
+        arguments: The parsed arguments; ``{}`` if the model sent none or they could not be parsed.
+        arguments_json: The model's JSON text of ``arguments`` if it differs from
+            ``json.dumps(arguments, ensure_ascii=False)`` (white space, escapes, repeated keys, ``1e2``); otherwise None.
+            It is returned to the provider as long as it matches ``arguments``, see
+            `tailrace.wrappers.assembly.tool_calls.arguments_as_written`. Calls that differ only in it are equal.
+        arguments_text: The model's arguments verbatim if ``arguments`` cannot represent them (invalid JSON, not an
+            object, nested too deeply, or a custom tool's free text); otherwise None.
+        arguments_error: The error of parsing ``arguments_text``; None if there was none.
         kind: ``"function"``; ``"custom"`` (free text instead of JSON arguments); or ``"server"`` for a tool that the
-            provider runs by itself, so that nobody else is to answer the call.
-        synthetic_id: True when the provider sent no id and one was made here.
-        metadata: Other fields of the call (thought signatures, …), to be sent back.
+            provider runs itself.
+        synthetic_id: True if the provider sent no id, so that tailrace created one.
+        metadata: Other fields of the call (thought signatures, …), returned to the provider.
     """
 
     type: Literal["tool_call"] = "tool_call"
     id: Text
     name: Text
     arguments: JSONObject = {}
+    arguments_json: Text | None = None
     arguments_text: Text | None = None
     arguments_error: Text | None = None
     kind: Text = "function"
     synthetic_id: bool = False
     metadata: JSONObject = {}
 
+    def __eq__(self, other: object) -> bool:
+        # The spelling of the arguments is not compared: providers that take objects do not preserve it.
+        if not isinstance(other, ContentPartToolCall):
+            return NotImplemented
+        return {**vars(self), "arguments_json": None} == {**vars(other), "arguments_json": None}
+
     @model_validator(mode="before")
     @classmethod
     def _too_deep_is_text(cls, fields: object) -> object:
-        # These are a model's words: they are kept in another form, and are no reason to lose its message.
+        # A model's arguments must not invalidate its message, so they are kept as text.
         if not isinstance(fields, dict):
             return fields
         values = cast("dict[str, object]", fields)
@@ -232,18 +293,18 @@ class ContentPartToolCall(_Model):
             )
             return {**values, "arguments": {}, "arguments_text": text, "arguments_error": str(error)}
         except ValueError:
-            pass  # the field's own validator says what is wrong
+            pass  # the field's validator reports the error
         return values
 
 
 class ContentPartToolResult(_Model):
-    """What a tool answered.
+    """The result of a tool call.
 
     Attributes:
-        id: The id of the call it answers.
-        name: The tool; ``"unknown"`` when the source did not say and no call of that id is known.
+        id: The call's id.
+        name: The tool's name; ``"unknown"`` if neither the source nor a call of that id has it.
         output: Any JSON value; text for most tools.
-        is_error: The tool failed and ``output`` says why.
+        is_error: The tool failed; ``output`` describes the error.
     """
 
     type: Literal["tool_result"] = "tool_result"
@@ -270,9 +331,9 @@ class Message(_Model):
     """One message of a conversation. The results of all tools of one round are one message of role TOOL.
 
     Attributes:
-        role: Who speaks.
+        role: The author.
         content: The parts, in order.
-        metadata: What belongs to the message as a whole (refusal, finish reason, provider's ids, …).
+        metadata: Fields of the message as a whole (refusal, finish reason, provider's ids, …).
     """
 
     role: Role
@@ -281,12 +342,12 @@ class Message(_Model):
 
     @property
     def text(self) -> str:
-        """The visible text of all text parts, joined with nothing."""
+        """The concatenated visible text of all text parts."""
         return "".join(part.text for part in self.content if isinstance(part, ContentPartText))
 
     @property
     def reasoning(self) -> str:
-        """The text of all reasoning parts, joined with nothing."""
+        """The concatenated text of all reasoning parts."""
         return "".join(part.text for part in self.content if isinstance(part, ContentPartReasoning))
 
     @property
@@ -301,11 +362,11 @@ class Message(_Model):
 
 
 class History(_Model):
-    """A whole conversation.
+    """A complete conversation.
 
     Attributes:
         system_message: Instructions to the model; None for none.
-        context: Background handed to the model before the conversation, as the user's words; None for none.
+        context: Background sent to the model before the conversation, as a user message; None for none.
         conversation: The messages, oldest first, none of them of role SYSTEM.
     """
 
@@ -320,7 +381,7 @@ class History(_Model):
         return self
 
     def with_message(self, *messages: Message) -> "History":
-        """A new history with ``messages`` at its end; this one stays as it is."""
+        """Return a new history with ``messages`` appended."""
         return History(
             system_message=self.system_message,
             context=self.context,

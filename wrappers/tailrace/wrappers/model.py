@@ -1,39 +1,24 @@
-"""A model that can be asked, over the network, whoever provides it."""
+"""The interface of models of all providers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.history import HistoryConverter
+from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.messages import History
-from tailrace.wrappers.options import NO_OPTIONS, RequestOptions
 
 ChunkBatches = AsyncIterator[Sequence[ChunkWrapper[Any]]]
-"""The chunks of a response as they arrive: those that came with one read of the network stand together."""
-
-TakeChunks = Callable[[Sequence[ChunkWrapper[Any]]], bool]
-"""Takes chunks where they arrive, and says whether it has: those that it has not come from the iterator. What it raises, that raises."""
-
-
-class ArrivingBatches(ABC, AsyncIterator[Sequence[ChunkWrapper[Any]]]):
-    """Batches that can be taken where they arrive, while somebody waits for them, without that being woken for each.
-
-    An iterator of another kind gives them all to whoever waits.
-    """
-
-    @abstractmethod
-    def take_at_once(self, take: TakeChunks) -> None:
-        """Offer each batch to this first, while the iterator is waited for."""
-
+"""Batches of a response's chunks: those of one network read form a batch."""
 
 REQUEST_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
     "tailrace_request_headers", default=MappingProxyType({})
 )
-"""Headers that a request to a provider carries beside its own, where it is sent while they are set: how a trace goes on there."""
+"""Additional headers of requests to providers, for example for the propagation of traces."""
 
 
 class Model(ABC):
@@ -41,37 +26,40 @@ class Model(ABC):
 
     Attributes:
         provider: The provider's name, as in ``provider:model``.
-        name: The model's name, as the provider knows it.
+        name: The provider's name of the model.
+        accepts_native_tools: Requests contain `RequestOptions.native_tools`.
     """
 
     provider: str
     name: str
+    accepts_native_tools: bool = False
 
     @property
     @abstractmethod
     def converter(self) -> HistoryConverter[Any, Any]:
-        """Between the common history and this provider's messages."""
+        """The converter between the common history and this provider's messages."""
 
     @abstractmethod
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Ask the model to go on with a conversation.
+        """Generate the model's response to a conversation.
+
+        Entering the context sends the request and waits for the response's headers; leaving it closes the connection,
+        so that cancellation also stops the provider. Errors that the provider reports inside the stream are chunks.
+        Implementations may return an iterator of the openai package's ``ChatCompletionChunk`` objects instead of
+        batches, as ``AsyncOpenAI`` does.
 
         Args:
             history: The conversation.
-            options: What else is asked: tools, the form of the answer, sampling.
-
-        Entering sends the request and waits for the answer's headers; leaving closes the connection, so that a
-        cancelled caller stops the provider too. What the provider says inside the stream, errors included,
-        comes as chunks.
+            options: Tools, output format, sampling.
 
         Raises:
-            ProtocolError: On entering: the provider cannot be told something of the conversation or the options.
-            UpstreamError: On entering, or while iterating: the provider could not be reached, refused, fell
-                silent, or the connection broke.
+            ProtocolError: On entering: the provider does not support a part of the conversation or an option.
+            UpstreamError: On entering, or while iterating: the provider could not be reached, rejected the request, sent
+                no data within the limit, or the connection broke.
         """
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close the connections that are kept for further requests."""
+        """Close the pooled connections."""

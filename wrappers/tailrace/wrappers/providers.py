@@ -1,11 +1,11 @@
-"""Who provides models, and how they are asked: the registry behind ``provider:model``.
+"""Registry of providers and their formats, which resolves ``provider:model``.
 
-A *format* is what is spoken on the wire (OpenAI Chat Completions, Anthropic Messages, …): its decoder, converter and
-model client. A *provider* is somebody who speaks one: an address, and the environment variables that hold the key.
-Many providers speak Chat Completions; what is peculiar about one is found in the stream, never looked up here, but for
-one fact that no stream can say: the field in which reasoning has to go back, where a provider refuses any other.
+A *format* is a wire format (OpenAI Chat Completions, Anthropic Messages, …): its decoder, converter and model client. A
+*provider* is a service with such an API: a base URL, and the environment variables of its key. Many providers use Chat
+Completions; their peculiarities are detected from the stream, except two that requests depend on: the only accepted
+reasoning field, and missing support of text part lists.
 
-Nothing of a format is imported before it is used. Further providers may be registered by anybody.
+Formats are imported when they are used. Applications may register further providers.
 """
 
 import os
@@ -14,29 +14,29 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tailrace.wrappers.decoding import ResponseDecoder
+from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.errors import ConfigurationError
-from tailrace.wrappers.history import HistoryConverter
 from tailrace.wrappers.model import Model
 
 
 @dataclass(frozen=True)
 class WireFormat:
-    """What is spoken on the wire.
+    """A wire format.
 
     Attributes:
-        name: The key of its namespace in metadata.
-        title: For people.
+        name: The format's key in metadata.
+        title: The displayed name.
         module: The package of its classes.
-        decoder: Name of the `ResponseDecoder` there.
-        converter: Name of the `HistoryConverter` there.
-        model: Name of the `Model` in the package's module ``model``.
-        arguments: How the arguments of tool calls arrive: ``"fragments"`` or ``"whole"``.
-        reasoning: How reasoning comes: ``"text"``, or ``"sealed"`` where it is signed and sent back.
-        sends: What a request may hold besides text and tools.
-        streams: What an answer may hold besides text, reasoning and tool calls.
-        extra: The extra of the distribution that its model client needs; empty for none.
-        keyless: Its model client may be made without a key: there are other ways in, or none is needed.
+        decoder: Class name of the `ResponseDecoder` in the package.
+        converter: Class name of the `HistoryConverter` in the package.
+        model: Class name of the `Model` in the package's module ``client``.
+        arguments: Form of streamed tool call arguments: ``"fragments"`` or ``"whole"``.
+        reasoning: Form of reasoning: ``"text"``, or ``"sealed"`` if it is signed and sent back.
+        sends: Kinds of content in requests besides text and tools.
+        streams: Kinds of content in responses besides text, reasoning and tool calls.
+        extra: The distribution's extra that the model client requires; empty for none.
+        keyless: The model client may be created without a key.
     """
 
     name: str
@@ -53,17 +53,17 @@ class WireFormat:
     keyless: bool = False
 
     def create_decoder(self, *, provider: str = "") -> ResponseDecoder[Any]:
-        """A decoder for the body of one response; ``provider`` is named in errors."""
+        """Create a decoder for one response body; ``provider`` is the name in errors."""
         return self._load(self.module, self.decoder)(provider=provider)
 
     def create_converter(self) -> HistoryConverter[Any, Any]:
-        """The converter between the common history and this format's messages."""
+        """Create the converter between the common history and this format's messages."""
         return self._load(self.module, self.converter)()
 
     def create_model(self, name: str, **arguments: Any) -> Model:
-        """A model that is asked in this format; arguments as the class takes them."""
-        # Apart from the rest: whoever only decodes needs no client.
-        return self._load(f"{self.module}.model", self.model)(name, **arguments)
+        """Create a model client of this format with the arguments of its class."""
+        # Imported separately: decoding does not need the client.
+        return self._load(f"{self.module}.client", self.model)(name, **arguments)
 
     @staticmethod
     def _load(module: str, name: str) -> Callable[..., Any]:
@@ -72,20 +72,22 @@ class WireFormat:
 
 @dataclass(frozen=True)
 class Provider:
-    """Somebody who provides models.
+    """A provider of models.
 
     Attributes:
-        name: As in ``provider:model``.
-        format: What it speaks, a key of `FORMATS`.
-        aliases: Other names for it.
-        base_url: The API's root; None for the format's own default.
-        base_url_variable: The environment variable that overrides it, where one is usual.
-        key_variables: The environment variables that hold the key, in order; the first that is set counts.
-        needs_key: False where servers of this kind usually ask for none.
-        base_url_suffix: Belongs behind the address in the variable.
-        reasoning_field: For Chat Completions, where the provider refuses others or demands this: the only field in which
-            it takes reasoning back, ``""`` if it takes none. None for most, which take back what they gave. It holds at
-            the provider's own address.
+        name: The name in ``provider:model``.
+        format: The wire format, a key of `FORMATS`.
+        aliases: Other names of the provider.
+        base_url: The API's root; None for the format's default.
+        base_url_variable: The environment variable that overrides ``base_url``; empty for none.
+        key_variables: The environment variables of the key; the first that is set is used.
+        needs_key: False if such servers usually require no key.
+        base_url_suffix: Suffix appended to the URL in the variable.
+        reasoning_field: For Chat Completions, the only field in which the provider accepts or requires reasoning; ``""``
+            if it accepts none. None to return reasoning in the field it came from, which suits most providers. Used only
+            with the provider's own base URL.
+        content_parts: For Chat Completions, False if the provider accepts the text of a message only as one string. Used
+            only with the provider's own base URL.
     """
 
     name: str
@@ -97,36 +99,37 @@ class Provider:
     needs_key: bool = True
     base_url_suffix: str = ""
     reasoning_field: str | None = None
+    content_parts: bool = True
 
     @property
     def wire_format(self) -> WireFormat:
-        """What it speaks."""
+        """The provider's wire format."""
         return FORMATS[self.format]
 
     def key(self, environment: Mapping[str, str] | None = None) -> str | None:
-        """The key that the environment holds for it; None when it holds none."""
+        """Return the key in the environment; None if there is none."""
         variables = os.environ if environment is None else environment
         return next((variables[name] for name in self.key_variables if variables.get(name)), None)
 
     def address(self, environment: Mapping[str, str] | None = None) -> str | None:
-        """The API's root, from the environment or the registry; None for the format's own default."""
+        """Return the API's root from the environment or the registry; None for the format's default."""
         variables = os.environ if environment is None else environment
-        given = variables.get(self.base_url_variable) if self.base_url_variable else None
-        return given.rstrip("/") + self.base_url_suffix if given else self.base_url
+        url = variables.get(self.base_url_variable) if self.base_url_variable else None
+        return url.rstrip("/") + self.base_url_suffix if url else self.base_url
 
     def create_model(
         self, name: str, *, base_url: str | None = None, api_key: str | None = None, **arguments: Any
     ) -> Model:
-        """A model of this provider.
+        """Create a model of this provider.
 
         Args:
-            name: As the provider knows it.
-            base_url: The API's root, where it is not the usual one.
-            api_key: The key; that of the environment when None.
+            name: The provider's name of the model.
+            base_url: The API's root; the provider's default when None.
+            api_key: The key; the environment's when None.
             arguments: Further arguments of the model's class (``read_timeout``, ``parameters``, …).
 
         Raises:
-            ConfigurationError: There is no key, no address, or a package is missing that it needs.
+            ConfigurationError: The key, the base URL or a required package is missing.
         """
         address = base_url or self.address()
         if address is None and self.base_url_suffix:
@@ -138,9 +141,11 @@ class Provider:
         if key is None and not keyless:
             raise ConfigurationError(f"no key for {self.name}:{name}: set {' or '.join(self.key_variables)}")
         if key is None and not self.wire_format.keyless:
-            key = "none"  # servers of one's own ask for none, but their clients do
+            key = "none"  # self-hosted servers require no key, but their clients do
         if self.reasoning_field is not None and address == self.base_url:
             arguments.setdefault("reasoning_field", self.reasoning_field)
+        if not self.content_parts and address == self.base_url:
+            arguments.setdefault("content_parts", False)
         model = self.wire_format.create_model(name, base_url=address, api_key=key, **arguments)
         model.provider = self.name
         return model
@@ -260,6 +265,7 @@ def _compatible(
     aliases: tuple[str, ...] = (),
     needs_key: bool = True,
     reasoning_field: str | None = None,
+    content_parts: bool = True,
 ) -> Provider:
     return Provider(
         name,
@@ -269,18 +275,19 @@ def _compatible(
         key_variables=key_variables,
         needs_key=needs_key,
         reasoning_field=reasoning_field,
+        content_parts=content_parts,
     )
 
 
 _providers: dict[str, Provider] = {}
-_names: dict[str, str] = {}  # every name and alias, in lower case, to the name
+_names: dict[str, str] = {}  # provider name by lower-case name or alias
 
 
 def register(provider: Provider) -> None:
-    """Make a provider known; one that bears the same name is replaced.
+    """Register a provider; one with the same name is replaced.
 
     Raises:
-        ConfigurationError: One of its names is another provider's.
+        ConfigurationError: One of its names belongs to another provider.
     """
     names = [name.lower() for name in (provider.name, *provider.aliases)]
     for name in names:
@@ -291,34 +298,49 @@ def register(provider: Provider) -> None:
 
 
 def providers() -> Iterator[Provider]:
-    """Every provider that is known."""
+    """Yield all registered providers."""
     yield from list(_providers.values())
 
 
 def find_provider(name: str) -> Provider:
-    """The provider of a name or alias, in whatever case.
+    """Return the provider of a case-insensitive name or alias.
 
     Raises:
-        ConfigurationError: There is none; the message lists those that there are.
+        ConfigurationError: There is none; the message lists all providers.
     """
-    known = _names.get(name.lower())
-    if known is None:
+    registered = _names.get(name.lower())
+    if registered is None:
         raise ConfigurationError(
             f"unknown provider {name!r}; known: {', '.join(sorted(_providers))} "
             "(openai with a base URL for anything else that is compatible with it)"
         )
-    return _providers[known]
+    return _providers[registered]
+
+
+def find_key(provider: str, model: str, api_key: str | None = None) -> str | None:
+    """Return the key for a model: the given one, otherwise the environment's.
+
+    Raises:
+        ConfigurationError: The provider requires a key and there is none; the message names the variables to set.
+    """
+    registered = _providers.get(provider)
+    key = api_key or (registered.key() if registered is not None else None)
+    if key is None and registered is not None and registered.needs_key:
+        raise ConfigurationError(
+            f"no key for the model {model!r}: set {' or '.join(registered.key_variables)}"
+        )
+    return key
 
 
 def configured_providers(environment: Mapping[str, str] | None = None) -> list[Provider]:
-    """The providers for which the environment holds a key, in the order of the registry."""
+    """Return the providers with a key in the environment, in the order of the registry."""
     return [provider for provider in providers() if provider.key(environment)]
 
 
 def create_model(
     model: str, *, base_url: str | None = None, api_key: str | None = None, **arguments: Any
 ) -> Model:
-    """The model that ``provider:model`` names; further arguments as `Provider.create_model` takes them.
+    """Create the model of ``provider:model``; for further arguments see `Provider.create_model`.
 
     Raises:
         ConfigurationError: The text has no provider or no model, the provider is unknown, or its key is missing.
@@ -373,11 +395,21 @@ for _provider in (
     _compatible("alibaba", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
     _compatible("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", reasoning_field="reasoning"),
     _compatible(
-        "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", reasoning_field="reasoning_content"
+        "deepseek",
+        "https://api.deepseek.com/v1",
+        "DEEPSEEK_API_KEY",
+        reasoning_field="reasoning_content",
+        content_parts=False,
     ),
     _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
     _compatible("github", "https://models.github.ai/inference", "GITHUB_TOKEN"),
-    _compatible("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", reasoning_field="reasoning"),
+    _compatible(
+        "groq",
+        "https://api.groq.com/openai/v1",
+        "GROQ_API_KEY",
+        reasoning_field="reasoning",
+        content_parts=False,
+    ),
     _compatible("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN", aliases=("hf",)),
     _compatible(
         "moonshot",

@@ -1,7 +1,7 @@
 """The command line: ``tailrace serve``, ``convert``, ``ask``, ``demo``, ``doctor`` and ``providers``.
 
-What goes wrong is said in one line on stderr. Exit status 2: the input or the settings cannot be used; 130: interrupted
-before there was a result.
+Errors are printed in one line on stderr. Exit status 2: the input or the settings cannot be used; 130: interrupted before
+there was a result.
 """
 
 import os
@@ -9,14 +9,14 @@ import signal
 import sys
 
 INTERRUPTED = 130
-"""The exit status of a program that Ctrl-C ended, as shells have it."""
+"""The exit status of a program that Ctrl-C ended, by the convention of shells."""
 
 
 def main() -> None:
     """Run the command line; the entry point of the ``tailrace`` program.
 
-    To import what a command needs takes a second or more, in which Ctrl-C must do what it does later. So nothing is
-    imported before it is seen to.
+    Importing a command's modules takes a second or more, during which Ctrl-C must behave as it does later. The handler is
+    therefore set before any import.
     """
     before = signal.getsignal(signal.SIGINT)
     catches = before is signal.default_int_handler  # a shell has jobs in the background ignore it
@@ -33,13 +33,14 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except TailraceError as error:
-        print(f"tailrace: {error}", file=sys.stderr)  # noqa: T201
+        # The operator may see details that callers may not.
+        print(f"tailrace: {getattr(error, 'diagnosis', '') or error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     finally:
         if catches:
-            signal.signal(signal.SIGINT, _leave)  # the interpreter has things to end, too
+            signal.signal(signal.SIGINT, _leave)  # during the shutdown of the interpreter, too
 
 
 def _leave(_signal: int, _frame: object) -> None:
-    """End at once: there is nothing to undo, and modules that are being imported take exceptions for their own."""
+    """End at once: there is nothing to undo, and modules that are being imported may catch an exception."""
     os._exit(INTERRUPTED)

@@ -22,10 +22,11 @@ from tailrace.server.cli.transcript import (
     Transcript,
     in_words,
     remarks,
+    shown_texts,
 )
-from tailrace.server.client import AgentClient, StreamEvent
+from tailrace.server.remote.client import AgentClient, StreamEvent
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role
-from tailrace.streaming.lifecycle import TaskState
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError
 
 COMPLETED, NOT_COMPLETED, WAITS = 0, 1, 3
@@ -57,18 +58,26 @@ def ask(
             show_default=False,
         ),
     ] = "",
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="https://HOST besides the URL's own at which the agent's card may say that it is called; may be given "
+            "several times.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON lines.")] = False,
 ) -> None:
-    """Ask an A2A agent, and print its answer as it streams.
+    """Send a message to an A2A agent, and print its response as it streams.
 
-    The answer goes to standard output as it is, everything about it to standard error. A dropped connection is gone
-    on with where it broke; Ctrl-C cancels the task. Exit status: 0 completed, 1 failed, canceled or rejected, 2 the
-    agent cannot be asked, 3 the agent waits for an answer, 130 interrupted. On a terminal the answer's Markdown is drawn.
+    The response goes to standard output unchanged, everything else to standard error. A dropped connection is resumed;
+    Ctrl-C cancels the task. Exit status: 0 completed, 1 failed, canceled or rejected, 2 the agent cannot be reached, 3 the
+    agent waits for input, 130 interrupted. On a terminal the Markdown of the response is rendered.
     """
     if prompt == "-":
         prompt = sys.stdin.read()
     if resume and (prompt or task):
-        raise ConfigurationError("--resume follows a task and asks nothing: leave the prompt and --task out")
+        raise ConfigurationError("--resume follows a task and sends nothing: leave the prompt and --task out")
     if history and not context:
         raise ConfigurationError(
             "--history needs the conversation: --context ID, as `tailrace ask` printed it"
@@ -88,6 +97,7 @@ def ask(
         resume=resume,
         history=history,
         token=token,
+        allowed_origins=allow_origin or (),
         as_json=as_json,
     )
     try:
@@ -98,13 +108,13 @@ def ask(
 
 
 async def _until_interrupted(asking: Callable[[], Awaitable[int]]) -> int:
-    """Run it until it ends or Ctrl-C is pressed.
+    """Run a function until it ends or Ctrl-C is pressed.
 
-    A scope that is cancelled stays so: the one exception by which asyncio tells of Ctrl-C may come where something
-    that ends anyway takes it for its own.
+    A cancelled scope stays cancelled; asyncio raises the exception for Ctrl-C once, possibly where it is caught by a
+    task that ends anyway.
     """
     if sys.platform == "win32":
-        return await asking()  # no handlers of signals in its event loops
+        return await asking()  # event loops of Windows have no signal handlers
     status, failure = INTERRUPTED, None
     async with anyio.create_task_group() as group:
 
@@ -120,7 +130,7 @@ async def _until_interrupted(asking: Callable[[], Awaitable[int]]) -> int:
         try:
             status = await asking()
         except Exception as error:
-            failure = error  # told as itself, not as one of a group
+            failure = error  # raised itself, not in a group
         group.cancel_scope.cancel()
     if failure is not None:
         raise failure
@@ -137,22 +147,24 @@ async def ask_agent(
     resume: str = "",
     history: bool = False,
     token: str = "",
+    allowed_origins: Sequence[str] = (),
     as_json: bool = False,
 ) -> int:
-    """Ask, show the answer, and return the exit status.
+    """Send a message, show the response, and return the exit status.
 
-    When it is cancelled, it cancels the task, waiting for that a little while.
+    When it is cancelled, it cancels the task, and waits a short time for that.
 
     Args:
         url: The agent.
-        prompt: What to ask; empty where nothing is to be asked.
-        screen: Where the answer is shown.
+        prompt: The text of the message; empty to send none.
+        screen: Shows the response.
         context_id: The conversation.
-        task_id: The task that the prompt answers.
-        resume: A task to follow, instead of asking.
+        task_id: The task that the message continues.
+        resume: A task to follow, in place of sending a message.
         history: Show the conversation first.
         token: As for `AgentClient`.
-        as_json: Show the events as they came.
+        allowed_origins: As for `AgentClient`.
+        as_json: Show the events as JSON.
 
     Raises:
         TailraceError: As `AgentClient.stream`.
@@ -162,7 +174,7 @@ async def ask_agent(
     def lost(error: TailraceError, attempt: int) -> None:
         screen.note(f"{error}; going on where it broke (try {attempt})", "yellow")
 
-    async with AgentClient(url, token=token, on_reconnect=lost) as client:
+    async with AgentClient(url, token=token, on_reconnect=lost, allowed_origins=allowed_origins) as client:
         show = _json_shower(screen) if as_json else _text_shower(screen, transcript, pace)
         if history:
             _show_history(await client.conversation(context_id), screen, as_json=as_json)
@@ -197,11 +209,11 @@ def _show_history(said: Sequence[Message], screen: Screen, *, as_json: bool) -> 
             screen.json_line(message.to_dict())
             continue
         mine = message.role is Role.USER
-        for part in message.parts:
+        for part, text in shown_texts(message.parts):
             if part.text and mine:
                 screen.note(f"> {part.text}", "bold")
-            elif part.text:
-                screen.answer(part.text, message.message_id)
+            elif text:
+                screen.answer(text, message.message_id)
         for remark in remarks(message.parts):
             screen.show(remark)
     if not said:
@@ -224,7 +236,7 @@ def _text_shower(screen: Screen, transcript: Transcript, pace: Pace) -> Shower:
             if isinstance(item, Text):
                 pace.text_came()
             if isinstance(item, Status) and _concludes(item.state):
-                # Agents that know no artifacts put the answer here.
+                # Agents without artifacts put the response here.
                 if item.state is TaskState.COMPLETED and item.message and not transcript.answer:
                     screen.answer(item.message, "status")
             else:
@@ -238,7 +250,7 @@ def _concludes(state: TaskState) -> bool:
 
 
 async def _cancel(client: AgentClient, transcript: Transcript, screen: Screen) -> None:
-    """Whoever leaves with Ctrl-C wants the work to stop, not only to see no more of it."""
+    """Cancel the task: a user who presses Ctrl-C expects that the work stops."""
     if not transcript.task_id or (transcript.status and transcript.status.state.terminal):
         return
     with anyio.move_on_after(_CANCEL_SECONDS, shield=True):
@@ -251,7 +263,7 @@ async def _cancel(client: AgentClient, transcript: Transcript, screen: Screen) -
 
 
 def _conclude(url: str, transcript: Transcript, pace: Pace, screen: Screen, *, quiet: bool) -> int:
-    """Say how it ended; return the exit status."""
+    """Show the end of the task; return the exit status."""
     status = transcript.status
     if status is None:
         screen.note("the agent gave no answer", "red")

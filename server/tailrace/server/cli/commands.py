@@ -15,15 +15,15 @@ COMMANDS = {
     "doctor": "doctor",
     "providers": "list_providers",
 }
-"""Each is a module here; the function in it that does it."""
+"""The commands: module and function of each."""
 
 
 def create_cli(names: Iterable[str] = tuple(COMMANDS), *, completion: bool = True) -> typer.Typer:
-    """The command line with these commands; only their modules are imported: a server needs nothing that draws.
+    """Create the command line with some commands; only their modules are imported.
 
     Args:
-        names: Of the commands.
-        completion: Take the options that install the shell's completion, too.
+        names: The names of the commands.
+        completion: Add the options that install the shell's completion.
     """
     app = typer.Typer(
         name="tailrace",
@@ -32,7 +32,7 @@ def create_cli(names: Iterable[str] = tuple(COMMANDS), *, completion: bool = Tru
         add_completion=completion,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_tailrace)  # so that a command is named even where there is only one
+    app.callback()(_tailrace)  # so that a single command is named, too
     for name in names:
         app.command(name)(getattr(import_module(f"tailrace.server.cli.{name}"), COMMANDS[name]))
     return app

@@ -1,4 +1,4 @@
-"""What the shell is offered where a value of an option is begun."""
+"""Completion of option values in the shell."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,12 @@ from tailrace.wrappers.providers import providers
 
 
 def complete_provider(incomplete: str) -> list[str]:
-    """Names of providers; their aliases, too, once something is typed that one begins with."""
+    """Complete names of providers; aliases only when the text begins with one."""
     return list(_names(incomplete))
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Providers as they stand before a model's name; which models there are, they alone know."""
+    """Complete the provider in front of a model's name; the models are known to the provider only."""
     return [f"{name}:" for name in _names(incomplete)]
 
 

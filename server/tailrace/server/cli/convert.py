@@ -11,12 +11,12 @@ import typer
 
 from tailrace.server.cli.completion import complete_provider
 from tailrace.streaming.a2a.dialect import Dialect, Operation
+from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03, write_part
 from tailrace.streaming.a2a.v1_0 import Version10
-from tailrace.streaming.chat_completion import to_chat_completion
-from tailrace.streaming.conversion import StreamConversion
-from tailrace.streaming.task import Event
+from tailrace.streaming.conversion.chat_completion import to_chat_completion
+from tailrace.streaming.conversion.recorded_stream import StreamConversion
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.detection import DetectingDecoder
 from tailrace.wrappers.providers import find_provider
@@ -25,7 +25,7 @@ _READ_BYTES = 64 * 1024
 
 
 class Target(StrEnum):
-    """What to make of the stream."""
+    """The output format."""
 
     EVENTS = "events"
     TASK = "task"
@@ -46,7 +46,7 @@ _DIALECTS: Mapping[Version, type[Dialect]] = {
     Version.V0_3: Version03,
     Version.V0_1: Version01,
 }
-# What says, in versions before 1.0, of which kind a part is.
+# The member that has the kind of a part, in versions before 1.0.
 _DISCRIMINATORS = {Version.V0_3: "kind", Version.V0_1: "type"}
 
 
@@ -76,10 +76,10 @@ def convert(
         ),
     ] = Version.V1_0,
 ) -> None:
-    """Convert a recorded provider stream (the bytes of a response body) into A2A.
+    """Convert a recorded provider stream (the bytes of a response body) to A2A.
 
-    A stream that broke off still gives everything that it held, and a terminal event that says why it ended; the
-    exit status is 0. Input that cannot be read, or is no such stream at all: exit status 2, one line on stderr.
+    A stream that broke off is converted as far as it goes, with a terminal event that has the reason; the exit status is
+    0. Input that cannot be read, or is no such stream: exit status 2, one line on stderr.
     """
     decoder = find_provider(provider).wire_format.create_decoder() if provider else DetectingDecoder()
     conversion = StreamConversion(decoder, think_tags=think_tags)
@@ -112,7 +112,7 @@ def _write_all(conversion: StreamConversion, body: BinaryIO, to: Target, version
 
 
 def _events(conversion: StreamConversion, body: BinaryIO) -> Iterator[Event]:
-    """The events as they come about; raises the reason, before the first of them, for what is no stream."""
+    """Yield the events of a stream; raise the error before the first one if the input is no stream."""
     while data := body.read(_READ_BYTES):
         yield from conversion.feed(data)
     events = conversion.close()
@@ -122,7 +122,7 @@ def _events(conversion: StreamConversion, body: BinaryIO) -> Iterator[Event]:
 
 
 def _in_version(message: dict[str, Any], version: Version) -> dict[str, Any]:
-    """A message of A2A 1.0 as another version has it."""
+    """Convert a message of A2A 1.0 to another version."""
     discriminator = _DISCRIMINATORS.get(version)
     if discriminator is None:
         return message

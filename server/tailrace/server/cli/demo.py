@@ -1,4 +1,4 @@
-"""``tailrace demo``: a real model behind a real A2A server, and a client that shows what goes over the wire."""
+"""``tailrace demo``: a real model behind a real A2A server, and a client that shows the events."""
 
 import json
 import shlex
@@ -23,14 +23,15 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from tailrace.server.app import create_app
 from tailrace.server.cli import INTERRUPTED
 from tailrace.server.cli.demo_view import DemoView
+from tailrace.server.cli.local_model import LocalModel, available
+from tailrace.server.cli.replay import PROMPT, ReplayModel
 from tailrace.server.cli.serve import read_settings
 from tailrace.server.cli.transcript import Transcript
-from tailrace.server.client import AgentClient
-from tailrace.server.embedded import serving
-from tailrace.server.localmodel import LocalModel, available
-from tailrace.server.replay import PROMPT, ReplayModel
+from tailrace.server.http.embedded import serving
+from tailrace.server.remote.client import AgentClient
+from tailrace.server.settings import DEFAULT_ENDPOINTS
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import StreamResponse
-from tailrace.streaming.lifecycle import TaskState
 from tailrace.wrappers import ConfigurationError, UpstreamError
 
 HOST = "127.0.0.1"
@@ -53,10 +54,10 @@ def demo(
         bool, typer.Option("--recorded", help="Replay a recorded answer instead of running the model.")
     ] = False,
 ) -> None:
-    """Run a small real model on this machine behind an A2A server, ask it, and show the events as they stream.
+    """Run a small real model on this machine behind an A2A server, send a prompt, and show the events as they stream.
 
-    Needs no key and no network. Goes on serving until Ctrl-C, unless --once is given. Exit status 0: the task was
-    completed and could be fetched again; 1: it was not; 130: interrupted before the answer was complete.
+    Needs no key and no network. Continues to serve until Ctrl-C, unless --once is given. Exit status 0: the task was
+    completed and could be fetched again; 1: it was not; 130: interrupted before the response was complete.
     """
     outcome = _Outcome()
     run = partial(_run, outcome, prompt, port=port, store=store, recorded=recorded, once=once)
@@ -72,9 +73,9 @@ def demo(
 
 @contextmanager
 def _signals() -> Generator[None]:
-    """Let SIGTERM do what Ctrl-C does: whoever ends us in good order wants the model's process to end too.
+    """Handle SIGTERM like Ctrl-C, so that the model's process ends, too.
 
-    A shell starts background jobs with SIGINT ignored; a server that is told to stop stops all the same.
+    A shell starts background jobs with SIGINT ignored; SIGTERM ends them all the same.
     """
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -93,10 +94,10 @@ def _interrupt(number: int, frame: object) -> None:
 
 @dataclass
 class _Outcome:
-    """How the demo went.
+    """The result of the demo.
 
     Attributes:
-        status: The exit status; None as long as the answer is not complete.
+        status: The exit status; None before the response is complete.
     """
 
     status: int | None = None
@@ -122,7 +123,7 @@ async def _run(
 
 
 async def _show_answer(view: DemoView, url: str, prompt: str) -> bool:
-    """Ask as any A2A client would, show the events, fetch the task again; False when something is not right."""
+    """Send the prompt like any A2A client, show the events, fetch the task again; return False if a check fails."""
     transcript = Transcript()
     view.row("prompt", prompt)
     view.begin_events()
@@ -141,7 +142,7 @@ async def _show_answer(view: DemoView, url: str, prompt: str) -> bool:
 async def _start_model(
     stack: AsyncExitStack, console: Console, view: DemoView, *, recorded: bool
 ) -> LocalModel | ReplayModel:
-    """The local model, or the recording where the model cannot run (or is not wanted), saying which and why."""
+    """Start the local model, or the recording if the model cannot run (or is not wanted), and print which and why."""
     reason = "--recorded was given" if recorded else available()
     if reason is None:
         began = time.monotonic()
@@ -160,7 +161,7 @@ async def _start_model(
 
 
 class _Loading:
-    """A progress bar that is gone when the model is there; one line where the output is no terminal."""
+    """A progress bar that disappears when the model is ready; one line without a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -185,9 +186,9 @@ class _Loading:
         self._bar.stop()
 
     def report(self, fraction: float | None, text: str) -> None:
-        """The model's report of how far it is; as `tailrace.server.localmodel.Progress`."""
+        """Show the progress of the model; a `tailrace.server.cli.local_model.Progress`."""
         if fraction is None:
-            # rich takes "no total" as "the total as it was": only a new task has none.
+            # rich interprets "no total" as "unchanged": only a new task has none.
             self._bar.remove_task(self._task)
             self._task = self._bar.add_task(text, total=None)
         else:
@@ -198,7 +199,7 @@ class _Loading:
 async def _server(
     upstream: LocalModel | ReplayModel, *, port: int | None, store: str | None
 ) -> AsyncGenerator[str]:
-    """The A2A server in front of the model; gives its address."""
+    """Run the A2A server in front of the model; yield its address."""
     with tempfile.TemporaryDirectory(prefix="tailrace-demo-") as folder, _listen(port) as listener:
         url = f"http://{HOST}:{listener.getsockname()[1]}"
         settings = read_settings(
@@ -206,18 +207,18 @@ async def _server(
             base_url=upstream.base_url,
             api_key="none",
             store=store or f"sqlite:///{folder}/tasks.db",
-            public_url=f"{url}/",  # whatever the environment says: the card must lead back here
-            playground=True,  # it is told of at the end
+            public_url=f"{url}/",  # overrides the environment: the card must name this server
+            endpoints=DEFAULT_ENDPOINTS,  # with the playground, whose address is printed
             agent_name="tailrace demo",
-            agent_description=f"{upstream.label}.",
-            shutdown_grace=0.0,  # nobody waits for what a demo was about to say
+            card={"description": f"{upstream.label}."},
+            shutdown_grace=0.0,  # running tasks of a demo are not needed
         )
         async with serving(create_app(settings), listener):
             yield url
 
 
 def _listen(port: int | None) -> socket.socket:
-    """A listening socket: on the port that was asked for, else on the usual one or any that is free."""
+    """Open a listening socket on the given port, else on the usual one or any free one."""
     try:
         return socket.create_server((HOST, PORT if port is None else port))
     except OSError as error:
@@ -237,11 +238,11 @@ def _curl_command(url: str) -> str:
 
 
 def _program() -> str:
-    """How this program is called from a shell that stands where this one does."""
+    """Return the command of this program for a shell in the current folder."""
     program = Path(sys.argv[0]).absolute()
     if not program.is_file():
         return "tailrace"
     if program.is_relative_to(Path.cwd()):
-        # Under `uv run` and `make` the program is on our PATH, but not on that of the next terminal.
+        # Under `uv run` and `make` the program is on this PATH, but not on that of another terminal.
         return shlex.quote(str(program.relative_to(Path.cwd())))
     return "tailrace" if shutil.which("tailrace") else shlex.quote(str(program))

@@ -1,6 +1,6 @@
-"""What the demo prints: the events of a task with their numbers, the text as it grows, and the figures at the end.
+"""The output of the demo: events with their numbers, the growing text, and figures at the end.
 
-Nothing but plain lines goes to an output that is no terminal.
+Without a terminal it consists of plain lines.
 """
 
 import re
@@ -21,8 +21,8 @@ from tailrace.server.cli.transcript import (
     for_terminal,
     in_words,
 )
-from tailrace.server.client import StreamEvent
-from tailrace.streaming.lifecycle import TaskState
+from tailrace.server.remote.client import StreamEvent
+from tailrace.streaming.a2a.lifecycle import TaskState
 
 _LABEL = 15
 _NUMBER = 9
@@ -30,10 +30,10 @@ _STYLES = {TaskState.COMPLETED: "bold green", TaskState.FAILED: "bold red", Task
 
 
 class DemoView:
-    """Prints a demo, in the order in which its methods are called.
+    """Prints a demo, in the order of the method calls.
 
     Args:
-        console: Where to.
+        console: The output.
     """
 
     def __init__(self, console: Console) -> None:
@@ -42,21 +42,21 @@ class DemoView:
         self._open: _Growing | None = None
 
     def title(self, text: str) -> None:
-        """The first line."""
+        """Print the first line."""
         self._print(Styled(text, "bold"))
         self._print()
 
     def row(self, label: str, value: str, style: str = "") -> None:
-        """A fact with its name."""
+        """Print a labelled value."""
         self._print(Styled(f"  {label:<{_LABEL}}", "dim"), Styled(for_terminal(value), style))
 
     def begin_events(self) -> None:
-        """The question is asked now: the clock begins."""
+        """Start the clock: the message is sent now."""
         self._print()
         self._pace = Pace()
 
     def event(self, event: StreamEvent, items: Sequence[Item]) -> None:
-        """One event, and what is new in it."""
+        """Print an event and its new items."""
         update = event.response.artifact_update
         if self._open is not None and (update is None or update.artifact.artifact_id != self._open.source):
             self._end_text()
@@ -74,7 +74,7 @@ class DemoView:
                 self._end_text()
 
     def summary(self, transcript: Transcript) -> None:
-        """The task is over: the message as a whole, tokens, tokens a second."""
+        """Print the complete message, tokens, and tokens a second."""
         self._end_text()
         self._print()
         answer = transcript.answer
@@ -85,7 +85,7 @@ class DemoView:
             self.row("finish reason", str(reason))
 
     def fetched_again(self, seen: Transcript, fetched: Transcript) -> bool:
-        """Compare a task as it streamed with the one that GetTask gave; True when they are the same."""
+        """Compare the streamed task with the one from GetTask; return True if they are equal."""
         state = in_words(fetched.status.state) if fetched.status else "unknown"
         self.row("GetTask", f"{fetched.task_id}  {state}, {len(fetched.answer):,} characters")
         same = {
@@ -99,7 +99,7 @@ class DemoView:
         return good
 
     def serving(self, url: str, commands: Sequence[str]) -> None:
-        """It goes on: where, and what to try."""
+        """Print the address, and commands to try."""
         self._print()
         self._print(Styled("serving at "), Styled(url, "bold"), Styled("  (Ctrl-C stops)"))
         self._print(Styled("the playground, a chat in the browser: "), Styled(f"{url}/", "bold"))
@@ -149,10 +149,10 @@ class DemoView:
 
 
 class _Growing:
-    """Text of one artifact while it grows: indented, and on a terminal wrapped at its width.
+    """Growing text of one artifact: indented, and wrapped on a terminal.
 
     Args:
-        console: Where to print.
+        console: The output.
         source: Id of the artifact.
         number: Number of the event that began it.
     """
@@ -169,7 +169,7 @@ class _Growing:
         self._spaces = 0
 
     def write(self, text: str) -> None:
-        """More of the text."""
+        """Print more of the text."""
         self.length += len(text)
         written: list[str] = []
         for word in re.findall(r"\n|[ \t]|[^ \t\n]+", text):
@@ -184,7 +184,7 @@ class _Growing:
 
     def _place(self, word: str, written: list[str]) -> None:
         width = cell_len(word)
-        # Words come in pieces: only where there is a space may a line end.
+        # Words arrive in parts: a line may end only at a space.
         full = self._width is not None and self._column + self._spaces + width > self._width
         if full and self._spaces and self._column > self._indent:
             written.append("\n")
@@ -198,7 +198,7 @@ class _Growing:
 
 
 def _excerpt(text: str, length: int = 60) -> str:
-    """A text in one line, its middle left out when it is long."""
+    """Shorten a text to one line by leaving out its middle."""
     line = " ".join(text.split())
     if len(line) <= length:
         return f'"{line}"'

@@ -1,6 +1,6 @@
-"""``tailrace doctor``: whether a server could run here with the settings as they are, and what to do where it could not.
+"""``tailrace doctor``: checks whether a server could run here with the current settings, with advice.
 
-Nothing is changed: no store is made or brought up to date. The model is asked one short question, unless that is not wanted.
+It changes nothing: no store is created or migrated. The model receives one short prompt, unless that is switched off.
 """
 
 import json
@@ -27,14 +27,15 @@ from rich.text import Text
 
 from tailrace.server.app import create_model
 from tailrace.server.cli.completion import complete_model
+from tailrace.server.cli.env_file import EnvFile, announce_env_file
 from tailrace.server.cli.serve import is_open_to_others, read_settings
 from tailrace.server.cli.transcript import for_terminal
-from tailrace.server.client import AgentClient
+from tailrace.server.remote.client import AgentClient
 from tailrace.server.settings import Settings
-from tailrace.server.stores.database import parse_url
+from tailrace.server.store.database import parse_url
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.wrappers import ContentPartText, History, Message, Role, TailraceError, UpstreamError
-from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.conversion.options import RequestOptions
 from tailrace.wrappers.providers import find_provider
 
 WELL, ILL = 0, 1
@@ -42,12 +43,12 @@ WELL, ILL = 0, 1
 Verdict = Literal["ok", "warning", "problem"]
 _SIGNS = {"ok": ("ok  ", "green"), "warning": ("look", "yellow"), "problem": ("FAIL", "red bold")}
 
-_ANSWER_SECONDS = 60.0  # that the model has for its answer
+_ANSWER_SECONDS = 60.0  # for the model's response
 _CONNECT_SECONDS = 5.0
 _LITTLE_SPACE = 200 * 1024 * 1024  # bytes on the store's disk
 _QUESTION = "Count from one to ten in words."
 
-# What may be installed besides, and what it is good for.
+# Optional packages, and their use.
 _EXTRAS = {
     "sdk": ("a2a", "--agent, the official SDK"),
     "grpc": ("grpc", "gRPC"),
@@ -59,13 +60,13 @@ _EXTRAS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of looking at one thing.
+    """The result of one check.
 
     Attributes:
-        name: The thing.
-        verdict: How it is.
-        says: What was found, in one line.
-        advice: What to do; empty where nothing is to be done.
+        name: The checked part.
+        verdict: The result.
+        says: The details, in one line.
+        advice: The remedy; empty for none.
     """
 
     name: str
@@ -87,12 +88,16 @@ def doctor(
         bool, typer.Option("--ask/--no-ask", help="Ask the model a short question, which costs a few tokens.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON lines.")] = False,
+    env_file: EnvFile = None,
 ) -> None:
     """Check whether a server can run here: versions, settings, key, model, store, ports; with advice.
 
-    Exit status: 0 it can, 1 something has to be mended, 2 the settings cannot be used.
+    Exit status: 0 it can, 1 a check failed, 2 the settings cannot be used.
     """
-    settings = read_settings(model=model, agent=agent, base_url=base_url, host=host, port=port, store=store)
+    announce_env_file(env_file)
+    settings = read_settings(
+        env_file, model=model, agent=agent, base_url=base_url, host=host, port=port, store=store
+    )
     console = Console(highlight=False, soft_wrap=True)
 
     async def examine() -> int:
@@ -121,11 +126,11 @@ def _show(console: Console, finding: Finding) -> None:
 
 
 async def findings(settings: Settings, *, ask: bool = True) -> AsyncGenerator[Finding]:
-    """Look at everything, one after the other.
+    """Run all checks, one after the other.
 
     Args:
-        settings: Of the server that is to run.
-        ask: Ask the model, or the agent, too.
+        settings: The settings of the server.
+        ask: Send a prompt to the model or the agent, too.
     """
     for look in (_versions, _access, _store_file, _ports):
         for finding in look(settings):
@@ -135,7 +140,7 @@ async def findings(settings: Settings, *, ask: bool = True) -> AsyncGenerator[Fi
     for finding in await _broker(settings):
         yield finding
     if settings.agent:
-        yield await _remote_agent(settings.agent)
+        yield await _remote_agent(settings)
         return
     known = _model_named(settings)
     yield known
@@ -174,6 +179,13 @@ def _access(settings: Settings) -> Generator[Finding]:
         )
     elif settings.caller_keys or settings.caller_jwks_url:
         yield Finding("access", "ok", "callers have to say who they are")
+        if settings.caller_jwks_url:
+            from tailrace.server.auth.bearer import unchecked_claims  # imports the cryptography library
+
+            warning = unchecked_claims(settings.caller_jwt_issuer, settings.caller_jwt_audience)
+            if warning:
+                says, _, advice = warning.rpartition(": ")
+                yield Finding("tokens", "warning", says, advice)
     elif settings.allow_anonymous:
         yield Finding(
             "access", "warning", "everybody may use the agent", "leave TAILRACE_ALLOW_ANONYMOUS out"
@@ -247,7 +259,7 @@ def _store_file(settings: Settings) -> Generator[Finding]:
 
 
 async def _database(settings: Settings) -> list[Finding]:
-    """Whether a PostgreSQL answers."""
+    """Check the connection to PostgreSQL."""
     url = parse_url(settings.store)
     if url.get_backend_name() != "postgresql":
         return []
@@ -255,7 +267,7 @@ async def _database(settings: Settings) -> list[Finding]:
         return [
             Finding("store", "problem", "PostgreSQL's driver is missing", "pip install 'tailrace[postgres]'")
         ]
-    asyncpg: Any = import_module("asyncpg")  # an extra, whose types say little
+    asyncpg: Any = import_module("asyncpg")  # an extra without types
 
     failures: tuple[type[Exception], ...] = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
     where = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
@@ -281,7 +293,7 @@ async def _database(settings: Settings) -> list[Finding]:
 
 
 async def _broker(settings: Settings) -> list[Finding]:
-    """Whether a Redis or Valkey answers, where several workers are to share events through one."""
+    """Check the connection to Redis or Valkey, if several workers share events."""
     if not settings.events:
         return []
     parts = urlsplit(settings.events)
@@ -330,7 +342,7 @@ def _model_named(settings: Settings) -> Finding:
 
 
 async def _upstream(settings: Settings) -> Finding:
-    """Whether the model answers, and as a stream."""
+    """Check that the model responds with a stream."""
     question = Message(role=Role.USER, content=(ContentPartText(text=_QUESTION),))
     began, first, reads, folded = time.monotonic(), 0.0, 0, Accumulator()
     try:
@@ -356,7 +368,8 @@ async def _upstream(settings: Settings) -> Finding:
             "try a smaller model, or later",
         )
     except TailraceError as error:
-        return Finding("upstream", "problem", str(error), _advice_for(error))
+        says = error.diagnosis if isinstance(error, UpstreamError) else ""  # the operator may see addresses
+        return Finding("upstream", "problem", says or str(error), _advice_for(error))
     seconds = time.monotonic() - began
     says = f"answers, the first chunk after {first - began:.2f} s, all after {seconds:.2f} s"
     if reads == 1 and seconds > 1:
@@ -385,9 +398,12 @@ def _advice_for(error: TailraceError) -> str:
     return "check the base URL (TAILRACE_BASE_URL), the network and a proxy (HTTPS_PROXY)"
 
 
-async def _remote_agent(address: str) -> Finding:
+async def _remote_agent(settings: Settings) -> Finding:
+    address = settings.agent or ""
     try:
-        async with AgentClient(address, connect_timeout=_CONNECT_SECONDS) as client:
+        async with AgentClient(
+            address, connect_timeout=_CONNECT_SECONDS, allowed_origins=settings.agent_origins
+        ) as client:
             with anyio.fail_after(_CONNECT_SECONDS * 2):
                 agent = await client.agent()
     except (TailraceError, TimeoutError) as error:

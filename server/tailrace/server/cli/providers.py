@@ -1,4 +1,4 @@
-"""``tailrace providers``: who can be asked, in which format, and for whom the environment holds a key."""
+"""``tailrace providers``: the providers, their formats, and the keys that are set in the environment."""
 
 import os
 
@@ -9,7 +9,7 @@ from tailrace.wrappers.providers import Provider, providers
 
 
 def list_providers() -> None:
-    """Show every provider: what it speaks, what that can carry, and where its key and address come from.
+    """List all providers: format, capabilities, and the variables of key and base URL.
 
     A model is named PROVIDER:MODEL, by a provider's name or one of its aliases.
     """
@@ -39,7 +39,7 @@ def list_providers() -> None:
             _key(provider),
             _address(provider),
         )
-    # A pipe has no width: rows are then written whole, one a line.
+    # A pipe has no width: rows are not wrapped.
     console = Console()
     if not console.is_terminal:
         console = Console(width=400)
@@ -58,6 +58,6 @@ def _key(provider: Provider) -> str:
 def _address(provider: Provider) -> str:
     variable = provider.base_url_variable
     if variable and os.environ.get(variable):
-        return f"{variable} (set)"  # and not shown: some hold a password
+        return f"{variable} (set)"  # not its value, which may be a password
     usual = provider.base_url or ("" if provider.base_url_suffix else "its own")
     return " or ".join(filter(None, (usual, variable)))

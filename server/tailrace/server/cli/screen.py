@@ -1,4 +1,4 @@
-"""Where ``tailrace ask`` shows an answer: as it is, or with its Markdown drawn."""
+"""The output of ``tailrace ask``: the response unchanged, or with its Markdown rendered."""
 
 import json
 from typing import TextIO
@@ -12,25 +12,25 @@ from tailrace.server.cli.transcript import ANSWER, Item, Remark, Text, for_termi
 
 
 class Screen:
-    """Where an answer is shown: its text on one stream, unchanged, and everything about it on another.
+    """Prints a response: its text on one stream, unchanged, and everything else on another.
 
     Args:
-        out: Takes the text of the answer. On a terminal, control characters are written out.
-        notes: Takes everything else.
+        out: The output for the text of the response. On a terminal, control characters are escaped.
+        notes: The output for everything else.
     """
 
     def __init__(self, out: TextIO, notes: Console) -> None:
         self._out = out
         self._notes = notes
         self._terminal = out.isatty()
-        self._shared = self._terminal and notes.is_terminal  # the two streams meet on one screen
-        self._answer_from = ""  # whose text was written to `out` last
-        self._answer_open = False  # `out` stands in the middle of a line
-        self._notes_open = False  # and so do the notes (or the screen that is shared)
-        self._aside_from = ""  # whose text is being written to the notes
+        self._shared = self._terminal and notes.is_terminal  # both streams are on one screen
+        self._answer_from = ""  # the source of the last text in `out`
+        self._answer_open = False  # `out` is in the middle of a line
+        self._notes_open = False  # `notes` (or the shared screen) is in the middle of a line
+        self._aside_from = ""  # the source of the current text in `notes`
 
     def show(self, item: Item) -> None:
-        """Print what is new."""
+        """Print a new item."""
         if isinstance(item, Text):
             if item.channel == ANSWER:
                 self.answer(item.text, item.source, again=item.again)
@@ -42,7 +42,7 @@ class Screen:
             self.note(f"{in_words(item.state)}{f': {item.message}' if item.message else ''}", "dim")
 
     def answer(self, text: str, source: str, *, again: bool = False) -> None:
-        """Print more of the answer."""
+        """Print more of the response."""
         if again:
             self.note("the agent has replaced its answer; this is the new one:", "yellow")
         if self._answer_open and (again or source != self._answer_from):
@@ -58,17 +58,17 @@ class Screen:
             self._notes_open = self._answer_open
 
     def json_line(self, value: object) -> None:
-        """Print a JSON value in one line; its escapes are harmless for terminals and line readers."""
+        """Print a JSON value in one line, with escapes that are harmless for terminals and line readers."""
         self._out.write(json.dumps(value, ensure_ascii=True) + "\n")
         self._out.flush()
 
     def note(self, text: str, style: str) -> None:
-        """Print something about the answer, on a line of its own."""
+        """Print a note about the response, on a line of its own."""
         self._end_line()
         self._notes.print(Styled(for_terminal(text), style), soft_wrap=True)
 
     def close(self) -> None:
-        """End the line that the answer stands in."""
+        """End the current line of the response."""
         if self._answer_open and (self._notes_open or not self._shared):
             self._out.write("\n")
             self._out.flush()
@@ -76,7 +76,7 @@ class Screen:
         self._answer_open = False
 
     def _aside(self, item: Text) -> None:
-        """Text that is not the answer, with a label before it: reasoning, a refusal."""
+        """Print text beside the response, with a label before it: reasoning, a refusal."""
         if self._aside_from != item.source or item.again:
             self._end_line()
             self._notes.print(Styled(f"{item.channel}: ", "dim bold"), end="")
@@ -92,10 +92,10 @@ class Screen:
 
 
 class MarkdownScreen(Screen):
-    """Draws the Markdown of an answer while it grows.
+    """Renders the Markdown of a growing response.
 
-    A block that is complete is drawn for good; the last one is drawn anew with every piece that comes, so that what a
-    piece costs does not grow with the answer.
+    A complete block is rendered once; the last one is rendered again with every delta, so that the cost of a delta does
+    not grow with the response.
 
     Args:
         out: As for `Screen`.
@@ -105,12 +105,12 @@ class MarkdownScreen(Screen):
     def __init__(self, out: TextIO, notes: Console) -> None:
         super().__init__(out, notes)
         self._drawing = Console(file=out, highlight=False)
-        self._block = ""  # the text that is not drawn for good
+        self._block = ""  # the text that may be rendered again
         self._live: Live | None = None
         self._source = ""
 
     def answer(self, text: str, source: str, *, again: bool = False) -> None:
-        """Draw more of the answer."""
+        """Render more of the response."""
         if again or source != self._source:
             self._finish()
             self._source = source
@@ -128,12 +128,12 @@ class MarkdownScreen(Screen):
             self._live.update(Markdown(self._block), refresh=True)
 
     def note(self, text: str, style: str) -> None:
-        """Print something about the answer, below what is drawn of it."""
+        """Print a note about the response, below the rendered text."""
         self._finish()
         super().note(text, style)
 
     def close(self) -> None:
-        """Draw what is left for good."""
+        """Render the last block."""
         self._finish()
         super().close()
 
@@ -152,7 +152,7 @@ class MarkdownScreen(Screen):
     def _draw_for_good(self, text: str, *, last: bool = False) -> None:
         if self._live is not None:
             self._live.update(Markdown(text), refresh=True)
-            self._live.stop()  # what it showed stays
+            self._live.stop()  # its last output remains
             self._live = None
         else:
             self._drawing.print(Markdown(text))
@@ -161,9 +161,10 @@ class MarkdownScreen(Screen):
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """The blocks of a Markdown text that nothing changes any more, and the rest: from the last empty line outside a fence.
+    """Split a Markdown text at the last blank line outside a fence, into final blocks and the rest.
 
-    Lists and quotes go on behind an empty line: what begins with a space or a sign of theirs stays with what is before it.
+    Lists and quotes continue after a blank line: a block that begins with a space or a list marker stays with the one
+    before it.
     """
     cut, at, fence = 0, 0, ""
     lines = text.split("\n")

@@ -1,6 +1,5 @@
 """``tailrace serve``: a model as an A2A agent."""
 
-import ctypes
 import gc
 import logging
 import math
@@ -9,10 +8,9 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable
-from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from ipaddress import ip_address
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, cast
 
@@ -25,22 +23,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tailrace.server.app import create_app
 from tailrace.server.cli import INTERRUPTED
 from tailrace.server.cli.completion import complete_model
+from tailrace.server.cli.env_file import EnvFile, announce_env_file
 from tailrace.server.cli.workers import run_workers
-from tailrace.server.direct_writing import offer_writer
-from tailrace.server.late_streaming import with_late_streaming
+from tailrace.server.http.connection_limits import ConnectionLimits, default_max_connections
+from tailrace.server.http.deferred_response import with_deferral
+from tailrace.server.http.request_guard import is_loopback
+from tailrace.server.http.shutdown import SIGNALS
 from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings
-from tailrace.server.shutdown import SIGNALS
 from tailrace.wrappers import ConfigurationError, TailraceError
+from tailrace.wrappers.concurrency.worker_thread import limit_unused_memory, release_memory
 
 STARTUP_FAILURE = 3
-"""The exit status of a server that could not start; uvicorn has said why."""
+"""The exit status of a server that could not start; uvicorn has logged the reason."""
 
 CLOSE_TIMEOUT = 5
-"""Seconds that a client has to take the rest of what was written to a connection that is being closed."""
+"""Seconds for a client to receive the rest of a response on a connection that is being closed."""
 
 STOP_TIMEOUT = 8
-"""Seconds that connections have to end once all tasks have, because the server was told to stop."""
+"""Seconds for connections to end after all tasks have, when the server is told to stop."""
 
 
 def serve(
@@ -92,12 +93,15 @@ def serve(
             "[TAILRACE_TOOLS]"
         ),
     ] = None,
+    env_file: EnvFile = None,
 ) -> None:
     """Serve a model as an A2A agent until interrupted.
 
-    Every option is also a TAILRACE_… setting, in the environment or a .env file.
+    Every option is also a TAILRACE_… setting, in the environment or the file of --env-file.
     """
+    announce_env_file(env_file)
     settings = read_settings(
+        env_file,
         model=model,
         agent=agent,
         base_url=base_url,
@@ -113,7 +117,7 @@ def serve(
     )
     _refuse_open_doors(settings)
     _export_spans()
-    app = create_app(settings)  # also where others serve it: what is wrong with the settings is said once
+    app = create_app(settings)  # with several processes, too: invalid settings are reported once
     if settings.workers == 1:
         run_app(app, settings)
         return
@@ -121,8 +125,8 @@ def serve(
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Listen where several processes are to, and say so: connections wait until the first of them takes one."""
-    config = uvicorn.Config(_work, log_level="info")  # for its way of saying things
+    """Listen on behalf of several processes: connections wait until one of them accepts them."""
+    config = uvicorn.Config(_work, log_level="info")  # logs in uvicorn's format
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=config.backlog)
@@ -137,28 +141,28 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _work(settings: Settings, listener: socket.socket) -> None:
-    """What each of several processes does."""
+    """Serve in one of several processes."""
     run_app(create_app(settings), settings, listener)
 
 
 def _refuse_open_doors(settings: Settings) -> None:
-    """Whoever reaches a server without authentication can use it and read its tasks: only this machine may."""
+    """Refuse to listen on other than loopback addresses without authentication: every client could read all tasks."""
     if is_open_to_others(settings):
         raise ConfigurationError(
-            f"{settings.host} can be reached by others: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWKS_URL to say "
-            "who is let in, or --allow-anonymous to let everybody in"
+            f"{settings.host} can be reached by other machines: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWKS_URL to "
+            "authenticate callers, or --allow-anonymous to serve everyone"
         )
 
 
 def is_open_to_others(settings: Settings) -> bool:
-    """Whether others can reach the server and nobody has said that they may."""
+    """Return whether other machines can reach the server without authentication, and that is not allowed."""
     if settings.caller_keys or settings.caller_jwks_url or settings.allow_anonymous:
         return False
-    return not _is_loopback(settings.host)
+    return not is_loopback(settings.host)
 
 
 def _export_spans() -> None:
-    """Have what is observed sent where OpenTelemetry's variables say, unless whoever started us has seen to that."""
+    """Export spans as OpenTelemetry's variables configure, unless the process has an exporter already."""
     asked = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get(
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
     )
@@ -169,24 +173,23 @@ def _export_spans() -> None:
             "OTEL_EXPORTER_OTLP_ENDPOINT: sending spans needs more packages: pip install 'tailrace[otel]'"
         )
     os.environ.setdefault("OTEL_SERVICE_NAME", "tailrace")
-    os.environ.setdefault("FASTAPI_OTEL_AUTO_CONFIGURE", "true")  # FastAPI does it when the server starts
+    os.environ.setdefault("FASTAPI_OTEL_AUTO_CONFIGURE", "true")  # used by FastAPI at startup
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def read_settings(env_file: Path | None = None, **given: Any) -> Settings:
+    """Read the settings from the environment; given options override it.
 
-
-def read_settings(**given: Any) -> Settings:
-    """Settings of the environment, over which the options that were given win.
+    Args:
+        env_file: A file of settings, which the environment overrides; None for none.
+        given: The options.
 
     Raises:
-        ConfigurationError: A value cannot be used; the message names the setting.
+        ConfigurationError: A value is not valid; the message names the setting.
     """
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    values["_env_file"] = env_file  # unknown to type checkers
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
+        return Settings(**values)
     except ValidationError as error:
         problems = "; ".join(
             f"TAILRACE_{'.'.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors()
@@ -195,36 +198,40 @@ def read_settings(**given: Any) -> Settings:
 
 
 def run_app(app: Any, settings: Settings, listener: socket.socket | None = None) -> None:
-    """Serve an application until SIGINT or SIGTERM; both end the process in good order, with exit status 0.
+    """Serve an application until SIGINT or SIGTERM, which end the process properly with exit status 0.
 
-    Nothing more is accepted then, tasks have ``settings.shutdown_grace`` to come to their end, and everything is
-    written. A second signal ends the process at once, as a crash would: what was shown is kept all the same.
+    Nothing more is accepted then, tasks have ``settings.shutdown_grace`` to end, and everything is persisted. A second
+    signal ends the process at once, like a crash: published events are persisted all the same.
 
     Args:
         app: The application.
-        settings: Say where to listen.
-        listener: What to listen on in the place of that.
+        settings: The address to listen on.
+        listener: A listening socket in place of the address.
 
     Raises:
-        TailraceError: What the application needs (its store, the servers of its tools) cannot be used.
+        TailraceError: A resource of the application (store, tools) cannot be used.
     """
-    start = _Start(app)
+    most = settings.bounds.max_connections
+    most = default_max_connections() if most is None else most
+    limits = ConnectionLimits(most, settings.bounds.header_timeout)
+    start = _Start(app, limits)
     config = uvicorn.Config(
         start,
         interface="asgi3",
+        http=limits.protocol(),
         host=settings.host,
         port=settings.port,
         log_config=log_config(settings.log_format),
-        log_level="warning",  # until the application has started
+        log_level="warning",  # before the application has started
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + STOP_TIMEOUT,
     )
-    server = _Server(config)
+    server = _Server(config, limits)
 
     def end(number: int, _frame: FrameType | None) -> None:
-        # uvicorn listens while it serves. It repeats the signal once it has shut down: by then there is nothing left to
-        # end but the process. Before that nothing is open yet.
+        # uvicorn listens while it serves. It repeats the signal after its shutdown: then only the process is left to
+        # end. Before, nothing is open yet.
         if server.should_exit:
             sys.exit(0)
         os._exit(INTERRUPTED if number == signal.SIGINT else 0)
@@ -244,30 +251,34 @@ def run_app(app: Any, settings: Settings, listener: socket.socket | None = None)
 
 
 class _Start:
-    """An application of which uvicorn says nothing but that it started.
+    """Logs the start of an application in place of uvicorn, and counts its requests.
 
-    Why it did not is said in one line by whoever runs the server; uvicorn would print a traceback, between lines of its own.
+    `run_app` reports a failed start in one line; uvicorn would print a traceback, between log lines of its own.
 
     Args:
         app: The application.
+        limits: The connections of its requests.
 
     Attributes:
-        failure: What kept it from starting, where that is an error of ours; any other is uvicorn's to print.
+        failure: Our error that prevented the start, if there is one; uvicorn prints all others.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, limits: ConnectionLimits) -> None:
         self.failure: TailraceError | None = None
+        self._limits = limits
         self._app = app
         self._log = logging.getLogger("uvicorn.error")
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """The application, as ASGI has it."""
+        """Call the application."""
         if scope["type"] == "lifespan":
             return self._live(scope, receive, send)
-        # One of its own: a stream that is late leaves of it what uvicorn had put there.
+        refuse = self._limits.begin_request(scope)
+        if refuse is not None:
+            return refuse(scope, receive, send)
+        # A copy: uvicorn's scope stays as it was, even for a deferred response.
         scope = {**scope, "extensions": {**scope.get("extensions", {})}}
-        offer_writer(scope, send)
-        return with_late_streaming(self._app, scope, receive, send)
+        return with_deferral(self._app, scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         failed: Message | None = None
@@ -275,7 +286,7 @@ class _Start:
         async def tell(message: Message) -> None:
             nonlocal failed
             if message["type"] == "lifespan.startup.failed":
-                failed = message  # that it is one of ours is known when it is raised, after this
+                failed = message  # sent before the error is raised
                 return
             if message["type"] == "lifespan.startup.complete":
                 self._log.setLevel(logging.INFO)
@@ -296,22 +307,21 @@ class _Start:
 
 
 def _settle() -> None:
-    """What there is once a server has started stays as long as it does: do not look through it again, and keep no more.
+    """Freeze objects created at startup (`gc.freeze`), trim the heap, and collect garbage less often.
 
-    The garbage collector would go through all of it each time that it looks for cycles among what is old, tens of
-    milliseconds in which no stream goes on; and to import this much takes memory for a moment, which glibc gives back
-    only when it is asked to. What comes later it looks through less often than it would by itself: a token leaves nothing
-    that only the collector finds.
+    The collector would traverse these objects in each full collection, which stops all streams for tens of milliseconds;
+    glibc returns the memory of imports to the system only on request. Tokens leave no reference cycles, so fewer
+    collections are enough.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+    limit_unused_memory()
+    release_memory()
 
 
 def _ours(error: Exception) -> TailraceError | None:
-    """The error of ours that was raised, out of the groups that task groups put it into; None for any other."""
+    """Return the first error of ours inside exception groups; None if there is none."""
     while isinstance(error, ExceptionGroup):
         inside = cast("tuple[Exception, ...]", error.exceptions)
         if len(inside) != 1:
@@ -321,24 +331,26 @@ def _ours(error: Exception) -> TailraceError | None:
 
 
 class _Server(uvicorn.Server):
-    """Ends at once when it is told so twice, and gives up connections to clients that take nothing any more.
+    """Ends at once after a second signal, and closes connections of clients that neither send nor receive.
 
-    uvicorn closes a connection once everything written to it was taken; from such a client that is never, and its
-    socket and buffers would be held for as long as it likes.
+    uvicorn closes a connection after everything was sent; with such a client that never happens, and the socket and
+    its buffers would be held without bound.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
         super().__init__(config)
+        self._limits = limits
         self._closing: dict[Any, int] = {}
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called for SIGINT and SIGTERM; the next one is the operating system's to carry out, whatever hangs here."""
+        """Handle SIGINT and SIGTERM; the operating system handles the next one, whatever hangs here."""
         super().handle_exit(sig, frame)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
+        """Run ten times a second."""
+        self._limits.close_expired()
         transports = [connection.transport for connection in list(self.server_state.connections)]
         closing = {transport for transport in transports if transport.is_closing()}
         self._closing = {transport: 1 + self._closing.get(transport, 0) for transport in closing}

@@ -1,31 +1,33 @@
-"""A stream of A2A events as a person reads it: text as it grows, remarks, changes of state."""
+"""Folds a stream of A2A events into items for people: new text, remarks, changes of state."""
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from tailrace.streaming.a2a.extension import extension_facts
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, StreamResponse, Task, TaskStatus
-from tailrace.streaming.extension import extension_facts
-from tailrace.streaming.lifecycle import TaskState
+from tailrace.wrappers import ContentPartText
+from tailrace.wrappers.conversion.texts import BLANK_LINE, is_same_text
 
 ANSWER = "text"
-"""The channel of the answer itself; others are ``reasoning`` and ``refusal``."""
+"""The channel of the response itself; others are ``reasoning`` and ``refusal``."""
 
-# C0 and C1 controls but for tab and line end: what an agent says must not steer the terminal.
+# C0 and C1 controls except tab and line end: an agent's text must not control the terminal.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """More text of one artifact (or message).
+    """New text of one artifact (or message).
 
     Attributes:
         source: The id of the artifact or message.
-        channel: What kind of text it is: `ANSWER`, ``reasoning``, ….
-        text: What is new; never empty.
-        again: What was shown of this artifact no longer counts: this is all of its text.
+        channel: The kind of text: `ANSWER`, ``reasoning``, ….
+        text: The new text; never empty.
+        again: The text replaces the earlier text of this artifact.
     """
 
     source: str
@@ -36,7 +38,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something other than text, in one line.
+    """An item other than text, in one line.
 
     Attributes:
         kind: ``tool call``, ``tool result``, ``file`` or ``data``.
@@ -49,11 +51,11 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the task is doing now.
+    """The status of the task.
 
     Attributes:
         state: Its state.
-        message: What the agent says about it; empty for nothing.
+        message: The agent's message about it; empty for none.
     """
 
     state: TaskState
@@ -64,13 +66,13 @@ Item = Text | Remark | Status
 
 
 class Transcript:
-    """Folds the events of a task (or an agent's direct message) into what a reader has not seen yet. Sans-IO.
+    """Folds the events of a task (or an agent's direct message) into new items. Sans-IO.
 
     Attributes:
-        task_id: The task; empty as long as none is known.
+        task_id: The task; empty before it is known.
         context_id: The conversation.
-        status: What the task is doing; COMPLETED after a direct message; None before the first event.
-        facts: What the agent said about its answer under tailrace's extension: ``usage``, ``finishReason``, ….
+        status: The status of the task; COMPLETED after a direct message; None before the first event.
+        facts: The agent's metadata under tailrace's extension: ``usage``, ``finishReason``, ….
     """
 
     def __init__(self) -> None:
@@ -84,12 +86,12 @@ class Transcript:
 
     @property
     def answer(self) -> str:
-        """The text of the answer so far; what stands in several artifacts is joined with a line end."""
+        """The text of the response so far; several artifacts are joined with a line end."""
         answers = (pieces for source, pieces in self._texts.items() if self._channels[source] == ANSWER)
         return "\n".join("".join(pieces) for pieces in answers if pieces)
 
     def read(self, response: StreamResponse) -> list[Item]:
-        """Take in one event; return what is new in it, in order."""
+        """Add one event; return its new items, in order."""
         if response.task is not None:
             return self._read_task(response.task)
         if response.message is not None:
@@ -110,7 +112,8 @@ class Transcript:
         self.facts |= extension_facts(task.metadata)
         items: list[Item] = []
         for artifact in task.artifacts:
-            items += self._read_artifact(artifact, append=False)
+            # Other servers have one part for each delta of a text.
+            items += self._read_artifact(artifact, append=False, in_pieces=True)
         return items + self._read_status(task.status)
 
     def _read_direct(self, message: Message) -> list[Item]:
@@ -122,7 +125,7 @@ class Transcript:
     def _read_status(self, status: TaskStatus) -> list[Item]:
         parts = status.message.parts if status.message is not None else ()
         now = Status(status.state, "\n".join(part.text for part in parts if part.text))
-        # The question of a task that waits repeats the tool calls that stand in an artifact already.
+        # The message of an input-required task repeats tool calls that are in an artifact.
         items: list[Item] = [remark for remark in remarks(parts) if remark not in self._remarks]
         self._remarks.update(remarks(parts))
         if now != self.status:
@@ -130,30 +133,32 @@ class Transcript:
         self.status = now
         return items
 
-    def _read_artifact(self, artifact: Artifact, *, append: bool) -> list[Item]:
+    def _read_artifact(self, artifact: Artifact, *, append: bool, in_pieces: bool = False) -> list[Item]:
         source = artifact.artifact_id
         channel = str(extension_facts(artifact.metadata).get("channel") or ANSWER)
         if append:
-            return self._add(source, self._channels.get(source, channel), artifact.parts)
+            return self._add(source, self._channels.get(source, channel), artifact.parts, in_pieces=True)
         if source not in self._texts:
-            return self._add(source, channel, artifact.parts)
+            return self._add(source, channel, artifact.parts, in_pieces=in_pieces)
         return self._replace(source, artifact.parts)
 
-    def _add(self, source: str, channel: str, parts: Iterable[Part]) -> list[Item]:
+    def _add(
+        self, source: str, channel: str, parts: Iterable[Part], *, in_pieces: bool = False
+    ) -> list[Item]:
         self._channels.setdefault(source, channel)
         pieces = self._texts.setdefault(source, [])
         items: list[Item] = []
-        for part in parts:
+        for part, text in shown_texts(parts, in_pieces=in_pieces):
             if part.text:
-                pieces.append(part.text)
-                items.append(Text(source, channel, part.text))
+                pieces.append(part.text)  # without its separator: copies of the artifact are compared with it
+                items.append(Text(source, channel, text))
             else:
                 items += remarks((part,))
         self._remarks.update(item for item in items if isinstance(item, Remark))
         return items
 
     def _replace(self, source: str, parts: tuple[Part, ...]) -> list[Item]:
-        """A whole copy of an artifact that is known: what it has more than was shown, or all of it again."""
+        """Compare a complete copy of an artifact with the known text; return the rest, or all of it."""
         shown = "".join(self._texts[source])
         text = "".join(part.text or "" for part in parts)
         self._texts[source] = [text]
@@ -161,14 +166,32 @@ class Transcript:
         items: list[Item] = [remark for remark in said if remark not in self._remarks]
         self._remarks.update(said)
         more, again = (text[len(shown) :], False) if text.startswith(shown) else (text, True)
-        # Arguments of a tool call come as text, and in the end as the call: the remark is enough.
+        # Arguments of a tool call arrive as text, and at the end as the call: the remark is enough.
         if more or (again and not said):
             items.insert(0, Text(source, self._channels[source], more, again))
         return items
 
 
+def shown_texts(parts: Iterable[Part], *, in_pieces: bool = False) -> Iterator[tuple[Part, str]]:
+    """Yield each part with its text, after a blank line if it is another text than the one before.
+
+    Args:
+        parts: The parts.
+        in_pieces: The parts are deltas of one text.
+    """
+    before: ContentPartText | None = None
+    for part in parts:
+        if not part.text:
+            yield part, ""
+            continue
+        text = ContentPartText(text=part.text, metadata=part.metadata)
+        is_apart = not in_pieces and before is not None and not is_same_text(before, text)
+        yield part, BLANK_LINE + part.text if is_apart else part.text
+        before = text
+
+
 def remarks(parts: Iterable[Part]) -> list[Remark]:
-    """A line for each thing in the parts that is not text."""
+    """Return a remark for each part that is not text."""
     remarks: list[Remark] = []
     for part in parts:
         if part.kind == "data":
@@ -207,10 +230,10 @@ def _to_json(value: object) -> str:
 
 
 class Pace:
-    """How fast an answer came, by the clock of whoever reads it. Begins when it is made.
+    """The speed of a response, measured by the client. The clock starts with the object.
 
     Args:
-        live: Whether the whole answer is yet to come; else it is not told how fast.
+        live: The whole response is still to come; otherwise the speed is unknown.
     """
 
     def __init__(self, *, live: bool = True) -> None:
@@ -220,15 +243,15 @@ class Pace:
         self._last = self._asked
 
     def text_came(self) -> None:
-        """Some text of the answer has just come."""
+        """Record the arrival of text."""
         self._last = time.monotonic()
         if self._first is None:
             self._first = self._last
 
     def describe(self, transcript: Transcript) -> str:
-        """Tokens and tokens a second in a few words; characters where the agent counts no tokens.
+        """Return tokens and tokens a second; characters if the agent does not count tokens.
 
-        The rate is over the whole time, from the question to the last of the answer.
+        The rate is over the whole time, from the request to the end of the response.
         """
         seconds = max(self._last - self._asked, 1e-6)
         first = ""
@@ -245,10 +268,10 @@ class Pace:
 
 
 def in_words(state: TaskState) -> str:
-    """``TASK_STATE_INPUT_REQUIRED`` → ``input required``."""
+    """Convert ``TASK_STATE_INPUT_REQUIRED`` to ``input required``."""
     return state.removeprefix("TASK_STATE_").replace("_", " ").lower()
 
 
 def for_terminal(text: str) -> str:
-    r"""The text without control characters: each but tab and line end is written out (``\x1b``)."""
+    r"""Escape the control characters of a text except tab and line end (``\x1b``)."""
     return text.translate(_CONTROLS)

@@ -1,10 +1,10 @@
 """``tailrace serve --workers N``: several processes behind one address, each a node of its own.
 
-The address is listened on before they start, and they take connections from it in turns. One that ends by itself is
-started again; one that cannot start ends them all, as it would by itself.
+The address is opened before they start, and each accepts connections from it. A process that ends by itself is started
+again; a process that cannot start ends them all.
 
-A terminal sends Ctrl-C to all of them. They never hear of it: it is the first that tells them to end, once and in good
-order, whatever they are at; a second signal would end them at once.
+A terminal sends Ctrl-C to all of them, but they ignore it: the first process tells them to stop, once, whatever their state; a
+second signal ends them at once.
 """
 
 import logging
@@ -28,22 +28,22 @@ from tailrace.wrappers import TailraceError
 logger = logging.getLogger("tailrace.server")
 
 RESTART_PAUSE = 1.0
-"""Seconds after which a process that ended is started again."""
+"""Seconds before a process that ended is started again."""
 
 CANNOT_START = (2, 3)
-"""The exit statuses of a process that cannot start: of wrong settings, and of an application that fails."""
+"""The exit statuses of a process that cannot start: invalid settings, and a failed application."""
 
 Work = Callable[[socket.socket], None]
-"""What a process does; a function at the top of a module, or `functools.partial` of one."""
+"""The function of a process; at the top of a module, or `functools.partial` of one."""
 
 
 def run_workers(work: Work, listener: socket.socket, count: int) -> None:
-    """Run processes until SIGTERM or SIGINT, which they are passed on.
+    """Run processes until SIGTERM or SIGINT, which they receive, too.
 
     Args:
-        work: What each does.
-        listener: What they listen on.
-        count: How many.
+        work: The function of each process.
+        listener: The socket that they listen on.
+        count: The number of processes.
 
     Raises:
         SystemExit: One of them could not start; with its exit status.
@@ -73,11 +73,11 @@ class _Workers:
         with _interrupts_held():
             process.start()
         self._running[process.sentinel] = process
-        if self._stopping:  # by a signal that came before it was among those that are passed it on
+        if self._stopping:  # a signal came before the process was registered
             process.terminate()
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
-        """SIGTERM or SIGINT; a second one ends the processes at once."""
+        """Handle SIGTERM or SIGINT; a second one ends the processes at once."""
         self._end(signal.SIGKILL if self._stopping else signal.SIGTERM)
         self._stopping = True
 
@@ -99,7 +99,7 @@ class _Workers:
             self._end(signal.SIGTERM)
             return
         self._first = False
-        logger.error("a process ended (status %d), and is started again", code)
+        logger.error("a process ended (status %d) and is started again", code)
         time.sleep(RESTART_PAUSE)
         self.start()
 
@@ -111,8 +111,8 @@ class _Workers:
 
 @contextmanager
 def _interrupts_held() -> Generator[None]:
-    """Have Ctrl-C wait while the block runs, and for good in the processes that are started in it."""
-    resource_tracker.ensure_running()  # would let it through after it has started a process of its own
+    """Block Ctrl-C during the block, and permanently in the processes that are started in it."""
+    resource_tracker.ensure_running()  # it would unblock Ctrl-C after starting its own process
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -121,7 +121,7 @@ def _interrupts_held() -> Generator[None]:
 
 
 def _run(work: Work, listener: socket.socket) -> None:
-    """In the process: end with the one that started it, whatever ends that."""
+    """Run in the process; end when the parent process ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(listener)

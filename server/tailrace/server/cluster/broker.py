@@ -1,9 +1,10 @@
-"""Valkey or Redis as nodes use it: a few connections, bounded times, and whether it works at all.
+"""The connections of a node to Valkey or Redis, with timeouts and a health state.
 
-Whatever goes wrong is a `BrokerError`; the connection is made anew at the next use. Nobody who writes waits for a broker
-that is known not to work: `Broker.works` says so at once, and `Broker.watch` finds out when it works again.
+Every failure is a `BrokerError`; the next use reconnects. Writers do not wait for a broker that has failed: `Broker.works`
+is false until `Broker.watch` has found that it works again.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,13 +12,13 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from tailrace.server.cluster.link import TIMEOUT, BrokerError, Command, Connect, Link, ReplyError, Subscriber
+from tailrace.server.cluster.link import TIMEOUT, Address, BrokerError, Command, Link, ReplyError, Subscriber
 from tailrace.wrappers import ConfigurationError
 
 logger = logging.getLogger("tailrace.server")
 
 PROBE_INTERVAL = 0.25
-"""Seconds between two tries to reach a broker that does not work."""
+"""Seconds between two attempts to reach a broker that has failed."""
 
 _PROBE_KEY = b"tailrace:probe"
 
@@ -26,27 +27,27 @@ _SETTINGS = {
     "appendfsync": ("always", "what clients were shown in the last seconds may be lost when it stops"),
     "maxmemory-policy": ("noeviction", "it may throw streams away while they are read"),
 }
-"""What it has to be told so that nothing that was shown is lost, and what happens otherwise."""
+"""The settings of the broker that prevent the loss of published events, and the consequence of other values."""
 
 
 class Broker:
     """The broker of a node's events and commands.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py has it.
-        timeout: Seconds for a connection and an answer.
+        url: ``redis://``, ``rediss://`` or ``unix://``, in redis-py's form.
+        timeout: Seconds for connecting and for a reply.
 
     Attributes:
-        writing: For what is kept.
-        reading: For what is looked up.
-        refuses: It answers, and takes nothing: it has no room, or may not be written to.
+        writing: The connection for writes.
+        reading: The connection for reads.
+        refuses: The broker replies but accepts no writes: it is out of memory, or read-only.
 
     Raises:
-        ConfigurationError: The address is none, or the client is not installed.
+        ConfigurationError: The address is not valid, or the client library is not installed.
     """
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT) -> None:
-        self._connect = _connector(url)
+        self._address = parse_address(url)
         self._timeout = timeout
         self.writing = self.link()
         self.reading = self.link()
@@ -55,42 +56,42 @@ class Broker:
         self._works = True
 
     def link(self) -> Link:
-        """A further connection."""
-        return Link(self._connect, self._timeout)
+        """Open another connection."""
+        return Link(self._address, self._timeout)
 
     def subscriber(self, began: Callable[[bytes], None], heard: Callable[[bytes, bytes], None]) -> Subscriber:
-        """A further connection, for what is published; as `Subscriber`."""
-        return Subscriber(self._connect, began, heard, self._timeout)
+        """Open another connection for published messages; arguments as for `Subscriber`."""
+        return Subscriber(self._address, began, heard, self._timeout)
 
     @property
     def works(self) -> bool:
-        """Whether it did when it was last asked."""
+        """Return whether the last request succeeded."""
         return self._works
 
     def fail(self, error: BrokerError) -> None:
-        """Say that it does not work, and why: it is not asked again before it does what `watch` asks of it."""
+        """Record a failure: the broker is not used again before `watch` has found that it works."""
         if not self._works:
             return
         self._works = False
         self._failed.set()
-        if isinstance(error, ReplyError):  # of a connection that broke, those say so who listen on one
+        if isinstance(error, ReplyError):  # subscribers log lost connections
             self.refuses = True
             logger.warning(
-                "the broker (TAILRACE_EVENTS) takes no events, which go to the database until it does: %s",
+                "the broker (TAILRACE_EVENTS) accepts no events; they are written to the database until it does: %s",
                 error.reply,
             )
 
     async def watch(self) -> None:
-        """For ever: find out when a broker that failed works again."""
+        """Probe a failed broker, without end, until it works again."""
         probe = self.link()
         try:
             while True:
                 await self._failed.wait()
                 await anyio.sleep(PROBE_INTERVAL)
-                # Something to keep: one without room answers a PING, too.
+                # A write: a broker without memory replies to PING, too.
                 if await _does(probe, (b"SET", _PROBE_KEY, b"", b"PX", 1000)):
                     if self.refuses:
-                        logger.info("the broker (TAILRACE_EVENTS) takes events again")
+                        logger.info("the broker (TAILRACE_EVENTS) accepts events again")
                     self._failed, self.refuses = anyio.Event(), False
                     self._works = True
                     await self.warn()
@@ -99,15 +100,15 @@ class Broker:
                 await probe.close()
 
     async def answers(self) -> bool:
-        """Ask it whether it works: not while it loads its data, for example."""
+        """Return whether the broker works at present; it does not while it loads its data, for example."""
         return await _does(self.reading, (b"PING",))
 
     async def weaknesses(self) -> list[tuple[str, str]]:
-        """What it may lose as it is set up, each with what can be done, in plain words; nothing where it loses nothing.
+        """Return the risks of data loss in the broker's configuration, each with a remedy; empty for none.
 
         Raises:
-            ReplyError: It does not let its settings be seen.
-            BrokerError: It does not work.
+            ReplyError: Reading the configuration is not permitted.
+            BrokerError: The broker does not work.
         """
         commands = [(b"CONFIG", b"GET", name.encode()) for name in _SETTINGS]
         replies = await self.reading.run(*commands)
@@ -119,20 +120,21 @@ class Broker:
             if given not in ("", wanted):
                 found.append((f"{name} is {given}: {loss}", f"set it to {wanted}"))
                 if name == "appendonly":
-                    break  # how often it writes to the disk what it does not write is no matter
+                    break  # the fsync policy does not matter without an append-only file
         return found
 
     async def warn(self) -> None:
-        """Say in the log what it may lose as it is set up."""
+        """Log the risks of data loss in the broker's configuration."""
         try:
             for weakness in await self.weaknesses():
                 logger.warning("the broker (TAILRACE_EVENTS): %s; %s", *weakness)
         except ReplyError as error:
             logger.info(
-                "whether the broker (TAILRACE_EVENTS) keeps what it is given cannot be seen: %s", error.reply
+                "the configuration of the broker (TAILRACE_EVENTS) cannot be read, so its durability is unknown: %s",
+                error.reply,
             )
         except BrokerError:
-            pass  # which whoever uses it next finds out
+            pass  # the next use reports it
 
     async def close(self) -> None:
         """Close the connections."""
@@ -148,21 +150,44 @@ async def _does(link: Link, command: Command) -> bool:
     return not isinstance(reply, ReplyError)
 
 
-def _connector(url: str) -> Connect:
+def parse_address(url: str) -> Address:
+    """Read the URL of a broker, with the options that the client library knows.
+
+    Raises:
+        ConfigurationError: The URL cannot be used, or the client library is missing.
+    """
     if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
         raise ConfigurationError(
-            "TAILRACE_EVENTS: not the address of a Valkey or Redis; use redis://HOST:PORT/0, rediss://… or unix://PATH"
+            "TAILRACE_EVENTS: not the address of a Valkey or Redis server; use redis://HOST:PORT/0, rediss://… or unix://PATH"
         )
     try:
-        from redis.asyncio.connection import ConnectionPool
+        from redis.asyncio.connection import ConnectionPool, SSLConnection, UnixDomainSocketConnection
     except ImportError:
         raise ConfigurationError("TAILRACE_EVENTS needs a client: pip install 'tailrace[redis]'") from None
     try:
-        # Its answers are taken as they come (`link`); version 2 of the protocol has them as lists.
-        pool = cast("Any", ConnectionPool).from_url(url, protocol=2, socket_timeout=None)
+        # Never connected: its attributes are the parts of the URL.
+        parts: Any = cast("Any", ConnectionPool).from_url(url, protocol=2).make_connection()
     except (ValueError, TypeError) as error:
-        # The address may hold a password: it is not repeated.
+        # The address may contain a password: it is not repeated.
         raise ConfigurationError(
             f"TAILRACE_EVENTS: the address cannot be used ({type(error).__name__})"
         ) from None
-    return pool.make_connection
+
+    async def connect(protocol: Callable[[], asyncio.Protocol]) -> None:
+        loop = asyncio.get_running_loop()
+        if isinstance(parts, UnixDomainSocketConnection):
+            await loop.create_unix_connection(protocol, cast("Any", parts).path)
+            return
+        tls = cast("Any", parts).ssl_context.get() if isinstance(parts, SSLConnection) else None
+        await loop.create_connection(protocol, parts.host, parts.port, ssl=tls)
+
+    greeting: list[Command] = []
+    if parts.username:
+        greeting.append((b"AUTH", parts.username, parts.password or ""))
+    elif parts.password:
+        greeting.append((b"AUTH", parts.password))
+    if parts.client_name:
+        greeting.append((b"CLIENT", b"SETNAME", parts.client_name))
+    if parts.db:
+        greeting.append((b"SELECT", parts.db))
+    return Address(connect, tuple(greeting))

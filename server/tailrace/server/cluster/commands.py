@@ -1,24 +1,30 @@
-"""What one node asks of another: a channel at the broker for each node, and answers on the asker's own.
+"""Requests from one node to another: a channel at the broker for each node, with replies on the channel of the requester.
 
-The broker keeps nothing of it, so that nothing waits for its disk. What nobody hears is said again, as long as somebody waits
-for it. A request is carried out once: a node remembers which it has seen, and refuses one that is so old that its asker
-may have given up (by the broker's clock, so that a node which was stopped for a while carries out nothing late). Whoever
-asks waits for a bounded time, and is then told to try again.
+The broker stores none of these messages, so none waits for its disk. A message that no node receives is published again, as
+long as the requester waits. A request is carried out once: nodes remember the ids of requests, and reject requests that are
+so old that the requester may have given up (by the broker's clock, so that a node that was suspended carries out nothing
+late). The requester waits for a bounded time and then returns a retryable error.
+
+Messages are signed (`authentication`) together with their channel and the time at which they were sent. A message that is
+recorded and published again is rejected, by its id or its age.
 """
 
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import uuid4
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from tailrace.server.cluster.authentication import Authentication, EntryRejected
 from tailrace.server.cluster.broker import PROBE_INTERVAL, Broker
-from tailrace.server.cluster.link import BrokerError, Script
-from tailrace.server.limits import LimitError, OverloadedError, RateLimitError
-from tailrace.server.live import CallContext
+from tailrace.server.cluster.link import BrokerError, ReplyError
+from tailrace.server.cluster.link import Command as BrokerCommand
+from tailrace.server.runtime.active_task import CallContext
+from tailrace.server.runtime.limits import LimitError, OverloadedError, RateLimitError
 from tailrace.streaming.a2a import errors
 from tailrace.streaming.a2a.errors import A2AError, FieldViolation, InternalError
 from tailrace.wrappers import StoreError, TailraceError
@@ -26,33 +32,33 @@ from tailrace.wrappers import StoreError, TailraceError
 logger = logging.getLogger("tailrace.server")
 
 ASK_SECONDS = 5.0
-"""Seconds that another node has to answer."""
+"""Seconds for a reply from another node."""
 
 MAX_AGE = 4.0
-"""Seconds after which a request is not begun any more: its asker is about to give up."""
+"""Seconds after which a request is no longer begun: the requester is about to give up."""
 
 SAY_AGAIN = 1.0
-"""Seconds after which a request is sent again that is not answered yet: it may not have come through."""
+"""Seconds after which a request without a reply is published again: it may have been lost."""
 
 NOBODY_PAUSE = 0.05
-"""Seconds after which something is sent again that nobody has heard: a node that connects anew."""
+"""Seconds after which a message without a receiver is published again: the node may be reconnecting."""
 
 MAX_ASKED = 1_000
-"""Requests that come at once; what is beyond that is said again."""
+"""Requests that are carried out at the same time; further ones are dropped, and published again by the requester."""
 
 REMEMBERED = 10_000
-"""Requests of which a node remembers that it has seen them."""
+"""Request ids that a node remembers."""
 
 
 class Cancel(msgspec.Struct, tag=True, frozen=True):
-    """Cancel a task; the answer is the task."""
+    """Cancel a task; the reply is the task."""
 
     task_id: str
     owner: str
 
 
 class Send(msgspec.Struct, tag=True, frozen=True):
-    """Take a message to a task, as `Engine.start`; the answer is a `Sent`."""
+    """Send a message to a task, as `Engine.start`; the reply is a `Sent`."""
 
     task_id: str
     owner: str
@@ -61,7 +67,7 @@ class Send(msgspec.Struct, tag=True, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """How the reader of a message begins: after a number, with an event before anything else."""
+    """The start of a message's stream: the number of an event, and an event to send before."""
 
     task_id: str
     after: int
@@ -69,7 +75,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class SetWebhook(msgspec.Struct, tag=True, frozen=True):
-    """Set a webhook; the answer is the webhook."""
+    """Set a webhook; the reply is the webhook."""
 
     task_id: str
     owner: str
@@ -78,7 +84,7 @@ class SetWebhook(msgspec.Struct, tag=True, frozen=True):
 
 
 class DeleteWebhook(msgspec.Struct, tag=True, frozen=True):
-    """Forget a webhook; the answer is empty."""
+    """Delete a webhook; the reply is empty."""
 
     task_id: str
     owner: str
@@ -86,7 +92,7 @@ class DeleteWebhook(msgspec.Struct, tag=True, frozen=True):
 
 
 class Look(msgspec.Struct, tag=True, frozen=True):
-    """Give a task as it stands."""
+    """Return the current state of a task."""
 
     task_id: str
     owner: str
@@ -114,11 +120,7 @@ class _Answer(msgspec.Struct, tag=True, frozen=True):
     fault: _Fault | None = None
 
 
-# With the broker's time, in milliseconds; gives how many have heard it.
-_SAY = Script(b"""
-local now = redis.call('TIME')
-return redis.call('PUBLISH', KEYS[1], now[1] .. string.format('%03d', math.floor(now[2] / 1000)) .. ' ' .. ARGV[1])
-""")
+_TIME_BYTES = 8  # before each message: milliseconds since the epoch, by the broker's clock
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Request | _Answer).decode
@@ -131,26 +133,28 @@ _ERRORS: dict[str, type[A2AError]] = {
 
 
 class NotHere(TailraceError):
-    """The node that was asked does not have the task; whoever has it by now is to be asked."""
+    """The requested node does not run the task; another node may."""
 
 
 class NoAnswer(OverloadedError):
-    """The node that has the task did not answer in time; that it was not carried out is likely, but not certain."""
+    """The node that runs the task did not reply in time; the request may have been carried out."""
 
 
 CarryOut = Callable[[Command], Awaitable[bytes]]
 
 
 class Commands:
-    """Asks other nodes, and carries out what they ask.
+    """Sends requests to other nodes, and carries out theirs.
 
     Args:
-        broker: Where the nodes' streams are.
-        carry_out: Carries out a request; gives the answer.
+        broker: The broker with the nodes' channels.
+        authentication: Signs and verifies messages.
+        carry_out: Carries out a request and returns the reply.
     """
 
-    def __init__(self, broker: Broker, carry_out: CarryOut) -> None:
+    def __init__(self, broker: Broker, authentication: Authentication, carry_out: CarryOut) -> None:
         self._broker = broker
+        self._authentication = authentication
         self._carry_out = carry_out
         self._sending = broker.link()
         self._subscriber = broker.subscriber(lambda _: None, self._hear)
@@ -161,13 +165,13 @@ class Commands:
         self._node = ""
 
     async def ask(self, node: str, command: Command) -> bytes:
-        """Have another node carry something out; gives its answer.
+        """Send a request to another node and return its reply.
 
         Raises:
-            NotHere: It does not have the task.
-            NoAnswer: It cannot be reached, or does not answer.
-            A2AError: What it raised.
-            StoreError: What it raised.
+            NotHere: The node does not run the task.
+            NoAnswer: The node cannot be reached, or does not reply.
+            A2AError: The error of the node.
+            StoreError: The error of the node.
         """
         request = _Request(uuid4().hex, self._node, command)
         answered, answers = self._waiting[request.id] = anyio.Event(), []
@@ -178,7 +182,7 @@ class Commands:
                     with anyio.move_on_after(SAY_AGAIN):
                         await answered.wait()
         except (BrokerError, TimeoutError) as error:
-            raise NoAnswer("the server that works on the task does not answer; try again later") from error
+            raise NoAnswer("the server that runs the task does not reply; try again later") from error
         finally:
             del self._waiting[request.id]
         [answer] = answers
@@ -187,10 +191,10 @@ class Commands:
         return answer.body
 
     async def run(self, node: str) -> None:
-        """For ever: hear what is asked of this node, and what it is answered.
+        """Receive requests and replies for this node, without end.
 
         Args:
-            node: Its name.
+            node: The name of the node.
         """
         self._node = node
         try:
@@ -203,25 +207,28 @@ class Commands:
                     try:
                         await self._subscriber.run(lambda: [_channel(node)])
                     except BrokerError as error:
-                        logger.warning("other nodes cannot be heard at present: %s", error)
+                        logger.warning("messages of other nodes cannot be received at present: %s", error)
                         self._broker.fail(error)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._sending.close()
 
-    def _hear(self, channel: bytes, said: bytes) -> None:
-        sent_at, _, held = said.partition(b" ")
+    def _hear(self, channel: bytes, signed: bytes) -> None:
         try:
-            message = _decode(held)
-        except msgspec.DecodeError:
-            logger.exception("another node asks what this one does not understand")
+            held = self._authentication.verify("command", signed, channel)
+            sent_at, message = int.from_bytes(held[:_TIME_BYTES], "big"), _decode(held[_TIME_BYTES:])
+        except EntryRejected as error:
+            self._authentication.reject("command", channel, error)
+            return
+        except msgspec.DecodeError:  # a node of another version signed it
+            self._authentication.reject("command", channel, "its content cannot be decoded")
             return
         if isinstance(message, _Request):
             if message.id not in self._seen and len(self._asked) < MAX_ASKED:
                 self._seen[message.id] = None
                 if len(self._seen) > REMEMBERED:
                     self._seen.popitem(last=False)
-                self._asked.append((int(sent_at), message))
+                self._asked.append((sent_at, message))
                 self._some_asked.set()
             return
         waiting = self._waiting.get(message.id)
@@ -240,32 +247,41 @@ class Commands:
     async def _serve(self, sent_at: int, request: _Request) -> None:
         body, fault = b"", None
         try:
-            if await self._age(sent_at) > MAX_AGE:
+            if abs(await self._now() - sent_at / 1e3) > MAX_AGE:
                 return
             body = await self._carry_out(request.command)
         except Exception as error:
             if not isinstance(error, TailraceError):
-                logger.exception("what another node asked cannot be carried out")
+                logger.exception("the request of another node failed")
             fault = _fault(error)
         try:
             with anyio.fail_after(ASK_SECONDS):
                 await self._send(request.sender, _Answer(request.id, body, fault))
         except (BrokerError, TimeoutError) as error:
-            logger.warning("another node cannot be answered: %s", str(error) or "it does not listen")
+            logger.warning(
+                "the reply to another node was not delivered: %s", str(error) or "it does not listen"
+            )
 
-    async def _age(self, sent_at: int) -> float:
-        """How long ago something was sent, by the clock that said when."""
-        [now] = await self._sending.run((b"TIME",))
-        return int(now[0]) + int(now[1]) / 1e6 - sent_at / 1e3
+    async def _now(self) -> float:
+        """Return the time in seconds by the broker's clock, which all nodes share."""
+        seconds, microseconds = await self._run((b"TIME",))
+        return int(seconds) + int(microseconds) / 1e6
 
     async def _send(self, node: str, message: _Request | _Answer) -> None:
-        """Say something to a node, until it hears it."""
-        call = (_channel(node), _encode(message))
+        """Publish a message to a node until the node receives it."""
+        channel, encoded = _channel(node), _encode(message)
         while True:
-            [heard] = await _SAY.run(self._sending, call)
-            if heard:
+            sent_at = round(await self._now() * 1e3).to_bytes(_TIME_BYTES, "big")
+            signed = self._authentication.sign("command", sent_at + encoded, channel)
+            if await self._run((b"PUBLISH", channel, signed)):
                 return
             await anyio.sleep(NOBODY_PAUSE)
+
+    async def _run(self, command: BrokerCommand) -> Any:
+        [reply] = await self._sending.run(command)
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
 
 
 def _channel(node: str) -> bytes:

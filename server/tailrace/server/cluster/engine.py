@@ -1,8 +1,8 @@
-"""The engine of a node: as the engine of a single server, with tasks that other nodes work on.
+"""The engine of a node: the engine of a single server, and tasks that run on other nodes.
 
-A task is written by one node from its beginning to its end, or to that node's end; PostgreSQL says by which. Whatever
-writes to a task (a message, a cancellation, a webhook) is carried out there, and asked of that node from anywhere else.
-Reading needs nobody: a task of another node is followed here.
+One node writes a task from its beginning to its end, or to the end of the node; PostgreSQL records which. Every write to a
+task (message, cancellation, webhook) is carried out on that node; other nodes forward it as a request. Reads need no other
+node: this node follows the events of the task.
 """
 
 import logging
@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import anyio
 import msgspec
 
+from tailrace.server.cluster.authentication import Authentication
 from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.commands import (
     Cancel,
@@ -27,62 +28,70 @@ from tailrace.server.cluster.commands import (
     Sent,
     SetWebhook,
 )
-from tailrace.server.cluster.following import Following
+from tailrace.server.cluster.follower import Following
 from tailrace.server.cluster.node import BEATS, Node
 from tailrace.server.cluster.store import ClusterStore, Home, conversation_claim
-from tailrace.server.engine import HEALTH_TIMEOUT, Engine
-from tailrace.server.handlers import Handler
-from tailrace.server.limits import OverloadedError
-from tailrace.server.live import PLAIN_CALL, CallContext, LiveTask, Subscription
-from tailrace.server.observability.health import Health
-from tailrace.server.registry import Elsewhere
-from tailrace.server.store import EventsDropped, NotOurs, StoredTask
+from tailrace.server.runtime.active_task import PLAIN_CALL, CallContext, LiveTask, Subscription
+from tailrace.server.runtime.engine import HEALTH_TIMEOUT, Engine
+from tailrace.server.runtime.handlers import Handler
+from tailrace.server.runtime.health import Health
+from tailrace.server.runtime.limits import OverloadedError
+from tailrace.server.runtime.registry import Elsewhere
+from tailrace.server.store.store import EventsDropped, NotOurs, StoredTask
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.extension import extension_facts
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
 from tailrace.streaming.a2a.v0_1 import scoped_id
-from tailrace.streaming.extension import extension_facts
-from tailrace.streaming.task import Event
 from tailrace.wrappers import StoreError
 
 logger = logging.getLogger("tailrace.server")
 
 MAX_BEAT_INTERVAL = 2.0
-"""Seconds between two beats of a node at most."""
+"""Seconds between two heartbeats of a node at most."""
 
 FIRST_PAUSE, LAST_PAUSE = 0.02, 0.25
-"""Seconds after which a claim is tried again that another node has: few at first."""
+"""Seconds before another attempt to claim a task that another node has: first and last."""
 
 MAX_MOVES = 5
-"""How often a task is looked for again that moves from node to node."""
+"""Lookups of a task that moves from node to node."""
 
 
 class ClusterEngine(Engine):
     """Runs tasks as one of several nodes.
 
     Args:
-        store: Shared with the other nodes.
+        store: The store that the nodes share.
         handler: As for `Engine`.
         node: This node.
-        broker: Shared with the other nodes.
+        broker: The broker that the nodes share.
+        authentication: Signs and verifies messages between nodes.
         options: As for `Engine`.
     """
 
     def __init__(
-        self, store: ClusterStore, handler: Handler, *, node: Node, broker: Broker, **options: Any
+        self,
+        store: ClusterStore,
+        handler: Handler,
+        *,
+        node: Node,
+        broker: Broker,
+        authentication: Authentication,
+        **options: Any,
     ) -> None:
         self._shared = store
         self._node = node
         self._broker = broker
         self._following = Following(store, store.streams, self._look_anew)
-        self._commands = Commands(broker, self._carry_out)
+        self._commands = Commands(broker, authentication, self._carry_out)
         self._known_nodes: set[str] | None = None
-        # Tasks of dead nodes that are this node's, and are still to be taken up; and their owners.
+        # The owners of tasks of dead nodes that this node has claimed and not yet taken over.
         self._orphans: dict[str, str] = {}
         self._claims: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
         self._to_release: set[tuple[str, str]] = set()
         super().__init__(store, handler, **options)
 
-    # --- what callers ask ---------------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------
 
     async def start(
         self,
@@ -92,10 +101,10 @@ class ClusterEngine(Engine):
         *,
         preceding: Sequence[Message] = (),
     ) -> Subscription | Message:
-        """As `Engine.start`; a message to a task of another node is taken there.
+        """Start a turn as `Engine.start`; forward a message to a task of another node to that node.
 
         Raises:
-            OverloadedError: As `Engine.start`; also when that node does not answer.
+            OverloadedError: As for `Engine.start`; also when that node does not reply.
         """
         task_id = request.message.task_id
         for _ in range(MAX_MOVES):
@@ -124,10 +133,10 @@ class ClusterEngine(Engine):
             return started
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
-        """As `Engine.cancel_task`, wherever the task is worked on.
+        """Cancel a task as `Engine.cancel_task`, on whichever node it runs.
 
         Raises:
-            OverloadedError: The node that works on it does not answer.
+            OverloadedError: The node that runs it does not reply.
         """
         for _ in range(MAX_MOVES):
             home = await self._home(task_id, owner)
@@ -142,10 +151,10 @@ class ClusterEngine(Engine):
     async def set_webhook(
         self, config: TaskPushNotificationConfig, owner: str, dialect: str
     ) -> TaskPushNotificationConfig:
-        """As `Engine.set_webhook`; the node that works on the task tells it.
+        """Set a webhook as `Engine.set_webhook`, on the node that runs the task.
 
         Raises:
-            OverloadedError: That node does not answer.
+            OverloadedError: That node does not reply.
         """
         for _ in range(MAX_MOVES):
             home = await self._home(config.task_id, owner)
@@ -159,10 +168,10 @@ class ClusterEngine(Engine):
         raise _moving()
 
     async def delete_webhook(self, task_id: str, config_id: str, owner: str) -> None:
-        """As `Engine.delete_webhook`, at the node that tells it.
+        """Delete a webhook as `Engine.delete_webhook`, on the node that runs the task.
 
         Raises:
-            OverloadedError: That node does not answer.
+            OverloadedError: That node does not reply.
         """
         for _ in range(MAX_MOVES):
             home = await self._home(task_id, owner)
@@ -176,7 +185,7 @@ class ClusterEngine(Engine):
         raise _moving()
 
     async def health(self) -> Health:
-        """As `Engine.health`, and whether other nodes can be heard, and this one may write."""
+        """Return the health as `Engine.health`, with the connection to other nodes and this node's right to write."""
         known = await super().health()
         problems = dict(known.problems)
         hears = False
@@ -190,15 +199,15 @@ class ClusterEngine(Engine):
             problems.setdefault("store", "this node may not write now")
         return Health(problems, (*known.parts, "broker"))
 
-    # --- where a task is written --------------------------------------------------------------------------------
+    # --- the node that writes a task ----------------------------------------------------------------------------
 
     async def _home(self, task_id: str, owner: str) -> Home | None:
-        """The other node that writes a task; None where this one does, or nobody has to.
+        """Return the other node that writes a task; None if this one does, or no node has to.
 
-        A task that waits for its caller, and whose node is gone, is this node's from now on.
+        If the node of an input-required task is gone, this node claims the task.
 
         Raises:
-            OverloadedError: Its node is gone, and it is not taken over yet.
+            OverloadedError: The node is gone, and the task has not been taken over yet.
         """
         for each in dict.fromkeys((task_id, scoped_id(task_id, owner))):
             live = self._tasks.held(each)
@@ -211,8 +220,10 @@ class ClusterEngine(Engine):
                 return None
             if home.node != self._node.id and home.is_alive:
                 return home
-            if each in self._orphans or (home.node != self._node.id and not home.state.interrupted):
-                raise NoAnswer("the server that worked on the task is gone; another one takes it over")
+            if each in self._orphans or (home.node != self._node.id and home.has_turn):
+                raise NoAnswer(
+                    "the server that ran the task is gone, and another one takes the task over; try again later"
+                )
             if home.node != self._node.id:
                 webhooks = await self._shared.claim_task(each)
                 if webhooks is None:
@@ -227,7 +238,7 @@ class ClusterEngine(Engine):
         return await self._commands.ask(home.node or "", command)
 
     async def _carry_out(self, command: Command) -> bytes:
-        """What another node asks; raises `NotHere` where the task is not this node's."""
+        """Carry out the request of another node; raise `NotHere` if this node does not run the task."""
         if await self._home(command.task_id, command.owner) is not None:
             raise NotHere
         match command:
@@ -245,7 +256,7 @@ class ClusterEngine(Engine):
             case Send():
                 request = SendMessageRequest.model_validate_json(command.request)
                 started = await self.start(request, command.owner, command.call)
-                if isinstance(started, Message):  # a message to a task is none
+                if isinstance(started, Message):  # the message did not belong to a task
                     raise NotHere
                 first = started.first.body if started.first is not None else None
                 return msgspec.msgpack.encode(Sent(started.task_id, started.after, first))
@@ -268,7 +279,7 @@ class ClusterEngine(Engine):
         await self._following.refresh(live)
 
     async def stand_in(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
-        """As `Elsewhere.stand_in`: as the node has it that writes the task, or else without what is missing."""
+        """Return the task as `Elsewhere.stand_in`: from the node that writes it, else without the missing events."""
         home = await self._shared.home(stored.task.id, owner)
         if home is not None and home.is_alive and home.node != self._node.id:
             task = Task.model_validate_json(await self._ask(home, Look(home.task_id, owner)))
@@ -290,21 +301,23 @@ class ClusterEngine(Engine):
     async def _holding_conversation(self, live: LiveTask) -> AsyncGenerator[None]:
         owner, name = live.owner, conversation_claim(live.record.context_id)
         async with self._turns.conversation(live):
-            # A conversation that begins with this message is nobody else's: it is claimed with the first event.
-            is_new = bool(live.waiting) and not live.waiting[0].in_conversation
-            if not is_new:
-                await self._claim(owner, name)
             try:
+                # A new conversation belongs to no other request: it is claimed with the first event.
+                if not live.holds_conversation:
+                    await self._claim(owner, name)
+                    live.holds_conversation = True
                 yield
             finally:
                 state = live.record.state
-                is_released = live.record.number and (state.terminal or state.interrupted)
-                if live.error is not None or not is_released:  # else it was with the last event
+                is_over = live.record.number and (state.terminal or state.interrupted)
+                is_released = is_over and live.holds_conversation  # with the last event
+                live.holds_conversation = False
+                if live.error is not None or not is_released:
                     await self._release(owner, name)
 
     @asynccontextmanager
     async def _claimed(self, owner: str, name: str) -> AsyncGenerator[None]:
-        """Do something that no other request does at the same time, on any node."""
+        """Run the block while no other request, on any node, holds the same claim."""
         async with self._claims.setdefault((owner, name), anyio.Lock()):
             await self._claim(owner, name)
             try:
@@ -326,7 +339,7 @@ class ClusterEngine(Engine):
             except NotOurs:
                 pass
             except StoreError as error:
-                logger.warning("what was claimed is held for a while longer: %s", error)
+                logger.warning("a claim is held for a while longer: %s", error)
                 self._to_release.add((owner, name))
 
     # --- this node among the others -----------------------------------------------------------------------------
@@ -358,7 +371,9 @@ class ClusterEngine(Engine):
                 try:
                     await self._node.leave(self._shared.database)
                 except StoreError as error:
-                    logger.warning("the others will find this node gone: %s", error)
+                    logger.warning(
+                        "the end of this node was not announced; other nodes will detect it: %s", error
+                    )
                 self._shared.forget_ours()
                 self._orphans.clear()
                 await self._broker.close()
@@ -376,23 +391,25 @@ class ClusterEngine(Engine):
                 group.cancel_scope.cancel()
 
     async def _beat(self) -> None:
-        """For ever: show that this node is alive, and begin anew when the others have given it up."""
+        """Write heartbeats, without end; start again under a new name if other nodes have declared this one dead."""
         while True:
             await anyio.sleep(self._interval)
             try:
-                # A database that answers slowly, but does, is not in trouble; and there is time for a second try.
+                # A slow database is not a failed one, and there is time for a second attempt.
                 with anyio.fail_after(max(self._interval, self._node.ttl / 2)):
                     is_alive = await self._node.beat(self._shared.database)
                 if not is_alive:
                     await self._begin_anew()
             except (StoreError, TimeoutError) as error:
-                logger.warning("this node cannot show that it is alive: %s", error or "no answer")
-            except Exception:  # a node that does not beat is dead
-                logger.exception("this node cannot show that it is alive")
+                logger.warning("the heartbeat of this node failed: %s", error or "no reply")
+            except Exception:  # without heartbeats the others declare this node dead
+                logger.exception("the heartbeat of this node failed")
 
     async def _begin_anew(self) -> None:
-        """The others have given this node up: so does it give up what it had, and goes on under another name."""
-        logger.error("this node was given up by the others: its tasks are theirs, and it begins anew")
+        """Drop all tasks of this node, which other nodes have taken over, and continue under a new name."""
+        logger.error(
+            "other nodes declared this node dead and took over its tasks: it continues under a new name"
+        )
         ours = [live for live in self._tasks.all() if not live.followed and not live.record.state.terminal]
         unkept = [live.record.id for live in ours if not live.log.number]
         for live in ours:
@@ -405,7 +422,7 @@ class ClusterEngine(Engine):
         await self._node.join(self._shared.database)
 
     async def _keep_up(self) -> None:
-        """For ever: take over what dead nodes had."""
+        """Take over the tasks of dead nodes, without end."""
         while True:
             try:
                 await self._node.bury(self._shared.database)
@@ -415,13 +432,13 @@ class ClusterEngine(Engine):
                     await self._shared.release(*claim)
                     self._to_release.discard(claim)
             except StoreError as error:
-                logger.warning("what other nodes left cannot be taken over now: %s", error)
+                logger.warning("the tasks of dead nodes cannot be taken over at present: %s", error)
             except Exception:
-                logger.exception("what other nodes left cannot be taken over")
+                logger.exception("the tasks of dead nodes cannot be taken over")
             await anyio.sleep(self._interval)
 
     async def _take_over(self) -> None:
-        while self._broker.works:  # what a dead node had shown is there
+        while self._broker.works:  # the events that a dead node had published
             taken, webhooks = await self._shared.take_over()
             self._orphans.update(taken)
             if self._push is not None:

@@ -1,50 +1,55 @@
-"""Connections to Valkey or Redis: commands in one round trip, or what is published on channels.
+"""Connections to Valkey or Redis: pipelined commands, and subscriptions to channels.
 
-The client makes a connection (names and passwords, TLS, the database); after that its bytes are ours. Commands are written
-at once, however many wait for answers, and answers are handed out in their order: nobody who asks for something waits for
-somebody else's round trip, in which the broker may write to its disk. A time-out is one timer a connection, not one a
-command.
+Each connection is a protocol on an asyncio transport; the client library parses the address only. Commands are written at once,
+however many wait for replies, and replies are assigned in their order: no request waits for the round trip of another, during
+which the broker may write to its disk. A connection has one timer for timeouts, not one a command.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from hashlib import sha1
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import anyio
 
 from tailrace.wrappers import StoreError
 
-if TYPE_CHECKING:
-    from redis.asyncio.connection import AbstractConnection  # an extra
-
 logger = logging.getLogger("tailrace.server")
 
 TIMEOUT = 2.0
-"""Seconds that the broker has for a connection and an answer; with less, a pause of a shared machine is trouble."""
+"""Seconds for connecting and for a reply; a shorter time would treat a pause of a shared machine as a failure."""
 
 PING_INTERVAL = 1.0
-"""Seconds between two looks whether a connection is alive on which nothing is asked."""
+"""Seconds between checks whether an idle connection is alive."""
 
 _NOT_YET: Any = object()
 
 Command = Sequence[bytes | str | int]
 
-Connect = Callable[[], "AbstractConnection"]
-"""Makes a connection, closed as yet."""
+
+class Address(NamedTuple):
+    """The address of a broker.
+
+    Attributes:
+        connect: Connects a protocol that the given function creates.
+        greeting: Commands that begin a connection: authentication, and the choice of the database.
+    """
+
+    connect: Callable[[Callable[[], asyncio.Protocol]], Awaitable[object]]
+    greeting: tuple[Command, ...] = ()
 
 
 class BrokerError(StoreError):
-    """The broker cannot be reached, or does not do what it is asked."""
+    """The broker cannot be reached, or rejects a command."""
 
 
 class ReplyError(BrokerError):
-    """The broker answered a command with an error.
+    """The broker replied to a command with an error.
 
     Attributes:
-        reply: In its words.
+        reply: The text of the error.
     """
 
     def __init__(self, reply: str) -> None:
@@ -53,10 +58,10 @@ class ReplyError(BrokerError):
 
 
 def pack(command: Command) -> bytes:
-    """A command as the broker reads it."""
+    """Encode a command in the broker's protocol."""
     import hiredis  # with the client
 
-    packing: Any = hiredis  # its types know commands of one word
+    packing: Any = hiredis  # its types allow commands of one word only
     return packing.pack_command(tuple(command))
 
 
@@ -68,30 +73,31 @@ class _Asked(NamedTuple):
 
 
 class _Exchange(asyncio.Protocol):
-    """An open connection, from the client's handshake to its end.
+    """A connection, from its first byte to its end.
 
-    Args:
-        connection: Of the client; kept, as it closes its transport when nobody holds it.
-        heard: Takes everything that comes, on a connection on which nothing is asked.
+    Attributes:
+        over: Has the error once the connection ended.
+        heard: Receives every reply, on a connection that is subscribed to channels.
     """
 
-    def __init__(self, connection: Any, heard: Callable[[Any], None] | None) -> None:
+    def __init__(self) -> None:
         from hiredis import Reader
 
+        self.heard: Callable[[Any], None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._connection = connection
-        self._heard = heard
         self._asked: deque[_Asked] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._reader: Any = Reader(replyError=ReplyError, notEnoughData=_NOT_YET)
         self.over: asyncio.Future[BrokerError] = self._loop.create_future()
-        self._transport: asyncio.Transport = connection._writer.transport
-        self._transport.set_protocol(self)
-        if self._transport.is_closing():
-            self.end(None)
+        self._transport: asyncio.Transport | None = None
+        self._lost = anyio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport."""
+        self._transport = cast("asyncio.Transport", transport)
 
     def ask(self, data: bytes, count: int, seconds: float) -> asyncio.Future[list[Any]]:
-        """Write commands; gives the answers, a `ReplyError` for an error.
+        """Write commands; return their replies, a `ReplyError` for an error.
 
         Raises:
             BrokerError: The connection is closed.
@@ -102,44 +108,47 @@ class _Exchange(asyncio.Protocol):
         self._asked.append(_Asked(future, [], count, self._loop.time() + seconds))
         if self._timer is None:
             self._timer = self._loop.call_later(seconds, self._look)
-        self._transport.write(data)
+        self.tell(data)
         return future
 
     def tell(self, data: bytes) -> None:
-        """Write a command whose answer is heard."""
-        self._transport.write(data)
+        """Write a command whose reply is not awaited."""
+        if self._transport is not None:
+            self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        """Hand out what has come."""
+        """Assign received replies to their commands."""
         reader = self._reader
         reader.feed(data)
         try:
             while (reply := reader.gets()) is not _NOT_YET:
-                if self._heard is not None:
-                    self._heard(reply)
+                if self.heard is not None:
+                    self.heard(reply)
                     continue
                 asked = self._asked[0]
                 asked.replies.append(reply)
                 if len(asked.replies) == asked.commands:
                     self._asked.popleft()
-                    if not asked.future.done():  # whoever asked may have left
+                    if not asked.future.done():  # the caller may have been cancelled
                         asked.future.set_result(asked.replies)
-        except Exception as error:  # what comes after it cannot be understood either
-            logger.exception("the broker says what cannot be understood")
+        except Exception as error:  # the following bytes cannot be parsed either
+            logger.exception("a reply of the broker cannot be parsed")
             self.end(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+        """End the connection."""
         self.end(exc)
+        self._lost.set()
 
     def end(self, error: BaseException | None) -> None:
-        """Close the connection; whoever waits for an answer is told."""
+        """Close the connection; pending commands fail."""
         if self.over.done():
             return
         told = str(error or "the connection was closed") or type(error).__name__
         failure = BrokerError(f"the broker (TAILRACE_EVENTS) cannot be reached: {told}")
         self.over.set_result(failure)
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
         if self._timer is not None:
             self._timer.cancel()
         for asked in self._asked:
@@ -148,10 +157,10 @@ class _Exchange(asyncio.Protocol):
         self._asked.clear()
 
     async def close(self) -> None:
-        """Close the connection, and let the client clear up."""
+        """Close the connection and wait until its socket is closed."""
         self.end(None)
         with anyio.CancelScope(shield=True):
-            await self._connection.disconnect(nowait=True)
+            await self._lost.wait()
 
     def _look(self) -> None:
         self._timer = None
@@ -164,51 +173,50 @@ class _Exchange(asyncio.Protocol):
             self._timer = self._loop.call_later(left, self._look)
 
 
-async def _open(connect: Connect, seconds: float, heard: Callable[[Any], None] | None = None) -> _Exchange:
-    from redis.exceptions import RedisError
-
-    connection: Any = connect()
+async def _open(address: Address, seconds: float) -> _Exchange:
+    exchange = _Exchange()
     try:
         with anyio.fail_after(seconds):
-            await connection.connect()
-        return _Exchange(connection, heard)
-    except (RedisError, OSError, TimeoutError, EOFError) as error:
-        with anyio.CancelScope(shield=True):
-            await connection.disconnect(nowait=True)
-        told = str(error) or type(error).__name__
-        raise BrokerError(f"the broker (TAILRACE_EVENTS) cannot be reached: {told}") from error
+            await address.connect(lambda: exchange)
+            if address.greeting:
+                greeting = b"".join(map(pack, address.greeting))
+                for reply in await exchange.ask(greeting, len(address.greeting), seconds):
+                    if isinstance(reply, ReplyError):
+                        raise ConnectionError(reply.reply)
+    except (OSError, TimeoutError) as error:
+        exchange.end(error)
+        raise exchange.over.result() from error
     except BaseException:
-        with anyio.CancelScope(shield=True):
-            await connection.disconnect(nowait=True)
+        exchange.end(None)
         raise
+    return exchange
 
 
 class Link:
-    """One connection to the broker, made when it is first used, and anew after an error.
+    """One connection to the broker, opened at its first use, and again after an error.
 
     Args:
-        connect: Makes the connection.
-        timeout: Seconds for a connection, and for an answer.
+        address: The address of the broker.
+        timeout: Seconds for connecting, and for a reply.
     """
 
-    def __init__(self, connect: Connect, timeout: float = TIMEOUT) -> None:
-        self._connect = connect
+    def __init__(self, address: Address, timeout: float = TIMEOUT) -> None:
+        self._address = address
         self._timeout = timeout
         self._exchange: _Exchange | None = None
         self._opening = anyio.Lock(fast_acquire=True)
 
     async def run(self, *commands: Command, waits: float = 0.0) -> list[Any]:
-        """Have commands carried out in one round trip; gives what each was answered, a `ReplyError` for an error.
+        """Run commands in one round trip; return their replies, a `ReplyError` for an error.
 
-        Cancelling leaves open whether the commands are carried out; those of others are not touched.
+        After a cancellation the commands may have run or not; commands of other callers are not affected.
 
         Args:
-            commands: One at least.
-            waits: Seconds for which one of them waits at the broker. Whatever is asked on this connection meanwhile waits,
-                too.
+            commands: At least one.
+            waits: Seconds for which one of them blocks at the broker. Other commands on this connection wait, too.
 
         Raises:
-            BrokerError: There is no answer; whether the commands were carried out is open.
+            BrokerError: There is no reply; the commands may have run or not.
         """
         exchange = self._exchange
         if exchange is None or exchange.over.done():
@@ -226,39 +234,46 @@ class Link:
         async with self._opening:
             if self._exchange is not None:
                 if not self._exchange.over.done():
-                    return self._exchange  # somebody else made it
+                    return self._exchange  # another caller opened it
                 await self.close()
-            self._exchange = await _open(self._connect, self._timeout)
+            self._exchange = await _open(self._address, self._timeout)
             return self._exchange
 
 
 class Script:
-    """A script at the broker, which is told once what it is.
+    """A script that runs at the broker, which stores it once.
 
     Args:
-        source: In Lua.
+        source: The Lua source.
     """
 
     def __init__(self, source: bytes) -> None:
         self._source = source
         self._name = sha1(source, usedforsecurity=False).hexdigest().encode()
 
-    async def run(self, link: Link, *calls: Command) -> list[Any]:
-        """Run it, once for each call (a key, and arguments), in one round trip; gives what came of each.
+    async def run(
+        self, link: Link, *calls: Command, accept: Callable[[object], bool] = lambda _: False
+    ) -> list[Any]:
+        """Run it once for each call (a key, and arguments) in one round trip; return the results.
+
+        Args:
+            link: The connection.
+            calls: A key and arguments each.
+            accept: Return errors as results, in place of raising the first.
 
         Raises:
-            ReplyError: One of them failed; the others were run.
-            BrokerError: As `Link.run`.
+            ReplyError: One of them failed; the others ran.
+            BrokerError: As for `Link.run`.
         """
         commands = [(b"EVALSHA", self._name, 1, *call) for call in calls]
         replies = await link.run(*commands)
         unknown = [at for at, reply in enumerate(replies) if _is_unknown_script(reply)]
-        if unknown:  # the broker was restarted, or is new to us
+        if unknown:  # the broker was restarted, or has not stored it yet
             again = await link.run((b"SCRIPT", b"LOAD", self._source), *(commands[at] for at in unknown))
             for at, reply in zip(unknown, again[1:], strict=True):
                 replies[at] = reply
         for reply in replies:
-            if isinstance(reply, ReplyError):
+            if isinstance(reply, ReplyError) and not accept(reply):
                 raise reply
         return replies
 
@@ -268,23 +283,23 @@ def _is_unknown_script(reply: object) -> bool:
 
 
 class Subscriber:
-    """A connection on which the broker says what is published on some channels.
+    """A connection that is subscribed to channels.
 
     Args:
-        connect: Makes the connection.
-        began: Called with a channel from which on everything that is published there is heard.
-        heard: Called with the channel and what was published there.
-        timeout: Seconds for a connection, and for an answer.
+        address: The address of the broker.
+        began: Called with a channel when its subscription is confirmed.
+        heard: Called with the channel and a published message.
+        timeout: Seconds for connecting, and for a reply.
     """
 
     def __init__(
         self,
-        connect: Connect,
+        address: Address,
         began: Callable[[bytes], None],
         heard: Callable[[bytes, bytes], None],
         timeout: float = TIMEOUT,
     ) -> None:
-        self._connect = connect
+        self._address = address
         self._timeout = timeout
         self._began = began
         self._heard = heard
@@ -292,26 +307,27 @@ class Subscriber:
         self._last = 0.0
 
     def subscribe(self, *channels: bytes) -> None:
-        """Hear some channels, too; nothing happens while there is no connection."""
+        """Subscribe to further channels; do nothing without a connection."""
         if channels and self._exchange is not None:
             self._exchange.tell(pack((b"SUBSCRIBE", *channels)))
 
     def unsubscribe(self, channel: bytes) -> None:
-        """Hear a channel no more; nothing happens while there is no connection."""
+        """Unsubscribe from a channel; do nothing without a connection."""
         if self._exchange is not None:
             self._exchange.tell(pack((b"UNSUBSCRIBE", channel)))
 
     async def run(self, channels: Callable[[], Collection[bytes]]) -> None:
-        """Hear until the connection breaks.
+        """Receive messages until the connection breaks.
 
         Args:
-            channels: Gives those to begin with, when there is a connection.
+            channels: Returns the first channels, when the connection is open.
 
         Raises:
-            BrokerError: There is no connection, or no more; what is published from now on is not heard.
+            BrokerError: There is no connection (any more); messages published from now on are lost.
         """
         self._last = asyncio.get_running_loop().time()
-        exchange = await _open(self._connect, self._timeout, self._take)
+        exchange = await _open(self._address, self._timeout)
+        exchange.heard = self._take
         self._exchange = exchange
         try:
             self.subscribe(*channels())
@@ -332,7 +348,7 @@ class Subscriber:
         if isinstance(said, ReplyError):
             raise said
         if not isinstance(said, list):
-            return  # it is asked something before the first channel
+            return  # the first message on a new connection is no subscription
         kind, channel, *rest = cast("list[bytes]", said)
         if kind == b"message":
             self._heard(channel, rest[0])

@@ -1,9 +1,9 @@
-"""A node: one server among several, for as long as it shows that it is alive.
+"""A node: one of several servers, as long as it proves that it is alive.
 
-A node has a row in the table ``nodes`` and renews its time there (its *beat*). One whose row is gone is dead: it is
-removed by another node when its beat is too old, and by itself when it leaves. Every transaction that a node writes
-looks at its row in the same transaction (`Node.check`), so a dead node cannot write, whatever it believes. One that
-could not beat for its time to live, by its own clock, stops before that.
+A node has a row in the table ``nodes`` and updates the time in it (its heartbeat). A node without a row is dead: another node
+removes the row when the heartbeat is too old, and the node itself when it stops. Every write transaction of a node checks its
+row (`Node.check`), so that a dead node cannot write. A node that could not write a heartbeat within its time to live, by its
+own clock, stops writing before that.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ import anyio
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 from sqlalchemy.engine import URL
 
-from tailrace.server.stores.database import Work
-from tailrace.server.stores.postgresql import PostgresqlDatabase, T
-from tailrace.server.stores.records import NotOurs
-from tailrace.server.stores.schema import nodes
+from tailrace.server.store.database import Work
+from tailrace.server.store.postgresql import PostgresqlDatabase, T
+from tailrace.server.store.records import NotOurs
+from tailrace.server.store.schema import nodes
 from tailrace.wrappers import StoreError
 
 BEATS = 5
-"""Beats in a node's time to live: some may fail."""
+"""Heartbeats in a node's time to live: some may fail."""
 
 _TAKE_SHARED_LOCK = text(
     "SELECT pg_try_advisory_lock_shared(hashtextextended('tailrace:' || current_schema(), 0))"
@@ -32,15 +32,15 @@ _ONE_AT_A_TIME = text(
 
 
 class Node:
-    """This server's place among the nodes.
+    """This server as one of several nodes.
 
     Args:
-        ttl: Seconds without a beat after which a node is dead.
+        ttl: Seconds without a heartbeat after which a node is dead.
 
     Attributes:
-        id: Names the node; a new one each time that it joins. Empty while it has no place.
+        id: The name of the node; a new one after each `join`. Empty before the first.
         ttl: As given.
-        renamed: Set when it has another name; a new one each time.
+        renamed: Set when the node has another name; a new event each time.
     """
 
     def __init__(self, ttl: float) -> None:
@@ -51,14 +51,14 @@ class Node:
 
     @property
     def may_write(self) -> bool:
-        """Whether no other node can have removed this one yet, by this one's clock."""
+        """Return whether no other node can have removed this one yet, by this node's clock."""
         return bool(self.id) and time.monotonic() - self._beat < self.ttl
 
     async def join(self, database: "NodeDatabase") -> None:
-        """Take a place under a new name.
+        """Add a row with a new name.
 
         Raises:
-            StoreError: It cannot be kept.
+            StoreError: The row cannot be written.
         """
         name, now = uuid4().hex, time.monotonic()
         await database.beside(
@@ -69,7 +69,7 @@ class Node:
         renamed.set()
 
     async def beat(self, database: "NodeDatabase") -> bool:
-        """Show that this node is alive; False when it is dead to the others.
+        """Write a heartbeat; return False if other nodes have removed this one.
 
         Raises:
             StoreError: The database does not work.
@@ -82,46 +82,48 @@ class Node:
         return True
 
     async def bury(self, database: "NodeDatabase") -> list[str]:
-        """Remove the nodes whose last beat is too old, by the database's clock; gives their ids.
+        """Remove the nodes whose heartbeat is too old, by the database's clock; return their ids.
 
         Raises:
             StoreError: The database does not work.
         """
         oldest = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, self.ttl)
-        # Those that are in a transaction at this moment are found at the next look.
+        # Nodes that are in a transaction at this moment are found at the next call.
         dead = select(nodes.c.id).where(nodes.c.beat < oldest).with_for_update(skip_locked=True)
         gone = delete(nodes).where(nodes.c.id.in_(dead.scalar_subquery())).returning(nodes.c.id)
         return list(await database.beside(lambda connection: connection.scalars(gone).all()))
 
     async def leave(self, database: "NodeDatabase") -> None:
-        """Give the place up: whatever this node still has may be taken by others at once.
+        """Remove this node's row: other nodes may take over its tasks at once.
 
         Raises:
-            StoreError: The database does not work; the others find out by the time.
+            StoreError: The database does not work; other nodes detect the end by the age of the heartbeat.
         """
         name, self.id = self.id, ""
         await database.beside(lambda connection: connection.execute(delete(nodes).where(nodes.c.id == name)))
 
     def check(self, connection: Connection) -> None:
-        """See that this node is alive, and keep it so until the transaction ends.
+        """Check that this node is alive, and lock its row until the transaction ends.
 
         Raises:
-            NotOurs: It is dead to the others.
-            StoreError: It may be.
+            NotOurs: Other nodes have removed it.
+            StoreError: They may have.
         """
         if not self.may_write:
-            raise StoreError(f"this node could not renew its place within {self.ttl:g} s, and writes nothing")
+            raise StoreError(
+                f"this node could not write a heartbeat within {self.ttl:g} s, and writes nothing"
+            )
         place = select(nodes.c.id).where(nodes.c.id == self.id).with_for_update(read=True, key_share=True)
         if connection.scalar(place) is None:
-            raise NotOurs("this node was given up by the others")
+            raise NotOurs("other nodes declared this node dead")
 
 
 class NodeDatabase(PostgresqlDatabase):
-    """A PostgreSQL database that nodes share: whatever is written is written by a node that is alive.
+    """A PostgreSQL database that nodes share: only living nodes write.
 
     Args:
         url: Its address.
-        node: Who writes; without a place yet while the database is opened.
+        node: The writing node; without a name while the database is opened.
 
     Raises:
         ConfigurationError: The driver is not installed.
@@ -130,15 +132,15 @@ class NodeDatabase(PostgresqlDatabase):
     def __init__(self, url: URL, node: Node) -> None:
         super().__init__(url)
         self._node = node
-        self._seconds = node.ttl  # whoever waits for longer is dead to the others
+        self._seconds = node.ttl  # a node that waits for longer is dead
 
     async def beside(self, work: Work[T]) -> T:
-        """Run a short transaction that writes beside the others, and asks nobody whether it may.
+        """Run a short write transaction beside the others, without a check of the node.
 
-        Cancelling breaks it off.
+        Cancellation rolls it back.
 
         Raises:
-            StoreError: Nothing of it was kept.
+            StoreError: It was rolled back.
         """
         if self._engine is None:
             raise StoreError("the store is closed")
@@ -147,7 +149,7 @@ class NodeDatabase(PostgresqlDatabase):
                 return await connection.run_sync(work)
 
     def _session(self) -> dict[str, str]:
-        # A node that hangs in the middle of a transaction is not to hold its row against those who remove it.
+        # A node that hangs in the middle of a transaction must not hold its row against those that remove it.
         idle = str(max(1, round(self._node.ttl * 500)))
         return {**super()._session(), "idle_in_transaction_session_timeout": idle}
 

@@ -1,9 +1,9 @@
-"""The store of a node: PostgreSQL for what is true, the broker's streams for the events in between.
+"""The store of a node: PostgreSQL for the authoritative state, the broker's streams for the events in between.
 
-Of a write, what changes the task as a whole (its status, its snapshot, what was said, webhooks, keys) goes to
-PostgreSQL, and with it the events of that write; the events of all writes go to the tasks' streams. PostgreSQL comes
-first: when the node dies between the two, the stream lacks events that are in PostgreSQL, which every reader looks for
-there. While the broker does not work, all events go to PostgreSQL, and readers find them in the same way.
+Of a write, changes of the task as a whole (status, snapshot, history, webhooks, keys) go to PostgreSQL, together with the
+events of that write; the events of all writes go to the tasks' streams. PostgreSQL comes first: if the node dies between the
+two, the stream lacks events that PostgreSQL has, and every subscriber reads them there. While the broker does not work, all
+events go to PostgreSQL, and subscribers find them in the same way.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,12 @@ from sqlalchemy.dialects.postgresql import insert
 from tailrace.server.cluster.link import BrokerError
 from tailrace.server.cluster.node import Node, NodeDatabase
 from tailrace.server.cluster.streams import WORKING_TTL, Addition, Outcome, TaskStreams
-from tailrace.server.store import (
+from tailrace.server.store.database import parse_url
+from tailrace.server.store.event_rows import insert_events, read_events
+from tailrace.server.store.push_config_rows import open_push_configs
+from tailrace.server.store.retention import drop_expired
+from tailrace.server.store.schema import claims, events, nodes, push_configs, tasks
+from tailrace.server.store.store import (
     EventsDropped,
     NotOurs,
     PushConfig,
@@ -25,25 +30,21 @@ from tailrace.server.store import (
     Store,
     TasksRefused,
     TaskWrite,
-    read_events,
+    further_writes,
+    is_large_batch,
+    rows_of,
 )
-from tailrace.server.stores.database import parse_url
-from tailrace.server.stores.event_rows import insert_events
-from tailrace.server.stores.push_config_rows import open_push_configs, put_push_config, read_push_config
-from tailrace.server.stores.retention import drop_expired
-from tailrace.server.stores.schema import claims, events, nodes, push_configs, tasks
-from tailrace.server.stores.task_rows import has_more, keep_tasks, rows_of
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.task import Event
+from tailrace.server.store.task_rows import Bodies, has_running_turn, keep_tasks
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers import StoreError
 
 ENTRIES = 500
-"""Entries of a stream that are read at once."""
+"""Entries of a stream in one read."""
 
 TAKEN_AT_ONCE = 50
-"""Tasks of dead nodes that one look takes over."""
+"""Tasks of dead nodes that one call takes over."""
 
-_UNFINISHED = [state.value for state in TaskState if not (state.terminal or state.interrupted)]
 _WAITING = [state.value for state in TaskState if state.interrupted]
 
 _DROPS_ALONE = text(
@@ -52,20 +53,24 @@ _DROPS_ALONE = text(
 
 
 class Home:
-    """Where a task is written.
+    """The node that writes a task.
 
     Attributes:
-        task_id: The task's own id.
-        node: The node that writes it; None where none does.
-        is_alive: Whether that node is.
-        state: The task's state, as far as PostgreSQL knows.
+        task_id: The id of the task.
+        node: The node that writes it; None for none.
+        is_alive: Whether that node is alive.
+        state: The task's state in PostgreSQL.
+        has_turn: A turn runs, or ran when the node ended.
     """
 
-    def __init__(self, task_id: str, node: str | None, is_alive: bool, state: TaskState) -> None:
+    def __init__(
+        self, task_id: str, node: str | None, is_alive: bool, state: TaskState, *, has_turn: bool
+    ) -> None:
         self.task_id = task_id
         self.node = node
         self.is_alive = is_alive
         self.state = state
+        self.has_turn = has_turn
 
 
 class ClusterStore(Store):
@@ -76,11 +81,11 @@ class ClusterStore(Store):
         node: This node.
         streams: The events of tasks in the broker.
         retention: As for `Store`.
-        stream_ttl: Seconds after a task's end for which its stream is kept; then it is as for tasks whose events
-            were dropped.
+        stream_ttl: Seconds after a task's end for which its stream is kept; after that, subscribers get what they get
+            for tasks whose events were dropped.
 
     Attributes:
-        database: Where all is kept.
+        database: The PostgreSQL database.
         streams: As given.
 
     Raises:
@@ -101,28 +106,29 @@ class ClusterStore(Store):
         self._node = node
         self.streams = streams
         self._stream_ttl = max(1, round(stream_ttl))
-        # The tasks that this node writes, while a turn is under way; and whether it has added to their streams.
+        # The tasks that this node writes during a turn, and whether it has added to their streams.
         self._ours: dict[str, bool] = {}
-        # Of a batch that is tried again: what is in PostgreSQL already, and which tasks turned out not to be ours.
+        # Of a batch that is retried: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
         self._kept: list[TaskWrite] = []
         self._foreign: set[str] = set()
-        # Tasks that this node began under a name that it lost, before anything of them was kept.
+        # Tasks that this node began under a name that it lost, before any of their events was persisted.
         self._abandoned: set[str] = set()
 
     # --- writing ------------------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[TaskWrite]) -> None:
-        """As `Store.commit`.
+        """Persist writes as `Store.commit`.
 
         Raises:
-            TasksRefused: Some of the tasks are another node's by now; the rest is kept.
-            StoreError: Nothing is known to be kept.
+            TasksRefused: Other nodes have taken over some of the tasks; the other writes are persisted.
+            StoreError: No write is known to be persisted.
         """
         if not self._node.may_write:
             raise StoreError(
-                f"this node could not renew its place within {self._node.ttl:g} s, and writes nothing"
+                f"this node could not write a heartbeat within {self._node.ttl:g} s, and writes nothing"
             )
-        whole = {write.task_id for write in writes if has_more(write) or write.task_id not in self._ours}
+        whole = {write.task_id for write in further_writes(writes)}
+        whole |= {write.task_id for write in writes if write.task_id not in self._ours}
         refused: dict[str, StoreError] = {}
         bound = [write for write in writes if write.task_id in whole]
         free = _additions([write for write in writes if write.task_id not in whole], self._ours)
@@ -156,7 +162,7 @@ class ClusterStore(Store):
             raise TasksRefused(refused)
 
     async def _keep_whole(self, bound: list[TaskWrite]) -> None:
-        """The half of a batch that is PostgreSQL's: in one transaction, once however often it is tried."""
+        """Write PostgreSQL's part of a batch in one transaction, and only once however often the batch is retried."""
         kept = set(map(id, self._kept))
         missing = [write for write in bound if id(write) not in kept]
         if missing:
@@ -164,17 +170,20 @@ class ClusterStore(Store):
             self._kept += missing
 
     async def _write(self, writes: Sequence[TaskWrite]) -> None:
-        await self._database.write(lambda connection: self._keep(connection, writes))
+        bodies = await self._encoded(writes, is_large=is_large_batch(writes))
+        await self._database.write(lambda connection: self._keep(connection, writes, bodies))
 
-    def _keep(self, connection: Connection, writes: Sequence[TaskWrite]) -> None:
+    def _keep(self, connection: Connection, writes: Sequence[TaskWrite], bodies: Bodies) -> None:
         node = self._node.id
         begun = {write.task_id for write in writes if write.events and write.events[0].number == 1}
         known = {write.task_id for write in writes} - begun
         self._foreign = (known - _ours_of(connection, known, node)) | (begun & self._abandoned)
         writes = [write for write in writes if write.task_id not in self._foreign]
         insert_events(connection, rows_of(writes))
-        keep_tasks(connection, writes, node)
+        keep_tasks(connection, writes, bodies, self._webhook_rows, node)
         for write in writes:
+            if not write.holds_conversation:
+                continue
             if write.task_id in begun and write.events:
                 conversation = {"owner": write.owner, "name": conversation_claim(write.context_id)}
                 connection.execute(insert(claims).values(**conversation, node=node).on_conflict_do_nothing())
@@ -207,12 +216,13 @@ class ClusterStore(Store):
         """Add to streams, or to PostgreSQL while the broker does not work.
 
         Args:
-            additions: What to add.
-            refused: Takes up the tasks that are another node's by now.
+            additions: The events to add.
+            refused: Receives the tasks that other nodes have taken over.
             are_kept: PostgreSQL has the events already.
         """
         if not additions:
             return
+        unkept = [] if are_kept else additions
         missing: list[Addition] = []
         if self.streams.broker.works:
             try:
@@ -220,17 +230,22 @@ class ClusterStore(Store):
             except BrokerError as error:
                 self.streams.broker.fail(error)
             else:
+                contested: list[Addition] = []
                 for each, outcome in zip(additions, outcomes, strict=True):
+                    self._ours[each.task_id] = True
                     if outcome is Outcome.REFUSED:
-                        refused[each.task_id] = NotOurs("another node has the task by now")
+                        # By a node that took the task over, or by a forged entry: PostgreSQL decides.
+                        contested.append(each)
                     elif outcome is Outcome.MISSING:
                         missing.append(each)
-                    else:
-                        self._ours[each.task_id] = True
-                additions = missing
-        if additions and not are_kept:
-            await self._add_to_database(additions, refused)
-        for each in missing:  # the broker has lost its data: the stream begins anew
+                if are_kept:
+                    for task_id in await self._taken_over(contested):
+                        refused[task_id] = NotOurs("another node has the task by now")
+                else:
+                    unkept = contested + missing
+        if unkept:
+            await self._add_to_database(unkept, refused)
+        for each in missing:  # the broker has lost its data: start the stream again
             self._ours[each.task_id] = False
 
     async def _add_to_database(self, additions: list[Addition], refused: dict[str, StoreError]) -> None:
@@ -246,29 +261,36 @@ class ClusterStore(Store):
             foreign = ids - _ours_of(connection, ids, node)
             mine = [row for row in rows if row["task_id"] not in foreign]
             if mine:
-                # A try of which the answer was lost may have come through.
+                # An attempt whose reply was lost may have succeeded.
                 connection.execute(insert(events).on_conflict_do_nothing(), mine)
             return foreign
 
         for task_id in await self._database.write(work):
             refused[task_id] = NotOurs("another node has the task by now")
 
+    async def _taken_over(self, additions: list[Addition]) -> list[str]:
+        """Return the tasks that other nodes have taken over."""
+        if not additions:
+            return []
+        of_others = tasks.c.id.in_([each.task_id for each in additions]) & (tasks.c.node != self._node.id)
+        return [row.id for row in await self._read(select(tasks.c.id).where(of_others))]
+
     def note_fenced(self, task_id: str) -> None:
-        """Take note that nobody else can add to a task's stream."""
+        """Record that no other node can add to a task's stream."""
         self._ours[task_id] = True
 
     def forget_ours(self, unkept: Collection[str] = ()) -> None:
-        """This node has another name from now on: nothing is its own any more.
+        """Drop all tasks: this node has a new name.
 
         Args:
-            unkept: Tasks of which nothing was kept. Their beginning may be on its way, and is not to be kept any more:
-                under the new name, it would be a task of this node that nobody works on.
+            unkept: Tasks of which nothing was persisted. A write that is under way must not persist their beginning:
+                under the new name, it would be a task of this node that no turn works on.
         """
         self._ours.clear()
         self._abandoned.update(unkept)
 
     async def drop_expired(self) -> bool:
-        """As `Store.drop_expired`; one node at a time does it."""
+        """Drop expired rows as `Store.drop_expired`, on one node at a time."""
         now = datetime.now(UTC)
 
         def work(connection: Connection) -> bool:
@@ -282,16 +304,16 @@ class ClusterStore(Store):
     async def load_events(
         self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
     ) -> list[Event]:
-        """As `Store.load_events`: from the stream, and what is not there from PostgreSQL.
+        """Return events as `Store.load_events`: from the stream, or from PostgreSQL if the stream lacks them.
 
         Raises:
-            EventsDropped: The next of them is in neither.
-            StoreError: One of them cannot be read, and the next event may be there.
+            EventsDropped: Neither has the next event.
+            StoreError: One of them cannot be read, and may have the next event.
         """
         trouble: BrokerError | None = None
         first = 0
         for attempt in range(2):
-            # What is added in the meantime is in PostgreSQL first: the second look at the stream sees what came before.
+            # Events added meanwhile are in PostgreSQL first; the second read of the stream finds the ones before them.
             try:
                 found = await self._read_stream(task_id, after, limit, max_bytes)
             except BrokerError as error:
@@ -311,43 +333,38 @@ class ClusterStore(Store):
         raise EventsDropped(first)
 
     def _has_expired(self, over_since: datetime) -> bool:
-        """Whether the broker keeps a stream no longer, of a task that was over then."""
+        """Return whether the broker has dropped the stream of a task that ended at that time."""
         return datetime.now(UTC) - over_since > timedelta(seconds=self._stream_ttl)
 
     async def _read_stream(self, task_id: str, after: int, limit: int, max_bytes: int | None) -> list[Event]:
-        """The next events of a stream that follow each other, from the first behind a number on."""
+        """Return the consecutive events of a stream after a number."""
         if not self.streams.broker.works:
             raise BrokerError("the broker (TAILRACE_EVENTS) does not work at present")
         found: list[Event] = []
         size = 0
         last = after
         while len(found) < limit:
-            entries = await self.streams.read(task_id, last, min(ENTRIES, 1 + limit - len(found)))
-            grown = False
-            for entry in entries:
-                new = [event for event in entry.events if event.number > last]
-                if not new:
-                    continue
-                if found and new[0].number != last + 1:
+            page = await self.streams.read(task_id, last, min(ENTRIES, 1 + limit - len(found)))
+            for event in page.events:
+                if found and event.number != last + 1:
                     return found
-                for event in new:
-                    size += len(event.body)
-                    if found and (len(found) == limit or (max_bytes is not None and size > max_bytes)):
-                        return found
-                    found.append(event)
-                last, grown = found[-1].number, True
-            if not grown:
+                size += len(event.body)
+                if found and (len(found) == limit or (max_bytes is not None and size > max_bytes)):
+                    return found
+                found.append(event)
+                last = event.number
+            if not page.events:
                 break
         return found
 
     async def _read_rows(
         self, task_id: str, after: int, limit: int
     ) -> tuple[list[Event], int, datetime | None]:
-        """What PostgreSQL has behind a number.
+        """Return the events in PostgreSQL after a number.
 
         Returns:
-            The next events, if they are there; the number of the first one that is there at all, or would be, 0 for
-            none; and since when the task is over, None while it is not.
+            The next events, if PostgreSQL has them; the number of the first event that it has, or would have, 0 for
+            none; and the time of the task's end, None before it.
         """
         wanted = (events.c.task_id == task_id, events.c.number > after)
         query = select(events.c.number, events.c.body, events.c.state).where(*wanted)
@@ -362,64 +379,62 @@ class ClusterStore(Store):
             if task is None:
                 return read_events(dense), first, datetime.min.replace(tzinfo=UTC)
             if not first and task.number > after:
-                first = task.number + 1  # nothing is there any more
+                first = task.number + 1  # PostgreSQL has no more events of the task
             return read_events(dense), first, task.updated if TaskState(task.state).terminal else None
 
         return await self._database.read(work)
 
     async def last_numbers(self, task_ids: Sequence[str]) -> dict[str, int]:
-        """Of some tasks, the numbers of the last events that PostgreSQL knows of."""
+        """Return the number of the last event of each task in PostgreSQL."""
         newest = select(func.max(events.c.number)).where(events.c.task_id == tasks.c.id).scalar_subquery()
         number = func.greatest(tasks.c.number, func.coalesce(newest, 0)).label("last")
         query = select(tasks.c.id, number).where(tasks.c.id.in_(task_ids))
         return {row.id: row.last for row in await self._read(query)}
 
     async def load_unfinished(self) -> list[tuple[str, str]]:
-        """None: what is not finished is some node's, or taken over by `take_over`."""
+        """Return none: unfinished tasks belong to a node, or `take_over` returns them."""
         return []
 
-    # --- who writes what ----------------------------------------------------------------------------------------
+    # --- ownership of tasks -------------------------------------------------------------------------------------
 
     async def home(self, task_id: str, owner: str) -> Home | None:
-        """Where a task of that owner is written; None when there is no such task."""
+        """Return the node that writes a task of this owner; None without such a task."""
         is_alive = exists().where(nodes.c.id == tasks.c.node).label("is_alive")
-        query = select(tasks.c.node, tasks.c.state, is_alive)
+        query = select(tasks.c.node, tasks.c.state, is_alive, has_running_turn().label("has_turn"))
         rows = await self._read(query.where(tasks.c.id == task_id, tasks.c.owner == owner))
         if not rows:
             return None
         [row] = rows
-        return Home(task_id, row.node, bool(row.is_alive), TaskState(row.state))
+        return Home(task_id, row.node, bool(row.is_alive), TaskState(row.state), has_turn=row.has_turn)
 
     async def claim_task(self, task_id: str) -> list[PushConfig] | None:
-        """Become the one who writes a task that waits for its caller, and that no living node has.
+        """Claim an ownerless input-required task.
 
         Returns:
-            The webhooks of the task, which this node tells from now on; None when another node was first.
+            The webhooks of the task, which this node delivers from now on; None if another node claimed it first.
         """
         node = self._node.id
         free = or_(tasks.c.node.is_(None), tasks.c.node == node, ~exists().where(nodes.c.id == tasks.c.node))
-        where = (tasks.c.id == task_id, tasks.c.state.in_(_WAITING), free)
+        where = (tasks.c.id == task_id, tasks.c.state.in_(_WAITING), ~has_running_turn(), free)
 
         def work(connection: Connection) -> list[PushConfig] | None:
             if not connection.execute(update(tasks).where(*where).values(node=node)).rowcount:
                 return None
             of_task = update(push_configs).where(push_configs.c.task_id == task_id)
-            return [
-                read_push_config(row)
-                for row in connection.execute(of_task.values(node=node).returning(push_configs))
-            ]
+            rows = connection.execute(of_task.values(node=node).returning(push_configs)).all()
+            return self._webhook_rows.read_all(rows)
 
         return await self._database.write(work)
 
     async def take_over(self) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
-        """Become the one who writes some of the tasks that dead nodes worked on, and who tells their webhooks.
+        """Claim some of the tasks that dead nodes ran, with their webhooks.
 
         Returns:
             Ids and owners; and the webhooks, as `load_open_push_configs`.
         """
         node = self._node.id
         orphaned = or_(tasks.c.node.is_(None), ~exists().where(nodes.c.id == tasks.c.node))
-        some = select(tasks.c.id).where(tasks.c.state.in_(_UNFINISHED), orphaned).limit(TAKEN_AT_ONCE)
+        some = select(tasks.c.id).where(has_running_turn(), orphaned).limit(TAKEN_AT_ONCE)
         if not await self._read(some):
             return [], []
         free = some.with_for_update(skip_locked=True).scalar_subquery()
@@ -429,60 +444,67 @@ class ClusterStore(Store):
         def work(connection: Connection) -> tuple[list[tuple[str, str]], list[tuple[PushConfig, bool]]]:
             rows = [(row.id, row.owner) for row in connection.execute(taken)]
             connection.execute(delete(claims).where(~exists().where(nodes.c.id == claims.c.node)))
-            # With the task: whoever else had them would not hear of what becomes of it.
+            # Together with the task: only the node that runs it learns of its events.
             of_tasks = push_configs.c.task_id.in_([task_id for task_id, _ in rows])
-            return rows, _take_webhooks(connection, open_push_configs().where(of_tasks), node)
+            return rows, self._take_webhooks(connection, open_push_configs().where(of_tasks), node)
 
         return await self._database.write(work)
 
     async def node_ids(self) -> set[str]:
-        """The nodes that are alive."""
+        """Return the ids of the living nodes."""
         return {row.id for row in await self._read(select(nodes.c.id))}
 
     # --- claims -------------------------------------------------------------------------------------------------
 
     async def claim(self, owner: str, name: str) -> bool:
-        """Have something to this node alone, which it may have already; False while a living node has it."""
+        """Claim a name for this node, which may have it already; False while another living node has it."""
         node = self._node.id
         taken = insert(claims).values(owner=owner, name=name, node=node)
-        # Not EXISTS: SQLAlchemy would not tie it to the row that is there.
+        # Not EXISTS: SQLAlchemy would not correlate it with the existing row.
         free = or_(claims.c.node == node, claims.c.node.not_in(select(nodes.c.id)))
         taken = taken.on_conflict_do_update(index_elements=["owner", "name"], set_={"node": node}, where=free)
         mine = taken.returning(claims.c.node)
         return await self._database.write(lambda connection: connection.scalar(mine)) == node
 
     async def release(self, owner: str, name: str) -> None:
-        """Give up what was claimed; nothing happens when it is not this node's."""
+        """Release a claim; do nothing if it is not this node's."""
         node = self._node.id
         await self._database.write(lambda connection: _release(connection, owner, name, node))
 
     # --- webhooks -----------------------------------------------------------------------------------------------
 
     async def put_push_config(self, config: PushConfig) -> None:
-        """As `Store.put_push_config`; this node is the one that tells it."""
+        """Store a webhook as `Store.put_push_config`; this node delivers its notifications."""
         node = self._node.id
-        await self._database.write(lambda connection: put_push_config(connection, config, node))
+        await self._database.write(lambda connection: self._webhook_rows.put(connection, config, node))
 
     async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
-        """None: those of dead nodes are taken over by `take_over_webhooks`."""
+        """Return none: `take_over_webhooks` takes over those of dead nodes."""
         return []
 
     async def take_over_webhooks(self) -> list[tuple[PushConfig, bool]]:
-        """The open webhooks that no living node tells: this one does from now on. As `load_open_push_configs`.
+        """Claim the open webhooks that no living node delivers, in the form of `load_open_push_configs`.
 
-        But for those of tasks that are worked on: they go with the task (`take_over`).
+        Except those of running tasks: they move together with the task (`take_over`).
         """
         node = self._node.id
         orphaned = or_(push_configs.c.node.is_(None), ~exists().where(nodes.c.id == push_configs.c.node))
-        query = open_push_configs().where(orphaned, tasks.c.state.not_in(_UNFINISHED))
+        query = open_push_configs().where(orphaned, ~has_running_turn())
         if not await self._read(query.limit(1)):
             return []
         query = query.with_for_update(of=push_configs, skip_locked=True)
-        return await self._database.write(lambda connection: _take_webhooks(connection, query, node))
+        return await self._database.write(lambda connection: self._take_webhooks(connection, query, node))
+
+    def _take_webhooks(self, connection: Connection, query: Any, node: str) -> list[tuple[PushConfig, bool]]:
+        rows = connection.execute(query).all()
+        for row in rows:
+            where = (push_configs.c.task_id == row.task_id, push_configs.c.id == row.id)
+            connection.execute(update(push_configs).where(*where).values(node=node))
+        return self._webhook_rows.read_open(rows)
 
 
 def conversation_claim(context_id: str) -> str:
-    """What a node claims while it runs a turn of a conversation."""
+    """Return the name of the claim that a node holds during a turn of a conversation."""
     return f"conversation:{context_id}"
 
 
@@ -491,7 +513,7 @@ def _goes_on(state: TaskState) -> bool:
 
 
 def _additions(writes: Sequence[TaskWrite], ours: dict[str, bool]) -> list[Addition]:
-    """The events of writes, one addition a task."""
+    """Return the events of writes as one addition a task."""
     by_task: dict[str, list[Event]] = {}
     for write in writes:
         if write.events:
@@ -502,18 +524,10 @@ def _additions(writes: Sequence[TaskWrite], ours: dict[str, bool]) -> list[Addit
 
 
 def _ours_of(connection: Connection, task_ids: set[str], node: str) -> set[str]:
-    """Those of some tasks that this node writes."""
+    """Return the tasks that this node writes, among some tasks."""
     if not task_ids:
         return set()
     return set(connection.scalars(select(tasks.c.id).where(tasks.c.id.in_(task_ids), tasks.c.node == node)))
-
-
-def _take_webhooks(connection: Connection, query: Any, node: str) -> list[tuple[PushConfig, bool]]:
-    rows = connection.execute(query).all()
-    for row in rows:
-        where = (push_configs.c.task_id == row.task_id, push_configs.c.id == row.id)
-        connection.execute(update(push_configs).where(*where).values(node=node))
-    return [(read_push_config(row), bool(row.behind)) for row in rows]
 
 
 def _release(connection: Connection, owner: str, name: str, node: str) -> Any:

@@ -1,8 +1,8 @@
-"""What an operator sees: spans, metrics, logs and the state of health; see docs/observability.md.
+"""Traces, metrics and logs; see docs/observability.md.
 
-The engine and what stands around it tell an `Observer` of turns, commits, streams and refusals, never of single events.
+The engine and the HTTP layer notify an `Observer` of turns, commits, streams and refusals, never of single events.
 """
 
-from tailrace.server.observability.observer import NO_OBSERVER, Observer, TurnWatch
+from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
 
 __all__ = ("NO_OBSERVER", "Observer", "TurnWatch")

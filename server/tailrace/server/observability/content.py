@@ -1,6 +1,6 @@
-"""What is said, as attributes of spans: only where the operator asks for it (``TAILRACE_TRACE_CONTENT``).
+"""Messages as attributes of spans, if the operator enables it (``TAILRACE_TRACE_CONTENT``).
 
-In the form of the conventions for generative AI (``gen_ai.input.messages`` and the like), as JSON text. Files are named,
+The attributes follow the conventions for generative AI (``gen_ai.input.messages`` and the like), as JSON text. Files are named,
 not included.
 """
 

@@ -1,6 +1,6 @@
-"""Whose fault an error is, in words that are few enough to be labels."""
+"""Classifies errors: who is at fault, in a few words that can be labels."""
 
-from tailrace.server.auth import AuthError
+from tailrace.server.runtime.errors import AuthError
 from tailrace.streaming.a2a.errors import A2AError
 from tailrace.wrappers import ConfigurationError, ProtocolError, StoreError, UpstreamError
 
@@ -8,7 +8,7 @@ PROVIDER, CALLER, SERVER = "provider", "caller", "server"
 
 
 def fault_of(error: BaseException) -> tuple[str, str]:
-    """Whose fault an error is (`PROVIDER`, `CALLER`, `SERVER`), and of what kind it is."""
+    """Return who is at fault (`PROVIDER`, `CALLER`, `SERVER`), and the type of the error."""
     if isinstance(error, UpstreamError):
         return PROVIDER, str(error.fault)
     if isinstance(error, AuthError):
@@ -27,7 +27,7 @@ def fault_of(error: BaseException) -> tuple[str, str]:
 
 
 def error_type(error: BaseException) -> str:
-    """The ``error.type`` of a span or a metric: a provider's HTTP status where there is one, else the kind."""
+    """Return the ``error.type`` of a span or a metric: a provider's HTTP status if it has one, else the type."""
     if isinstance(error, UpstreamError) and error.status is not None:
         return str(error.status)
     return fault_of(error)[1]

@@ -1,30 +1,35 @@
-"""The server's log: as text for people, or as JSON, one object a line, for programs.
+"""The server's log, as text or as one JSON object a line.
 
-Every record knows the task and the conversation that it is about, and the trace that was current, where there are any. What
-is said to an agent and what it answers is never logged.
+Every record has the ids of its task, conversation and trace, if any. Messages and responses are never logged. Both formats
+escape control characters and bound lengths, see `tailrace.wrappers.redaction.log_records`: every record is one line, followed
+by the indented lines of its traceback.
 """
 
 import json
 import logging
 from contextvars import ContextVar
+from copy import copy
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from opentelemetry import trace
+from uvicorn.logging import DefaultFormatter
+
+from tailrace.wrappers.redaction.log_records import printable, printable_lines
 
 TASK_IDS: ContextVar[tuple[str, str]] = ContextVar("tailrace_task_ids", default=("", ""))
-"""The task, and its conversation, that the code which is running works for."""
+"""The ids of the task and the conversation of the running code."""
 
 LogFormat = Literal["text", "json"]
 
-_TEXT = "%(levelname)s: %(message)s"
+_MAX_MESSAGE = 16 * 1024  # characters
 
 
 class IdsFilter(logging.Filter):
-    """Adds ``task_id``, ``context_id``, ``trace_id`` and ``span_id`` to every record; empty where there is none."""
+    """Adds ``task_id``, ``context_id``, ``trace_id`` and ``span_id`` to every record; empty without a task or trace."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add them; every record passes."""
+        """Add the ids; every record passes."""
         record.task_id, record.context_id = TASK_IDS.get()
         span = trace.get_current_span().get_span_context()
         record.trace_id = trace.format_trace_id(span.trace_id) if span.is_valid else ""
@@ -32,34 +37,54 @@ class IdsFilter(logging.Filter):
         return True
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line, in ASCII."""
+class TextFormatter(DefaultFormatter):
+    """Formats a record as one line, with its level (coloured on a terminal), and its traceback indented below."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
+        """Format a record."""
+        line = copy(record)
+        line.msg, line.args = printable(record.getMessage(), _MAX_MESSAGE), None
+        line.exc_info = line.exc_text = line.stack_info = None
+        line.__dict__.pop("color_message", None)  # uvicorn's message with escape sequences
+        return "\n".join([super().format(line), *_tracebacks(record).values()])
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object in ASCII; its texts have no control characters but the breaks of tracebacks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
         fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": printable(record.getMessage(), _MAX_MESSAGE),
         }
         for name in ("task_id", "context_id", "trace_id", "span_id"):
             value = getattr(record, name, "")
             if value:
-                fields[name] = value
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        if record.stack_info:
-            fields["stack"] = self.formatStack(record.stack_info)
-        return json.dumps(fields)
+                fields[name] = printable(value)
+        return json.dumps(fields | _tracebacks(record))
+
+
+def _tracebacks(record: logging.LogRecord) -> dict[str, str]:
+    """Return the traceback and the stack of a record, if it has them."""
+    found = {
+        "exception": _PLAIN.formatException(record.exc_info) if record.exc_info else "",
+        "stack": _PLAIN.formatStack(record.stack_info) if record.stack_info else "",
+    }
+    return {name: printable_lines(text) for name, text in found.items() if text}
+
+
+_PLAIN = logging.Formatter()
 
 
 def log_config(format: LogFormat) -> dict[str, Any]:
-    """What uvicorn (`logging.config.dictConfig`) is to be given, for its own log and everybody else's, on stderr."""
+    """Return the `logging.config.dictConfig` for uvicorn, with all logs on stderr."""
     formatter: dict[str, Any] = (
         {"()": JsonFormatter}
         if format == "json"
-        else {"()": "uvicorn.logging.DefaultFormatter", "fmt": "%(levelprefix)s %(message)s"}
+        else {"()": TextFormatter, "fmt": "%(levelprefix)s %(message)s"}
     )
     return {
         "version": 1,

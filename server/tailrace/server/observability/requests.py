@@ -1,7 +1,6 @@
-"""What is seen of every HTTP request, whichever binding answers it."""
+"""Observation of HTTP requests and gRPC calls."""
 
 from collections.abc import Mapping
-from urllib.parse import parse_qsl, urlencode
 
 from fastapi.routing import APIRoute
 from opentelemetry import trace
@@ -9,24 +8,23 @@ from opentelemetry.context import Context, attach, detach
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from tailrace.server.auth import API_KEY_QUERY, TOKEN_QUERY
-from tailrace.server.observability.observer import OBSERVER, Observer
+from tailrace.server.observability.query_secrets import redact_query
 from tailrace.server.observability.tracing import current_trace, extract
+from tailrace.server.runtime.observer import OBSERVER, Observer
 
-_SECRETS = frozenset({API_KEY_QUERY, TOKEN_QUERY})
 
+def observed_route(observer: Observer, base: type[APIRoute] = APIRoute) -> type[APIRoute]:
+    """Return the class of a router's routes that observes their requests.
 
-def observed_route(observer: Observer) -> type[APIRoute]:
-    """The class of a router's routes: their requests are observed.
-
-    A request's trace is taken from its headers where nobody else has done so; FastAPI does where a tracer is configured. Its
-    span is relieved of what lets a caller in by an address.
+    The trace of a request is taken from its headers unless FastAPI has done so, which it does with a configured tracer.
+    Credentials in the query are redacted in the span and in the server's access log.
 
     Args:
-        observer: Who is told.
+        observer: The observer.
+        base: The class of the observed routes.
     """
 
-    class ObservedRoute(APIRoute):
+    class ObservedRoute(base):
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
             observing = OBSERVER.set(observer)
             context = _trace_of(scope)
@@ -43,11 +41,11 @@ def observed_route(observer: Observer) -> type[APIRoute]:
 
 
 def observe_call(observer: Observer, metadata: Mapping[str, str]) -> None:
-    """A call that comes in a task of its own (gRPC) is observed, and its trace gone on with, until that task ends.
+    """Observe a call that runs in a task of its own (gRPC), and continue its trace, until that task ends.
 
     Args:
-        observer: Who is told.
-        metadata: What the call carries beside its message, by lower-case name.
+        observer: The observer.
+        metadata: The metadata of the call, by lower-case name.
     """
     OBSERVER.set(observer)
     if "traceparent" in metadata and current_trace() is None:
@@ -64,11 +62,8 @@ def _trace_of(scope: Scope) -> Context | None:
 
 
 def _hide_secrets(scope: Scope) -> None:
-    span = trace.get_current_span()
-    query: bytes = scope.get("query_string", b"")
-    if not query or not span.is_recording():
-        return
-    given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    if any(name in _SECRETS for name, _ in given):
-        shown = [(name, "REDACTED" if name in _SECRETS else value) for name, value in given]
-        span.set_attribute("url.query", urlencode(shown))
+    redacted = redact_query(scope)
+    if redacted is not None:
+        span = trace.get_current_span()
+        if span.is_recording():
+            span.set_attribute("url.query", redacted)

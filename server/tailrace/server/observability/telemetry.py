@@ -1,4 +1,4 @@
-"""The observer of a server that is watched: spans, metrics, and the ids that its log carries."""
+"""The observer that records spans and metrics, and sets the ids of log records."""
 
 import logging
 from contextlib import AbstractAsyncContextManager
@@ -12,12 +12,10 @@ import anyio
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import SpanContext, SpanKind, TracerProvider
 
-from tailrace.server.live import LiveTask
 from tailrace.server.observability import content
 from tailrace.server.observability.faults import error_type, fault_of
 from tailrace.server.observability.logs import TASK_IDS
 from tailrace.server.observability.metrics import Metrics
-from tailrace.server.observability.observer import Observer, StreamKind, TurnWatch
 from tailrace.server.observability.tracing import (
     Tracing,
     behind,
@@ -29,36 +27,38 @@ from tailrace.server.observability.tracing import (
     request_attributes,
     within,
 )
-from tailrace.streaming.extension import extension_facts
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.observing import RUN_OBSERVER, AnswerWatch, CallWatch, RunObserver
-from tailrace.streaming.run import BrokenRunError
-from tailrace.streaming.turn import TurnAccumulator
-from tailrace.streaming.updates import StatusUpdate
+from tailrace.server.runtime.active_task import LiveTask
+from tailrace.server.runtime.observer import Observer, StreamKind, TurnWatch
+from tailrace.streaming.a2a.extension import extension_facts
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.agent.events import BrokenRunError
+from tailrace.streaming.instrumentation import RUN_OBSERVER, AnswerWatch, CallWatch, RunObserver
+from tailrace.streaming.task.updates import StatusUpdate
+from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall, UpstreamError, UpstreamFault
+from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
+from tailrace.wrappers.conversion.options import RequestOptions
 from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
-from tailrace.wrappers.opened import Exit, Opened
-from tailrace.wrappers.options import RequestOptions
 
 _FAULTS = frozenset(map(str, UpstreamFault))
 logger = logging.getLogger("tailrace.server")
 
-_MAX_CODE = 64  # characters; codes are short, and what is not is a sentence
+_MAX_CODE = 64  # characters; a longer code is a sentence
 
-_GIVEN_UP = "cancelled"  # the ``error.type`` of what somebody did not want any more
+_GIVEN_UP = "cancelled"  # the ``error.type`` of cancelled work
 
 
 class Telemetry(Observer):
-    """Records what a server does.
+    """Records turns, model responses, tool calls and errors of a server.
 
     Args:
-        agent: The agent's name; may be set anew before the first turn.
+        agent: The agent's name; may be changed before the first turn.
         agent_version: Its version.
-        provider: Who provides the model; empty where no model is configured.
-        model: The model's name; empty where none is configured.
-        metrics: Counts; None for no metrics.
-        tracer_provider: Records spans; the one that is configured for the process when None.
-        with_content: Put what is said into the spans.
+        provider: The provider of the model; empty without a configured model.
+        model: The model's name; empty without a configured model.
+        metrics: The metrics; None to disable them.
+        tracer_provider: Records spans; the one of the process when None.
+        with_content: Add messages to spans.
     """
 
     def __init__(
@@ -85,54 +85,54 @@ class Telemetry(Observer):
         self.attributes = {name: value for name, value in known.items() if value}
 
     def origin(self) -> SpanContext | None:
-        """The span that is current, which is that of the request."""
+        """Return the current span, which is that of the request."""
         return current_trace()
 
-    def turn(self, live: LiveTask) -> TurnWatch:
-        """A span, and what the turn comes to."""
-        return _Turn(self, live)
-
-    def committed(self, events: int, lag: float) -> None:
-        """How many at once, and how late."""
-        if self.metrics is not None:
-            self.metrics.lag.add(lag)
-            self.metrics.commit_events.add(events)
+    def turn(self, live: LiveTask, external_context_id: str = "") -> TurnWatch:
+        """Begin a span for a turn."""
+        return _Turn(self, live, external_context_id)
 
     def commit_failed(self) -> None:
-        """One more."""
+        """Count a failed commit."""
         if self.metrics is not None:
             self.metrics.failed_commits.inc()
 
     def streaming(self, kind: StreamKind) -> None:
-        """One more."""
+        """Count a stream."""
         if self.metrics is not None:
             self.metrics.streams.labels(kind).inc()
 
     def refused(self, error: BaseException) -> None:
-        """By whose fault."""
+        """Count an error by who is at fault."""
         if self.metrics is not None:
             self.metrics.errors.labels(*fault_of(error)).inc()
 
     def waited(self, seconds: float) -> None:
-        """How long."""
+        """Record a wait."""
         if self.metrics is not None:
             self.metrics.wait_seconds.observe(seconds)
 
+    def broker_entry_rejected(self, purpose: str) -> None:
+        """Count a rejected entry."""
+        if self.metrics is not None:
+            self.metrics.rejected_entries.labels(purpose).inc()
+
     def webhook_tried(self) -> None:
-        """One more."""
+        """Count a failed attempt."""
         if self.metrics is not None:
             self.metrics.webhook_failures.inc()
 
     def webhook_told(self, *, taken: bool) -> None:
-        """One more."""
+        """Count a notification by its outcome."""
         if self.metrics is not None:
             self.metrics.webhook_notifications.labels("taken" if taken else "given_up").inc()
 
 
 class _Turn(TurnWatch, RunObserver):
-    """One turn, and what the agents in it do."""
+    """One turn, and the model responses and tool calls in it."""
 
-    def __init__(self, telemetry: Telemetry, live: LiveTask) -> None:
+    def __init__(self, telemetry: Telemetry, live: LiveTask, external_context_id: str) -> None:
+        self.external_context_id = external_context_id
         self._telemetry = telemetry
         self._live = live
         self._error = ""
@@ -145,18 +145,18 @@ class _Turn(TurnWatch, RunObserver):
         attributes = {
             **telemetry.attributes,
             "gen_ai.agent.name": telemetry.agent,
-            "gen_ai.conversation.id": record.context_id,
+            "gen_ai.conversation.id": self.external_context_id,
+            "tailrace.context.id": record.context_id,
             "tailrace.task.id": record.id,
             "tailrace.turn.number": waiting.number,
         }
-        self.context_id = record.context_id
         self._span = telemetry.tracing.begin(
             f"invoke_agent {telemetry.agent}", SpanKind.INTERNAL, attributes, parent
         )
         self.context = within(self._span, parent)
         self._attached = attach(self.context)
         self._observing: Token[RunObserver] = RUN_OBSERVER.set(self)
-        # Whatever the turn asks for by itself belongs to it: a remote agent goes on with the trace.
+        # Requests of the turn itself continue its trace: those to a remote agent.
         self._sending = REQUEST_HEADERS.set(headers_of(self.context))
         self._naming: Token[tuple[str, str]] = TASK_IDS.set((record.id, record.context_id))
         self._events = record.number
@@ -164,7 +164,7 @@ class _Turn(TurnWatch, RunObserver):
         return self
 
     def failed(self, error: BaseException) -> None:
-        """Count it, unless it was counted where it happened."""
+        """Count the error, unless it was counted when it was raised."""
         self._error = error_type(error)
         if not isinstance(error, BrokenRunError):
             self._telemetry.refused(error)
@@ -195,7 +195,7 @@ class _Turn(TurnWatch, RunObserver):
             metrics.turn_seconds.labels(self._telemetry.agent, why).observe(seconds)
 
     def _outcome(self) -> tuple[str, str]:
-        """How it ended, and the kind of error where it is one."""
+        """Return the outcome, and the type of error if it is one."""
         if self._live.error is not None:
             return "given_up", "StoreError"
         if self.direct:
@@ -209,7 +209,7 @@ class _Turn(TurnWatch, RunObserver):
         return outcome, self._error or self._said_error(self.ending) or "agent"
 
     def _said_error(self, ending: StatusUpdate) -> str:
-        """What a provider did, where the handler says it with the ending and nobody saw it before."""
+        """Return the provider's error that a handler reports in its last status, if it was not counted before."""
         facts = extension_facts(ending.metadata or {}).get("error")
         kind = facts.get("type") if isinstance(facts, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if kind not in _FAULTS:
@@ -219,20 +219,20 @@ class _Turn(TurnWatch, RunObserver):
         return str(error.fault)
 
     def answering(self, model: Model, options: RequestOptions, turn: TurnAccumulator) -> AnswerWatch:
-        """A span, and what the answer comes to."""
+        """Begin a span for a model response."""
         return _Answer(self._telemetry, self, model, options, turn)
 
     def calling(self, call: ContentPartToolCall) -> CallWatch:
-        """A span, and how long the tool takes."""
+        """Begin a span for a tool call."""
         return _Call(self._telemetry, call)
 
     def answered(self, input_tokens: int, output_tokens: int, error: str) -> None:
-        """An answer of the turn is over.
+        """Add a model response that has ended.
 
         Args:
-            input_tokens: What it cost.
-            output_tokens: What it cost.
-            error: The kind of error that it ended with; empty for none.
+            input_tokens: Its input tokens.
+            output_tokens: Its output tokens.
+            error: The type of its error; empty for none.
         """
         self._input_tokens += input_tokens
         self._output_tokens += output_tokens
@@ -240,7 +240,7 @@ class _Turn(TurnWatch, RunObserver):
 
 
 class _Answer(AnswerWatch):
-    """One answer of a model."""
+    """One response of a model."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class _Answer(AnswerWatch):
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": self._labels[1],
             "gen_ai.request.model": model.name,
-            "gen_ai.conversation.id": of.context_id,
+            "gen_ai.conversation.id": of.external_context_id,
             **request_attributes(options),
         }
         self._span = telemetry.tracing.begin(f"chat {model.name}", SpanKind.CLIENT, attributes)
@@ -277,11 +277,11 @@ class _Answer(AnswerWatch):
     def sent(
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """The request, with the trace that it belongs to in its headers."""
-        return Opened(partial(self._sent, stream))
+        """Return the request with the trace in its headers."""
+        return AsyncResource(partial(self._sent, stream))
 
     async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
-        # Only while it is sent: what is current when a generator gives something out is its reader's affair.
+        # Only while the request is sent: a generator must not change the context of its consumer.
         token = REQUEST_HEADERS.set({**REQUEST_HEADERS.get(), **headers_of(self._context)})
         try:
             with current(self._context):
@@ -290,7 +290,7 @@ class _Answer(AnswerWatch):
             REQUEST_HEADERS.reset(token)
 
     def first_chunk(self) -> None:
-        """Look at the clock."""
+        """Record the time."""
         self._first = perf_counter()
 
     def __exit__(
@@ -298,7 +298,7 @@ class _Answer(AnswerWatch):
     ) -> None:
         now = perf_counter()
         turn = self._turn
-        # An answer of which nothing came, and that was given up, is not in the turn: what is there is the one before.
+        # A response that was cancelled before its first chunk is not in the turn: `turn.response` is the one before.
         response = turn.response if kind is None or self.chunks else None
         usage = response.usage if response is not None else None
         upstream = response.error if response is not None else None
@@ -306,7 +306,7 @@ class _Answer(AnswerWatch):
         if upstream is not None:
             why = error_type(upstream)
             self._telemetry.refused(upstream)
-            logger.warning("%s: no whole answer (%s)", ":".join(self._labels[1:]), _facts_of(upstream))
+            logger.warning("%s: incomplete response (%s)", ":".join(self._labels[1:]), _facts_of(upstream))
         elif error is not None:
             given_up = isinstance(error, (GeneratorExit, anyio.get_cancelled_exc_class()))
             why = _GIVEN_UP if given_up else error_type(error)
@@ -392,8 +392,11 @@ class _Call(CallWatch):
 
 
 def _facts_of(error: UpstreamError) -> str:
-    """What went wrong, without the provider's sentences, which may repeat what was said to it."""
+    """Describe an error without the provider's message, which may repeat content of the request.
+
+    It includes refused credentials and failed connections, which callers do not see.
+    """
     status = f"HTTP {error.status}" if error.status else ""
     code = (error.code or "")[:_MAX_CODE]
     tries = f"{error.tries} tries" if error.tries > 1 else ""
-    return ", ".join(filter(None, (str(error.fault), status, code, tries)))
+    return ", ".join(filter(None, (str(error.fault), status, code, tries, error.diagnosis)))

@@ -1,8 +1,7 @@
-"""Spans, named and described as OpenTelemetry's conventions for generative AI have it.
+"""Spans in the form of OpenTelemetry's conventions for generative AI.
 
-One a turn (``invoke_agent``), one an answer of a model (``chat``), one a call of a tool (``execute_tool``). Where nobody has
-configured OpenTelemetry they record nothing; what is left is the trace of the request, which goes on to the provider all
-the same.
+One span a turn (``invoke_agent``), a model response (``chat``) and a tool call (``execute_tool``). Without a configured tracer
+they record nothing; the trace of the request is still forwarded to the provider.
 """
 
 from collections.abc import Generator, Mapping
@@ -23,13 +22,13 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation import set_span_in_context
 
-from tailrace.wrappers.options import RequestOptions
+from tailrace.wrappers.conversion.options import RequestOptions
 
 Attributes = dict[str, Any]
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
-# Where the conventions have another word for a provider than we.
+# Providers that have another name in the conventions.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -55,10 +54,10 @@ _EMPTY = Context()
 
 
 class Tracing:
-    """Makes spans.
+    """Creates spans.
 
     Args:
-        provider: Who records them; the one that is configured for the process when None.
+        provider: Records them; the one of the process when None.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -67,24 +66,24 @@ class Tracing:
     def begin(
         self, name: str, kind: SpanKind, attributes: Mapping[str, Any], parent: Context | None = None
     ) -> Span:
-        """A span, of which nothing is current yet.
+        """Begin a span without making it the current one.
 
         Args:
             name: Its name.
             kind: Its kind.
-            attributes: What is known of it now, which samplers may look at.
-            parent: Where it belongs; to what is current when None.
+            attributes: The attributes that samplers may use.
+            parent: Its parent; the current context when None.
         """
         return self._tracer.start_span(name, parent, kind, attributes)
 
 
 def provider_name(provider: str) -> str:
-    """A provider by the conventions' word, ours where they have none."""
+    """Return the name of a provider in the conventions; ours if they have none."""
     return _PROVIDERS.get(provider, provider)
 
 
 def request_attributes(options: RequestOptions) -> Attributes:
-    """What a request asks for, but for its content."""
+    """Return the attributes of a request without its content."""
     found: Attributes = {"gen_ai.request.stream": True}
     for field, name in _OPTIONS.items():
         value = getattr(options, field)
@@ -98,22 +97,22 @@ def request_attributes(options: RequestOptions) -> Attributes:
 
 
 def current_trace() -> SpanContext | None:
-    """What is current, as something to go on from later; None for nothing."""
+    """Return the current span, as the parent of a later one; None without one."""
     found = trace.get_current_span().get_span_context()
     return found if found.is_valid else None
 
 
 def behind(origin: SpanContext | None) -> Context:
-    """A context that holds nothing but where a trace goes on."""
+    """Return a context that has only a parent span."""
     return set_span_in_context(NonRecordingSpan(origin), _EMPTY) if origin is not None else _EMPTY
 
 
 def within(span: Span, parent: Context | None = None) -> Context:
-    """A context in which a span is the current one; the parent itself where nothing is traced.
+    """Return a context in which a span is the current one; the parent itself without tracing.
 
     Args:
         span: The span.
-        parent: What else the context holds; what is current when None.
+        parent: The context to extend; the current one when None.
     """
     if span.get_span_context().is_valid:
         return set_span_in_context(span, parent)
@@ -121,14 +120,14 @@ def within(span: Span, parent: Context | None = None) -> Context:
 
 
 def extract(headers: Mapping[str, str]) -> Context | None:
-    """The trace that a request says it belongs to, by the headers of the W3C or whatever is configured."""
+    """Return the trace in a request's headers, W3C's or those that are configured."""
     found = propagate.extract(dict(headers), Context())
     context = trace.get_current_span(found).get_span_context()
     return behind(context) if context.is_valid else None
 
 
 def headers_of(context: Context) -> Mapping[str, str]:
-    """How a request says that it belongs to a trace; nothing where there is none."""
+    """Return the headers that continue a trace; empty without one."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier, context)
     return carrier
@@ -136,7 +135,7 @@ def headers_of(context: Context) -> Mapping[str, str]:
 
 @contextmanager
 def current(context: Context) -> Generator[None]:
-    """Make a context the current one; to be left in the task in which it was entered, with nothing yielded between."""
+    """Make a context the current one; leave the block in the same task, without yielding in between."""
     token = attach(context)
     try:
         yield

@@ -3,65 +3,100 @@
 - `RequestHandler`: our engine behind the SDK's routes.
 - `AgentExecutor`: a handler of ours, or a model, inside a server made with the SDK.
 - `TaskStore`: our database under such a server.
-- `RemoteAgent`, `RemoteAgentHandler`, `AgentTool`: somebody else's agent to talk to, behind our server, and as a tool.
+- `RemoteAgent`, `RemoteAgentHandler`, `AgentTool`: a remote agent to call, behind our server, and as a tool.
 - `to_sdk`, `from_sdk`, `to_sdk_error`, `from_sdk_error`: objects and errors, each made from the other.
-- The older names of the SDK's objects (`tailrace.server.sdk.aliases`): ``Skill``, ``Capabilities``, ….
+- The older names of the SDK's objects (`tailrace.server.sdk.aliases`): ``Skill``, ``Capabilities``, …, and their older
+  forms of construction.
 
 Raises:
     ImportError: The SDK is not installed; the message says how to install it.
 """
 
 try:
-    import a2a.types  # noqa: F401  # pyright: ignore[reportUnusedImport] — to say what is missing, and how to get it
+    import a2a.types  # noqa: F401  # pyright: ignore[reportUnusedImport] — for an error with instructions
 except ImportError as error:
     raise ImportError(
         f"tailrace.server.sdk needs the official A2A SDK: pip install 'tailrace[sdk]' ({error})"
     ) from error
 
-from tailrace.server.sdk.agent_cards import RemoteCard
-from tailrace.server.sdk.agent_tool import AgentTool, agent_tools
+from tailrace.server.protocols.a2a.sdk_errors import from_sdk_error, to_sdk_error
+from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
+from tailrace.server.remote.agent_card import RemoteCard
+from tailrace.server.remote.agent_events import RemoteEvent
+from tailrace.server.remote.agent_handler import RemoteAgentHandler
+from tailrace.server.remote.agent_tool import AgentTool, agent_tools
+from tailrace.server.remote.remote_agent import RemoteAgent
 from tailrace.server.sdk.aliases import (
+    A2AFastAPIApplication,
+    A2AServer,
+    AgentCapabilities,
     AgentCard,
+    AgentProvider,
+    AgentSkill,
     Artifact,
     AuthConfig,
+    CancelTaskRequest,
     Capabilities,
     DataPart,
+    ErrorCode,
     FilePart,
+    FileWithBytes,
+    FileWithUri,
+    GetTaskRequest,
+    InMemoryTaskStore,
+    JSONRPCError,
+    JSONRPCErrorResponse,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    JSONRPCSuccessResponse,
     Message,
     MessagePart,
     MessageSendParams,
     Part,
     Provider,
     Role,
+    SendMessageRequest,
     Skill,
     Task,
     TaskCancelParams,
     TaskGetParams,
     TaskListParams,
+    TaskManager,
     TaskState,
     TaskStatus,
     TextPart,
 )
 from tailrace.server.sdk.conversations import Conversations, RecentConversations
-from tailrace.server.sdk.errors import from_sdk_error, to_sdk_error
 from tailrace.server.sdk.executor import AgentExecutor
-from tailrace.server.sdk.relay import RemoteEvent
-from tailrace.server.sdk.remote_agent import RemoteAgent
-from tailrace.server.sdk.remote_handler import RemoteAgentHandler
 from tailrace.server.sdk.request_handler import RequestHandler, caller_of
 from tailrace.server.sdk.task_store import TaskStore
-from tailrace.server.sdk.types import from_sdk, to_sdk
 
 __all__ = (
+    "A2AFastAPIApplication",
+    "A2AServer",
+    "AgentCapabilities",
     "AgentCard",
     "AgentExecutor",
+    "AgentProvider",
+    "AgentSkill",
     "AgentTool",
     "Artifact",
     "AuthConfig",
+    "CancelTaskRequest",
     "Capabilities",
     "Conversations",
     "DataPart",
+    "ErrorCode",
     "FilePart",
+    "FileWithBytes",
+    "FileWithUri",
+    "GetTaskRequest",
+    "InMemoryTaskStore",
+    "JSONRPCError",
+    "JSONRPCErrorResponse",
+    "JSONRPCRequest",
+    "JSONRPCResponse",
+    "JSONRPCSuccessResponse",
     "Message",
     "MessagePart",
     "MessageSendParams",
@@ -74,11 +109,13 @@ __all__ = (
     "RemoteEvent",
     "RequestHandler",
     "Role",
+    "SendMessageRequest",
     "Skill",
     "Task",
     "TaskCancelParams",
     "TaskGetParams",
     "TaskListParams",
+    "TaskManager",
     "TaskState",
     "TaskStatus",
     "TaskStore",

@@ -1,62 +1,111 @@
 """The names that agents were written with before the official SDK had its own, over the SDK's objects.
 
-====================  ======================================
-``Skill``             ``AgentSkill``
-``Capabilities``      ``AgentCapabilities``
-``Provider``          ``AgentProvider``
-``AuthConfig``        ``SecurityScheme``
-``MessagePart``       ``Part``
-``MessageSendParams`` ``SendMessageRequest``
-``TaskGetParams``     ``GetTaskRequest``
-``TaskListParams``    ``ListTasksRequest``
-``TaskCancelParams``  ``CancelTaskRequest``
-====================  ======================================
+==========================  ==========================================
+``Skill``                   ``AgentSkill``
+``Capabilities``            ``AgentCapabilities``
+``Provider``                ``AgentProvider``
+``AuthConfig``              ``SecurityScheme``
+``MessagePart``             ``Part``
+``FileWithBytes``           ``Part`` with ``raw``
+``FileWithUri``             ``Part`` with ``url``
+``MessageSendParams``       ``SendMessageRequest``
+``TaskGetParams``           ``GetTaskRequest``
+``TaskListParams``          ``ListTasksRequest``
+``TaskCancelParams``        ``CancelTaskRequest``
+``TaskManager``             ``InMemoryTaskStore``
+``A2AFastAPIApplication``   `tailrace.server.sdk.application.A2AServer`
+==========================  ==========================================
 
-What kept its name is here too. Since A2A 1.0 a part is one class whatever it holds: ``TextPart``, ``FilePart`` and
-``DataPart`` are functions that make one.
+Names that did not change are here too. Since A2A 1.0 parts of all kinds are one class: ``TextPart``, ``FilePart``,
+``DataPart``, ``FileWithBytes`` and ``FileWithUri`` are functions that make one. Constructions from before A2A 1.0
+(``AgentCard(url=…)``, ``TaskState.completed``, ``messageId=``) build the object of 1.0 and issue a `DeprecationWarning`;
+see `tailrace.server.sdk.older_forms`.
 """
 
+from base64 import b64decode
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from a2a.types import (
-    AgentCapabilities,
-    AgentCard,
-    AgentProvider,
-    AgentSkill,
-    Artifact,
-    CancelTaskRequest,
-    GetTaskRequest,
-    ListTasksRequest,
-    Message,
-    Part,
-    Role,
-    SecurityScheme,
-    SendMessageRequest,
-    Task,
-    TaskState,
-    TaskStatus,
+from a2a import types
+from a2a.server.tasks import InMemoryTaskStore
+
+from tailrace.server.protocols.a2a.sdk_types import fill
+from tailrace.server.sdk.application import A2AServer
+from tailrace.server.sdk.json_rpc import (
+    ErrorCode,
+    JSONRPCError,
+    JSONRPCErrorResponse,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    JSONRPCSuccessResponse,
+)
+from tailrace.server.sdk.older_forms import (
+    CAPABILITIES,
+    CARD,
+    KIND,
+    PART,
+    PROVIDER,
+    SKILL,
+    OlderEnum,
+    OlderObject,
+    warn_older,
 )
 
-from tailrace.server.sdk.types import fill
+if TYPE_CHECKING:
+    from a2a.types import (
+        AgentCapabilities,
+        AgentCard,
+        AgentProvider,
+        AgentSkill,
+        Artifact,
+        CancelTaskRequest,
+        GetTaskRequest,
+        ListTasksRequest,
+        Message,
+        Part,
+        Role,
+        SendMessageRequest,
+        Task,
+        TaskState,
+        TaskStatus,
+    )
+else:
+    Role = OlderEnum(types.Role, "ROLE_", {})
+    TaskState = OlderEnum(types.TaskState, "TASK_STATE_", {"cancelled": "CANCELED", "unknown": "UNSPECIFIED"})
+    AgentCapabilities = OlderObject(types.AgentCapabilities, CAPABILITIES)
+    AgentCard = OlderObject(types.AgentCard, CARD)
+    AgentProvider = OlderObject(types.AgentProvider, PROVIDER)
+    AgentSkill = OlderObject(types.AgentSkill, SKILL)
+    Artifact = OlderObject(types.Artifact)
+    CancelTaskRequest = OlderObject(types.CancelTaskRequest)
+    GetTaskRequest = OlderObject(types.GetTaskRequest)
+    ListTasksRequest = OlderObject(types.ListTasksRequest, enums={"status": TaskState})
+    Message = OlderObject(types.Message, KIND, {"role": Role})
+    Part = OlderObject(types.Part, PART)
+    SendMessageRequest = OlderObject(types.SendMessageRequest)
+    Task = OlderObject(types.Task, KIND)
+    TaskStatus = OlderObject(types.TaskStatus, enums={"state": TaskState})
 
 Skill = AgentSkill
 Capabilities = AgentCapabilities
 Provider = AgentProvider
-AuthConfig = SecurityScheme
+AuthConfig = types.SecurityScheme
 MessagePart = Part
 MessageSendParams = SendMessageRequest
 TaskGetParams = GetTaskRequest
 TaskListParams = ListTasksRequest
 TaskCancelParams = CancelTaskRequest
+TaskManager = InMemoryTaskStore
+A2AFastAPIApplication = A2AServer
 
 
 def TextPart(text: str, metadata: Mapping[str, Any] | None = None) -> Part:
     """A part of text."""
-    return fill(Part(), {"text": text, **_metadata(metadata)})
+    return fill(types.Part(), {"text": text, **_metadata(metadata)})
 
 
 def FilePart(
+    file: Part | None = None,
     *,
     raw: bytes | None = None,
     url: str = "",
@@ -66,22 +115,61 @@ def FilePart(
 ) -> Part:
     """A part with a file: its bytes, or where it can be fetched.
 
+    Args:
+        file: The file as `FileWithBytes` or `FileWithUri` makes it; in the place of the other arguments but metadata.
+        raw: Its bytes.
+        url: Its address.
+        filename: Its name.
+        media_type: Its media type.
+        metadata: The metadata of the part.
+
     Raises:
-        ValueError: Neither is given, or both are.
+        ValueError: Not exactly one of ``file``, ``raw`` and ``url`` is given.
     """
-    if (raw is None) == (not url):
+    if file is not None and raw is None and not url:
+        part = types.Part()
+        part.CopyFrom(file)
+        return fill(part, _metadata(metadata))
+    if file is not None or (raw is None) == (not url):
         raise ValueError("a file is given as its bytes (raw) or as its address (url), and not as both")
-    part = Part(raw=raw) if raw is not None else Part(url=url)
+    part = types.Part(raw=raw) if raw is not None else types.Part(url=url)
     return fill(part, {"filename": filename, "mediaType": media_type, **_metadata(metadata)})
 
 
-def DataPart(data: Any, metadata: Mapping[str, Any] | None = None, *, media_type: str = "") -> Part:
+def FileWithBytes(bytes: str, name: str = "", mime_type: str = "", *, mimeType: str = "") -> Part:
+    """A file by its content in base64, as A2A 0.3 has it; since 1.0 ``FilePart(raw=…, filename=…, media_type=…)``.
+
+    Raises:
+        ValueError: The content is not base64.
+    """
+    warn_older("FileWithBytes(…)", "use FilePart(raw=…, filename=…, media_type=…)")
+    raw = b64decode(bytes, validate=True)
+    return FilePart(raw=raw, filename=name, media_type=mime_type or mimeType)
+
+
+def FileWithUri(uri: str, name: str = "", mime_type: str = "", *, mimeType: str = "") -> Part:
+    """A file by its address, as A2A 0.3 has it; since 1.0 ``FilePart(url=…, filename=…, media_type=…)``."""
+    warn_older("FileWithUri(…)", "use FilePart(url=…, filename=…, media_type=…)")
+    return FilePart(url=uri, filename=name, media_type=mime_type or mimeType)
+
+
+def DataPart(
+    data: Any, metadata: Mapping[str, Any] | None = None, *, media_type: str = "", mimeType: str = ""
+) -> Part:
     """A part with any JSON value.
+
+    Args:
+        data: The value.
+        metadata: The metadata of the part.
+        media_type: Its media type.
+        mimeType: The same, under its name before A2A 1.0.
 
     Raises:
         InternalError: As `tailrace.server.sdk.to_sdk`.
     """
-    return fill(Part(), {"data": data, "mediaType": media_type, **_metadata(metadata)})
+    if mimeType:
+        warn_older("DataPart(mimeType=…)", "use media_type=")
+    return fill(types.Part(), {"data": data, "mediaType": media_type or mimeType, **_metadata(metadata)})
 
 
 def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -89,23 +177,41 @@ def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 __all__ = (
+    "A2AFastAPIApplication",
+    "A2AServer",
+    "AgentCapabilities",
     "AgentCard",
+    "AgentProvider",
+    "AgentSkill",
     "Artifact",
     "AuthConfig",
+    "CancelTaskRequest",
     "Capabilities",
     "DataPart",
+    "ErrorCode",
     "FilePart",
+    "FileWithBytes",
+    "FileWithUri",
+    "GetTaskRequest",
+    "InMemoryTaskStore",
+    "JSONRPCError",
+    "JSONRPCErrorResponse",
+    "JSONRPCRequest",
+    "JSONRPCResponse",
+    "JSONRPCSuccessResponse",
     "Message",
     "MessagePart",
     "MessageSendParams",
     "Part",
     "Provider",
     "Role",
+    "SendMessageRequest",
     "Skill",
     "Task",
     "TaskCancelParams",
     "TaskGetParams",
     "TaskListParams",
+    "TaskManager",
     "TaskState",
     "TaskStatus",
     "TextPart",

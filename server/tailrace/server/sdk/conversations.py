@@ -1,4 +1,4 @@
-"""What was said in a conversation, for an executor: the SDK keeps tasks, and each of them alone."""
+"""The messages of conversations, for an executor: the SDK stores single tasks only."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ class Conversations(Protocol):
         ...
 
     async def remember(self, context_id: str, owner: str, task_id: str, said: Sequence[Message]) -> None:
-        """Add messages to a conversation, in the order in which they were said."""
+        """Add messages to a conversation, in order."""
         ...
 
 
 class RecentConversations:
-    """Conversations in memory: those that were last gone on with, and the newest messages of each.
+    """Conversations in memory: the most recently used ones, and the newest messages of each.
 
     Args:
         max_conversations: How many conversations are kept.

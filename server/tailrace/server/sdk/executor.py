@@ -1,4 +1,4 @@
-"""A handler of ours, or a model, as the agent inside somebody's server made with the official SDK.
+"""A handler of ours, or a model, as the agent of a server that uses the official SDK.
 
 ::
 
@@ -24,24 +24,28 @@ from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.types import a2a_pb2
 
-from tailrace.server.handlers import FunctionHandler, Handler, HandlerFunction, Item, Turn, closing
-from tailrace.server.live import ends_turn
-from tailrace.server.messages import check_message, check_request, said_in_artifacts, whole_rounds
-from tailrace.server.operations import Caller
+from tailrace.server.protocols.a2a.sdk_errors import as_sdk_error
+from tailrace.server.protocols.a2a.sdk_events import to_sdk_event
+from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
+from tailrace.server.runtime.active_task import ends_turn
+from tailrace.server.runtime.caller_content import check_file_urls
+from tailrace.server.runtime.external_ids import ExternalIds
+from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction, Item, Turn, closing
+from tailrace.server.runtime.messages import check_message, check_request, said_in_artifacts, whole_rounds
+from tailrace.server.runtime.operations import Caller
+from tailrace.server.runtime.turns import failed_because
 from tailrace.server.sdk.conversations import Conversations, RecentConversations
-from tailrace.server.sdk.errors import as_sdk_error
-from tailrace.server.sdk.events import to_sdk_event
 from tailrace.server.sdk.request_handler import caller_of
-from tailrace.server.sdk.types import from_sdk, to_sdk
-from tailrace.server.turns import failed_because
+from tailrace.server.settings import FILE_SCHEMES
+from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError, InvalidParamsError
+from tailrace.streaming.a2a.extension import without_extension_facts
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.conversation import to_common_message
-from tailrace.streaming.extension import without_extension_facts
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.task import TaskRecord, agent_message
-from tailrace.streaming.updates import Said, StatusUpdate, Update
+from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.task.updates import Said, StatusUpdate, Update
 from tailrace.wrappers import History, TailraceError
 
 logger = logging.getLogger("tailrace.server")
@@ -58,6 +62,9 @@ class AgentExecutor(SdkAgentExecutor):
             A `tailrace.server.sdk.TaskStore` keeps it with the tasks.
         max_history_messages: How many messages of a conversation a turn is given at most.
         caller: Who asks, of the SDK's context: whose conversation it is.
+        keys: Of the installation, for the identifiers that the handler gives to other systems. With None they change
+            with every process.
+        file_schemes: Schemes of file URLs that callers may use, as the setting of that name.
     """
 
     def __init__(
@@ -67,11 +74,15 @@ class AgentExecutor(SdkAgentExecutor):
         conversations: Conversations | None = None,
         max_history_messages: int = 1000,
         caller: Callable[[ServerCallContext], Caller] = caller_of,
+        keys: SecretKeys | None = None,
+        file_schemes: Sequence[str] = FILE_SCHEMES,
     ) -> None:
         self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
         self._conversations = conversations or RecentConversations()
         self._max_history = max_history_messages
         self._caller = caller
+        self._external_ids = ExternalIds(keys)
+        self._file_schemes = file_schemes
         self._running: dict[str, _Run] = {}
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -84,6 +95,8 @@ class AgentExecutor(SdkAgentExecutor):
         """
         try:
             message, task = _asked(context)
+            check_file_urls(message, self._file_schemes)
+            message = self._handler.received(message)
             run = _Run(self._handler, message, task, context, event_queue)
             owner = self._caller(context.call_context).owner
             turn = await self._turn(run, message, task, context, owner)
@@ -123,20 +136,23 @@ class AgentExecutor(SdkAgentExecutor):
             record.context_id, owner, self._max_history - 1
         )
         if not said and task is not None:
-            # Of a task that went on before this process began, its own history is what is known.
+            # For a task from before the start of this process only its own history is known.
             asked = (task.status.message,) if task.status.message is not None else ()
             said = [item for item in (*task.history, *asked) if item.message_id != message.message_id]
         configuration = context.configuration
+        number = sum(item.role is Role.USER for item in record.history)
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
             message=message,
             history=History(conversation=whole_rounds(map(to_common_message, (*said, message)))),
             facts=check_request(SendMessageRequest(message=message, metadata=context.metadata)),
-            number=sum(item.role is Role.USER for item in record.history),
+            number=number,
             accepted_output_modes=tuple(configuration.accepted_output_modes) if configuration else (),
             metadata=context.metadata,
             extensions=tuple(sorted(context.requested_extensions)),
+            external_context_id=self._external_ids.context_id(owner, record.context_id),
+            external_message_id=self._external_ids.message_id(owner, record.id, number),
         )
 
 
@@ -268,7 +284,7 @@ class _Run:
         return None
 
     def _say(self, message: Message) -> None:
-        """A message joins the conversation; the artifacts so far are said by it."""
+        """Record a message in the conversation; it covers the artifacts so far."""
         ids = {"context_id": self.record.context_id, "task_id": self.record.id}
         self._said.append(message.model_copy(update=ids))
         self.record.take_changed()
@@ -282,7 +298,7 @@ class _Run:
         )
 
     async def _end(self, ending: StatusUpdate) -> Sequence[Message]:
-        """End the turn, whatever its last update holds: that is a handler's, and may be no update at all."""
+        """End the turn with an update of the handler, which may be invalid."""
         for update in self.record.closing_updates():
             await self._publisher.apply(update)
         said = said_in_artifacts(self.record.take_changed(), self.record)

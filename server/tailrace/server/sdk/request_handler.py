@@ -24,11 +24,11 @@ from a2a.server.request_handlers.request_handler import RequestHandler as SdkReq
 from a2a.types import a2a_pb2
 from google.protobuf.message import Message as ProtoMessage
 
-from tailrace.server.bindings.http import parse_cursor
-from tailrace.server.operations import Caller, Operations
-from tailrace.server.sdk.errors import as_sdk_error
-from tailrace.server.sdk.events import to_sdk_event
-from tailrace.server.sdk.types import from_sdk, to_sdk
+from tailrace.server.http.problems import parse_cursor
+from tailrace.server.protocols.a2a.sdk_errors import as_sdk_error
+from tailrace.server.protocols.a2a.sdk_events import to_sdk_event
+from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
+from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import A2AModel, Task
 from tailrace.streaming.a2a.v1_0 import REQUESTS
@@ -39,7 +39,7 @@ CURSOR_HEADER = "last-event-id"
 
 
 def caller_of(context: ServerCallContext) -> Caller:
-    """Who asks, as the SDK's context says: its user, if it is authenticated, and its tenant."""
+    """Return the caller from the SDK's context: its user, if it is authenticated, and its tenant."""
     user = context.user
     return Caller(user.user_name if user.is_authenticated else "", context.tenant)
 
@@ -145,7 +145,7 @@ class RequestHandler(SdkRequestHandler):
     async def _ask(self, operation: Operation, params: ProtoMessage, context: ServerCallContext) -> A2AModel:
         asked = from_sdk(params, REQUESTS[operation])
         result = await self._operations.answer(operation, asked, self._who(context, asked))
-        return cast("A2AModel", result)  # None for a deletion, where nobody looks at it
+        return cast("A2AModel", result)  # None for a deletion, whose result is not used
 
     async def _stream(
         self, operation: Operation, params: ProtoMessage, context: ServerCallContext

@@ -22,21 +22,21 @@ from a2a.server.context import ServerCallContext
 from a2a.server.tasks import TaskStore as SdkTaskStore
 from a2a.types import a2a_pb2
 
-from tailrace.server.operations import Caller, page_token, read_page_token
-from tailrace.server.sdk.errors import as_sdk_error, to_sdk_error
+from tailrace.server.protocols.a2a.sdk_errors import as_sdk_error, to_sdk_error
+from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
+from tailrace.server.runtime.operations import Caller, page_token, read_page_token
+from tailrace.server.runtime.writer import GroupWriter
 from tailrace.server.sdk.request_handler import caller_of
-from tailrace.server.sdk.types import from_sdk, to_sdk
-from tailrace.server.store import Store, TaskFilter, TaskWrite
-from tailrace.server.writer import GroupWriter
+from tailrace.server.store.store import Store, TaskFilter, TaskWrite
 from tailrace.streaming.a2a.errors import (
     InvalidAgentResponseError,
     InvalidParamsError,
     TaskNotFoundError,
 )
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskStatus
 from tailrace.streaming.a2a.requests import ListTasksRequest
-from tailrace.streaming.lifecycle import TaskState
-from tailrace.streaming.task import TaskRecord, agent_message
+from tailrace.streaming.task.task import TaskRecord, agent_message
 from tailrace.wrappers import StoreError
 
 
@@ -80,7 +80,7 @@ class TaskStore(SdkTaskStore):
                 await self._store.close()
 
     async def save(self, task: a2a_pb2.Task, context: ServerCallContext | None = None) -> None:
-        """Keep a task as it stands, in the place of what was kept of it; durable when this returns."""
+        """Store a task, replacing its earlier state; durable on return."""
         try:
             model = from_sdk(task, Task)
         except InvalidParamsError as error:
@@ -129,23 +129,22 @@ class TaskStore(SdkTaskStore):
             asked = from_sdk(params, ListTasksRequest) if params is not None else ListTasksRequest()
             wanted = TaskFilter(asked.context_id, asked.status, asked.status_timestamp_after)
             after = read_page_token(asked.page_token, wanted) if asked.page_token else None
-            rows, total = await self._store.list_tasks(
-                self._owner(context), wanted, after=after, limit=asked.page_size + 1
+            page = await self._store.list_tasks(
+                self._owner(context), wanted, after=after, limit=asked.page_size
             )
-            page = rows[: asked.page_size]
             return a2a_pb2.ListTasksResponse(
-                tasks=[to_sdk(task, a2a_pb2.Task) for _, task in page],
-                next_page_token=page_token(page[-1][0], wanted) if len(rows) > len(page) else "",
-                page_size=len(page),
-                total_size=total,
+                tasks=[to_sdk(task, a2a_pb2.Task) for _, task in page.tasks],
+                next_page_token=page_token(page.tasks[-1][0], wanted) if page.has_more else "",
+                page_size=len(page.tasks),
+                total_size=page.total,
             )
         except Exception as error:
             raise as_sdk_error(error) from error
 
-    async def delete(  # pyright: ignore[reportIncompatibleMethodOverride] — the SDK's says nothing, the older one did
+    async def delete(  # pyright: ignore[reportIncompatibleMethodOverride] — the SDK's returns None, the older one a flag
         self, task_id: str, context: ServerCallContext | None = None
     ) -> bool:
-        """Forget a task, with its events and what was said in it; says whether the caller had one of that id."""
+        """Delete a task with its events and messages; return whether the caller had one of that id."""
         try:
             return await self._store.delete_task(task_id, self._owner(context))
         except StoreError as error:
@@ -167,18 +166,18 @@ class TaskStore(SdkTaskStore):
         done = anyio.Event()
         failure: StoreError | None = None
 
-        def outcome(_events: object, error: StoreError | None) -> None:
+        def fail(error: StoreError) -> None:
             nonlocal failure
             failure = error
             done.set()
 
-        self._writer.put(write, outcome)
+        self._writer.put(write, lambda _events: done.set(), fail)
         await done.wait()
         if failure is not None:
             raise as_sdk_error(failure) from failure
 
     async def _end_interrupted_tasks(self) -> None:
-        """Nobody works on what was being worked on when the process ended."""
+        """Fail the tasks that were running when the process ended."""
         for task_id, owner in await self._store.load_unfinished():
             stored = await self._store.load_task(task_id, owner)
             if stored is None:

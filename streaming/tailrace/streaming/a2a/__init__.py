@@ -20,6 +20,7 @@ from tailrace.streaming.a2a.errors import (
     VersionNotSupportedError,
 )
 from tailrace.streaming.a2a.fields import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import (
     A2AModel,
     AgentCapabilities,
@@ -58,7 +59,6 @@ from tailrace.streaming.a2a.requests import (
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
 )
-from tailrace.streaming.lifecycle import TaskState
 
 __all__ = (
     "MAX_JSON_DEPTH",

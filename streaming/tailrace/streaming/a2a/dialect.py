@@ -10,12 +10,12 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from tailrace.streaming.a2a.errors import A2AError
+from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel
-from tailrace.streaming.task import Event
 
 
 class Operation(StrEnum):
-    """What can be asked of an agent, under A2A 1.0's names; the last one is our extension's."""
+    """The operations of an agent, under A2A 1.0's names; the last one is our extension's."""
 
     SEND_MESSAGE = "SendMessage"
     SEND_STREAMING_MESSAGE = "SendStreamingMessage"
@@ -32,7 +32,7 @@ class Operation(StrEnum):
 
     @property
     def streams(self) -> bool:
-        """Whether the answer is a stream of events."""
+        """Return whether the response is a stream of events."""
         return self in (Operation.SEND_STREAMING_MESSAGE, Operation.SUBSCRIBE_TO_TASK)
 
 
@@ -46,13 +46,23 @@ class Dialect(ABC):
         repeats_finished: Following a task that is over gives the task as it stands, where others refuse.
         streams_errors: Clients that ask for a stream expect one with the error in it, where others expect the error
             alone.
+        stores_events: The body of an event is what this version writes: `write_event` returns it as it is.
     """
 
     version: ClassVar[str]
     names_tasks: ClassVar[bool] = False
     repeats_finished: ClassVar[bool] = False
     streams_errors: ClassVar[bool] = False
+    stores_events: ClassVar[bool] = False
     methods: ClassVar[Mapping[str, Operation]]
+
+    def for_client(self, user_agent: str) -> "Dialect":
+        """Return a codec for one client, if the encoding depends on the program.
+
+        Args:
+            user_agent: The name that the client's HTTP or gRPC library gives itself; empty for none.
+        """
+        return self
 
     @abstractmethod
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
@@ -67,7 +77,7 @@ class Dialect(ABC):
         """The result of an operation that does not stream, as JSON; None is the result of a deletion."""
 
     def for_stream(self, artifact_ids: Iterable[str] = ()) -> "Dialect":
-        """A codec for the events of one stream, where they are written by what came before them.
+        """Return a codec for one stream, if the encoding of an event depends on earlier ones.
 
         Args:
             artifact_ids: The artifacts that the task has when the stream begins, in the order of their making.

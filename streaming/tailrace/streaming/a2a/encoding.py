@@ -7,6 +7,8 @@ The official Python client splits at those three as well and then fails on half 
 
 import msgspec
 
+from tailrace.wrappers.concurrency.worker_thread import in_event_loop
+from tailrace.wrappers.json_steps import encode_in_steps
 from tailrace.wrappers.messages import join_surrogates
 
 _encode = msgspec.json.Encoder().encode
@@ -31,6 +33,19 @@ def escape_separators(json_bytes: bytes) -> bytes:
     if b"\xc2\x85" in json_bytes:
         json_bytes = json_bytes.replace(b"\xc2\x85", rb"\u0085")
     return json_bytes
+
+
+def encode_json(value: object) -> bytes:
+    """Encode a JSON value in one line, with the line separators escaped; in steps where no event loop runs.
+
+    Args:
+        value: Its texts hold no lone surrogates.
+    """
+    return _encode_line(value) if in_event_loop() else encode_in_steps(value, _encode_line)
+
+
+def _encode_line(value: object) -> bytes:
+    return escape_separators(_encode(value))
 
 
 def encode_text(text: str) -> bytes:

@@ -32,8 +32,10 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from tailrace.wrappers import ProtocolError
+from tailrace.wrappers.messages import clipped
 
 _DOMAIN = "a2a-protocol.org"
+_MESSAGES = {"tuple_type": "Input should be a valid list"}  # JSON has no tuples
 _MAX_VIOLATIONS = 20  # a request of ten thousand wrong parts must not get an answer larger than itself
 
 
@@ -81,9 +83,10 @@ class A2AError(ProtocolError):
         metadata: Mapping[str, str] | None = None,
         violations: Iterable[FieldViolation] = (),
     ) -> None:
+        detail = clipped(detail)
         super().__init__(detail)
         self.detail = detail
-        self.metadata = dict(metadata or {})
+        self.metadata = {name: clipped(value) for name, value in (metadata or {}).items()}
         self.violations = tuple(violations)
 
     def __str__(self) -> str:
@@ -248,7 +251,7 @@ class InvalidParamsError(A2AError):
 
     @classmethod
     def from_validation(cls, error: ValidationError) -> "InvalidParamsError":
-        """Say which fields of a request failed, and why.
+        """Return the invalid fields of a request, with reasons.
 
         Args:
             error: What a model of `tailrace.streaming.a2a.models` raised over the request.
@@ -259,14 +262,16 @@ class InvalidParamsError(A2AError):
         """
         found = error.errors(include_url=False, include_context=False, include_input=False)
         violations = [
-            FieldViolation(_path(item["loc"]), item["msg"].removeprefix("Value error, "))
+            FieldViolation(
+                _path(item["loc"]), _MESSAGES.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+            )
             for item in found[:_MAX_VIOLATIONS]
         ]
         first = violations[0]
         detail = f"{first.field}: {first.description}" if first.field else first.description
         if len(found) > 1:
             detail += f" (and {len(found) - 1} more)"
-        # A violation without a field is about the parameters as a whole; the detail has said it.
+        # A violation without a field is about the parameters as a whole; which are in the detail.
         return cls(detail, violations=[violation for violation in violations if violation.field])
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
-from tailrace.streaming.lifecycle import TaskState
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers.messages import join_surrogates
 
 MAX_JSON_DEPTH = 30
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 
 class Role(StrEnum):
-    """Who sent a message, under its JSON name."""
+    """The sender of a message, by JSON name."""
 
     USER = "ROLE_USER"
     AGENT = "ROLE_AGENT"
 
 
 def _by_number(members: Mapping[int, StrEnum]) -> Callable[[object], object]:
-    """Accept the proto's number for an enum; what is not in the table is left for the enum to refuse."""
+    """Accept the proto's number for an enum; the enum refuses other values."""
 
     def look_up(value: object) -> object:
         # Not isinstance: True is an int, and is no role.
@@ -74,7 +74,7 @@ RequiredText = Annotated[str, Field(min_length=1), BeforeValidator(_whole_text)]
 
 
 def _plain_json(value: object, room: int = MAX_JSON_DEPTH) -> Any:
-    """Copy a JSON value, so that a frozen model shares nothing with whoever made it.
+    """Copy a JSON value, so that a frozen model shares no object with its creator.
 
     Raises:
         PydanticCustomError: It is not JSON (other types, NaN, infinity) or nests deeper than ``room`` levels.
@@ -123,7 +123,7 @@ def _to_utc(value: datetime) -> datetime:
         value = value.astimezone(UTC)
     except OverflowError:
         raise PydanticCustomError("timestamp", "The timestamp is outside the years 1 to 9999") from None
-    # Milliseconds are what is written, so they are what is kept: the round trip is exact.
+    # JSON has milliseconds, so the value has, too: the round trip is exact.
     return value.replace(microsecond=value.microsecond // 1000 * 1000)
 
 
@@ -140,11 +140,11 @@ Timestamp = Annotated[
 """An aware datetime in UTC, cut to milliseconds; ``YYYY-MM-DDTHH:mm:ss.sssZ`` in JSON, any offset accepted."""
 
 HistoryLength = Annotated[int, Field(ge=0, le=2**31 - 1)]
-"""How many of the newest messages are wanted; 0 for none."""
+"""The maximum number of messages, newest first; 0 for none."""
 
 
 def not_empty(noun: str) -> AfterValidator:
-    """A check for a required list; ``noun`` says what it is a list of, for the message."""
+    """Return a check for a required list; ``noun`` names its items in the error."""
 
     def check(value: tuple[T, ...]) -> tuple[T, ...]:
         if not value:

@@ -5,7 +5,7 @@ What holds for all of them (`A2AModel`):
 - JSON names are camelCase; snake_case is accepted too. Unknown members are ignored.
 - ``null`` means "not set", except inside ``data`` and metadata, which hold any JSON.
 - Not set is ``""``, ``()``, ``{}``, ``False`` or None, and is left out of the JSON. Members that the protocol
-  requires, and those for which the protocol tells "not set" from "false" or 0, are written.
+  requires, and those for which the protocol distinguishes "not set" from "false" or 0, are written.
 - Required strings and lists must not be empty: in ProtoJSON empty and missing are the same thing.
 - Models are frozen. ``Model.model_validate_json(obj.to_json()) == obj`` for every object.
 
@@ -15,6 +15,7 @@ A model that cannot be built raises pydantic's ``ValidationError``; for a reques
 Source: A2A 1.0.1, ``specification/a2a.proto`` with the ProtoJSON mapping.
 """
 
+import json
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
@@ -26,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, to_json
 
 from tailrace.streaming.a2a.encoding import escape_separators
 from tailrace.streaming.a2a.fields import (
@@ -39,14 +40,16 @@ from tailrace.streaming.a2a.fields import (
     Timestamp,
     not_empty,
 )
-from tailrace.streaming.a2a.fields import Role as Role  # part of the object model, told to type checkers
+from tailrace.streaming.a2a.fields import Role as Role  # part of the object model, exported for type checkers
+from tailrace.wrappers.concurrency.worker_thread import in_event_loop
+from tailrace.wrappers.json_steps import encode_in_steps
 from tailrace.wrappers.messages import Base64Data
 
 # --- what all models share --------------------------------------------------------------------------------------
 
 
 class A2AModel(BaseModel):
-    """Base of every A2A object; the module's docstring says what holds for all of them."""
+    """Base of every A2A object; see the module's docstring."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -67,11 +70,30 @@ class A2AModel(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of the object as plain dicts, lists, strings and numbers."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        if in_event_loop():
+            return self.model_dump(mode="json", exclude_defaults=True)
+        return cast("dict[str, Any]", json.loads(self.to_json()))
 
     def to_json(self) -> bytes:
         """The JSON of the object, compact, in UTF-8, in one line for every reader (see `escape_separators`)."""
-        return escape_separators(self.model_dump_json(exclude_defaults=True).encode())
+        if in_event_loop():
+            return escape_separators(self.model_dump_json(exclude_defaults=True).encode())
+        return encode_in_steps(self, _encode, _APART)
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Return the object that JSON describes.
+
+        Raises:
+            ValidationError: It describes none.
+        """
+        return cls.model_validate_json(body) if in_event_loop() else cls.model_validate(json.loads(body))
+
+
+def _encode(value: object) -> bytes:
+    if isinstance(value, A2AModel):  # a short text may stand in the place of an item
+        return escape_separators(value.model_dump_json(exclude_defaults=True, warnings=False).encode())
+    return escape_separators(to_json(value))
 
 
 def exactly_one(model: A2AModel, *names: str) -> None:
@@ -188,7 +210,7 @@ class Message(A2AModel):
 
 
 class TaskStatus(A2AModel):
-    """What a task is doing.
+    """The status of a task.
 
     Attributes:
         state: As the lifecycle allows.
@@ -288,7 +310,7 @@ class StreamResponse(A2AModel):
 
 
 class AgentProvider(A2AModel):
-    """Who offers an agent.
+    """The provider of an agent.
 
     Attributes:
         organization: The name.
@@ -332,7 +354,7 @@ class AgentExtension(A2AModel):
 
 
 class AgentCapabilities(A2AModel):
-    """What an agent offers beyond the core. None is "not said", False is "no"."""
+    """The optional capabilities of an agent. None is "not declared", False is "no"."""
 
     streaming: StrictBool | None = None
     push_notifications: StrictBool | None = None
@@ -401,3 +423,7 @@ class AgentCard(A2AModel):
     security_schemes: JsonObject = {}
     security_requirements: tuple[JsonObject, ...] = ()
     signatures: tuple[JsonObject, ...] = ()
+
+
+_APART = (Message, Artifact, Task)
+"""Encoded one by one: each may have very many values."""

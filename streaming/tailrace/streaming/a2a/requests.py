@@ -1,13 +1,21 @@
-"""What is asked of an agent, and what it answers: the requests and responses of A2A 1.0's operations.
+"""The requests and responses of A2A 1.0's operations.
 
-What holds for all objects is said in `tailrace.streaming.a2a.models`. Every request may name a tenant.
+See `tailrace.streaming.a2a.models` for rules of all objects. Every request may name a tenant.
 
 Source: A2A 1.0.1, ``specification/a2a.proto``.
 """
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, StrictBool, model_serializer, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    StrictBool,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from tailrace.streaming.a2a.fields import HistoryLength, JsonObject, RequiredText, StateField, Text, Timestamp
 from tailrace.streaming.a2a.models import A2AModel, Message, Task, exactly_one
@@ -17,7 +25,7 @@ DEFAULT_PAGE_SIZE = 50
 
 
 class AuthenticationInfo(A2AModel):
-    """How a webhook wants to be called.
+    """The authentication of requests to a webhook.
 
     Attributes:
         scheme: An HTTP authentication scheme: ``Bearer``, ``Basic``, ….
@@ -49,7 +57,7 @@ class TaskPushNotificationConfig(A2AModel):
 
 
 class SendMessageConfiguration(A2AModel):
-    """How the caller wants its answer.
+    """The configuration of the response.
 
     Attributes:
         accepted_output_modes: Media types that the caller can use; empty for any.
@@ -140,7 +148,7 @@ class ListTasksRequest(A2AModel):
     Attributes:
         tenant: The tenant, where the agent has several.
         context_id: Tasks of this conversation.
-        status: Tasks in this state.
+        status: Tasks in this state; in any where it is the proto's ``TASK_STATE_UNSPECIFIED``.
         page_size: How many tasks at most, 1 to 100.
         page_token: Go on after an earlier answer's ``next_page_token``, with the same filters.
         history_length: As in `SendMessageConfiguration`, for each task.
@@ -157,6 +165,19 @@ class ListTasksRequest(A2AModel):
     status_timestamp_after: Timestamp | None = None
     include_artifacts: StrictBool = False
 
+    @field_validator("status", mode="before")
+    @classmethod
+    def _unspecified_is_not_set(cls, value: object) -> object:
+        return None if value == "TASK_STATE_UNSPECIFIED" else value
+
+
+class TaskWithArtifacts(Task):
+    """A task of ListTasks with ``include_artifacts``: its JSON has the list of artifacts, empty or not."""
+
+    @model_serializer(mode="wrap")
+    def _write_artifacts(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"artifacts": [], **handler(self)}
+
 
 class ListTasksResponse(A2AModel):
     """Result of ListTasks.
@@ -168,7 +189,7 @@ class ListTasksResponse(A2AModel):
         total_size: How many tasks there are on all pages together.
     """
 
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[SerializeAsAny[Task], ...] = ()
     next_page_token: Text = ""
     page_size: int = 0
     total_size: int = 0

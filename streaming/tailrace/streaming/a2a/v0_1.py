@@ -16,8 +16,9 @@ from pydantic import ValidationError
 
 from tailrace.streaming.a2a.card_v0_3 import write_card as write_card_v0_3
 from tailrace.streaming.a2a.dialect import Dialect, Operation
-from tailrace.streaming.a2a.encoding import escape_separators
+from tailrace.streaming.a2a.encoding import encode_json
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError
+from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
 from tailrace.streaming.a2a.v0_3 import (
@@ -31,7 +32,6 @@ from tailrace.streaming.a2a.v0_3 import (
     write_part,
 )
 from tailrace.streaming.a2a.v1_0 import REQUESTS
-from tailrace.streaming.task import Event
 
 _STATES = {
     "TASK_STATE_SUBMITTED": "submitted",
@@ -50,7 +50,6 @@ _SCOPE = 32  # hexadecimal digits that part callers' names for tasks
 _HEX = frozenset("0123456789abcdef")
 
 _decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
 
 
 class Version01(Dialect):
@@ -99,14 +98,14 @@ class Version01(Dialect):
             return b"null"
         if isinstance(result, TaskPushNotificationConfig):
             written = write_config(result)
-            return _json(
+            return encode_json(
                 {
                     "id": client_id(written["taskId"]),
                     "pushNotificationConfig": written["pushNotificationConfig"],
                 }
             )
         fields = result.to_dict()
-        return _json(_write_task(fields) if "status" in fields else _message_as_task(fields))
+        return encode_json(_write_task(fields) if "status" in fields else _message_as_task(fields))
 
     def write_event(self, event: Event, *, closes: bool) -> bytes | None:
         """A status or an artifact; of the task that later versions begin a stream with, its status alone.
@@ -122,14 +121,14 @@ class Version01(Dialect):
             fields = {"taskId": fields["id"], "status": fields["status"]}
             kind = "statusUpdate"
         if kind == "message":
-            return _json(_message_as_event(fields))
+            return encode_json(_message_as_event(fields))
         rest: Fields = {"metadata": fields["metadata"]} if "metadata" in fields else {}
         if kind == "statusUpdate":
             status = _write_status(fields["status"])
-            return _json({"id": client_id(fields["taskId"]), "status": status, "final": closes, **rest})
+            return encode_json({"id": client_id(fields["taskId"]), "status": status, "final": closes, **rest})
         artifact = _write_artifact(fields["artifact"], self._index(fields["artifact"]["artifactId"]))
         artifact |= {name: fields[name] for name in ("append", "lastChunk") if name in fields}
-        return _json({"id": client_id(fields["taskId"]), "artifact": artifact, **rest})
+        return encode_json({"id": client_id(fields["taskId"]), "artifact": artifact, **rest})
 
     def write_error(self, error: A2AError) -> dict[str, Any]:
         """Code, message and details."""
@@ -168,7 +167,7 @@ class Version01(Dialect):
 
 
 def scoped_id(task_id: str, owner: str) -> str:
-    """The id of a task that a caller named: that name is the caller's alone, whatever others name theirs.
+    """Return the internal id of a task whose id a caller chose, scoped to the caller.
 
     Args:
         task_id: What the caller made; empty gives empty.
@@ -178,7 +177,7 @@ def scoped_id(task_id: str, owner: str) -> str:
 
 
 def client_id(task_id: str) -> str:
-    """What the caller made of a `scoped_id`; any other id is itself."""
+    """Return the caller's id of a `scoped_id`; any other id is returned unchanged."""
     name, _, scope = task_id.rpartition("~")
     return name if name and len(scope) == _SCOPE and _HEX.issuperset(scope) else task_id
 
@@ -268,7 +267,3 @@ def write_card(card: AgentCard) -> Fields:
         ],
         **({"authentication": {"schemes": schemes}} if schemes else {}),
     }
-
-
-def _json(value: object) -> bytes:
-    return escape_separators(_encode(value))

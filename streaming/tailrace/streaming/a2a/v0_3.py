@@ -14,15 +14,16 @@ from pydantic import ValidationError
 
 from tailrace.streaming.a2a.card_v0_3 import write_card
 from tailrace.streaming.a2a.dialect import Dialect, Operation
-from tailrace.streaming.a2a.encoding import escape_separators
+from tailrace.streaming.a2a.encoding import encode_json
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError
+from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
 from tailrace.streaming.a2a.requests import (
     ListTaskPushNotificationConfigsResponse,
     TaskPushNotificationConfig,
 )
 from tailrace.streaming.a2a.v1_0 import REQUESTS
-from tailrace.streaming.task import Event
+from tailrace.wrappers.messages import shortened
 
 Fields = dict[str, Any]
 
@@ -45,7 +46,6 @@ _ROLE_NAMES = {role: name for name, role in _ROLES.items()}
 _CONFIGURATION = {"acceptedOutputModes": "acceptedOutputModes", "historyLength": "historyLength"}
 
 _decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
 
 
 class Version03(Dialect):
@@ -53,6 +53,7 @@ class Version03(Dialect):
 
     version = "0.3"
     streams_errors = True
+    repeats_finished = True  # as the proto of 0.3 demands; its bindings are equivalent
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND_MESSAGE,
         "message/stream": Operation.SEND_STREAMING_MESSAGE,
@@ -89,25 +90,27 @@ class Version03(Dialect):
         if result is None:
             return b"null"
         if isinstance(result, ListTaskPushNotificationConfigsResponse):
-            return _json([write_config(config) for config in result.configs])
+            return encode_json([write_config(config) for config in result.configs])
         if isinstance(result, TaskPushNotificationConfig):
-            return _json(write_config(result))
+            return encode_json(write_config(result))
         if isinstance(result, AgentCard):
-            return _json(write_card(result))
+            return encode_json(write_card(result))
         fields = result.to_dict()
-        return _json(write_task(fields) if "status" in fields else write_message(fields))
+        return encode_json(write_task(fields) if "status" in fields else write_message(fields))
 
     def write_event(self, event: Event, *, closes: bool) -> bytes:
         """A task, a message, a ``status-update`` or an ``artifact-update``."""
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         if kind == "task":
-            return _json(write_task(fields))
+            return encode_json(write_task(fields))
         if kind == "message":
-            return _json(write_message(fields))
+            return encode_json(write_message(fields))
         if kind == "statusUpdate":
             status = write_status(fields["status"])
-            return _json({**fields, "status": status, "final": closes, "kind": "status-update"})
-        return _json({**fields, "artifact": write_artifact(fields["artifact"]), "kind": "artifact-update"})
+            return encode_json({**fields, "status": status, "final": closes, "kind": "status-update"})
+        return encode_json(
+            {**fields, "artifact": write_artifact(fields["artifact"]), "kind": "artifact-update"}
+        )
 
     def write_error(self, error: A2AError) -> dict[str, Any]:
         """Code, message and details, as in 1.0: 0.3 leaves the details open."""
@@ -190,7 +193,7 @@ def read_part(value: object, where: str, discriminator: str = "kind") -> Fields:
         if "url" not in read and "raw" not in read and isinstance(file.get("url"), str):
             read["url"] = file["url"]
         return read
-    raise InvalidParamsError(f"{where}: a part of kind {kind!r} without what its kind says")
+    raise InvalidParamsError(f"{where}: a part of kind {shortened(kind)} without what its kind says")
 
 
 def read_config(value: object) -> Fields:
@@ -229,7 +232,7 @@ def mapping(value: object, where: str) -> Fields:
 
 
 def given_fields(fields: Mapping[str, Any]) -> Fields:
-    """What is set: null means that it is not, except where a value may be anything."""
+    """Remove members that are null, except where a value may be any JSON."""
     return {name: value for name, value in fields.items() if value is not None or name == "data"}
 
 
@@ -293,7 +296,3 @@ def write_config(config: TaskPushNotificationConfig) -> Fields:
             authentication["credentials"] = config.authentication.credentials
         written["authentication"] = authentication
     return {"taskId": config.task_id, "pushNotificationConfig": written}
-
-
-def _json(value: object) -> bytes:
-    return escape_separators(_encode(value))

@@ -2,13 +2,19 @@
 
 A message's parts are its ``content``, a part has no ``kind``, files and data are wrapped once more, states and roles
 have the proto's names (``TASK_STATE_CANCELLED`` with two L), and results are wrapped as in 1.0. The prose of 0.3 promised
-the objects of JSON-RPC on this binding as well, so those are read too; what is written is ProtoJSON alone.
+the objects of JSON-RPC on this binding as well, so those are read too; ProtoJSON alone is written.
+
+The bytes of a file are another deviation. ``file_with_bytes`` holds bytes, which ProtoJSON writes in base64. The official
+clients in Python, Go and Java put the base64 text of JSON-RPC there, so that what arrives is encoded twice, and expect the
+same of what they read; the one in JavaScript does not. They are distinguished by the names of their HTTP and gRPC libraries.
 
 Source: A2A 0.3.0, ``specification/grpc/a2a.proto``.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+import binascii
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import msgspec
 from pydantic import ValidationError
@@ -16,8 +22,9 @@ from pydantic.alias_generators import to_camel
 
 from tailrace.streaming.a2a.card_v0_3 import write_card
 from tailrace.streaming.a2a.dialect import Operation
-from tailrace.streaming.a2a.encoding import escape_separators
+from tailrace.streaming.a2a.encoding import encode_json
 from tailrace.streaming.a2a.errors import InvalidParamsError
+from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
 from tailrace.streaming.a2a.requests import (
     ListTaskPushNotificationConfigsResponse,
@@ -37,13 +44,21 @@ from tailrace.streaming.a2a.v0_3 import (
 )
 from tailrace.streaming.a2a.v0_3 import write_config as write_kind_config
 from tailrace.streaming.a2a.v1_0 import REQUESTS
-from tailrace.streaming.task import Event
 
 # The one state that 0.3 spells otherwise than 1.0.
 _STATE_NAMES = {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}
 
 _decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
+
+
+_ENCODES_TWICE = (
+    "python-httpx/",
+    "grpc-python",
+    "Go-http-client/",
+    "grpc-go/",
+    "Java-http-client/",
+    "grpc-java",
+)
 
 
 class Version03Http(Version03):
@@ -51,15 +66,25 @@ class Version03Http(Version03):
 
     The fields of a request are those of its body or query and of its path: ``id`` names the task, for webhooks
     ``taskId`` does and ``configId`` names the webhook.
+
+    Args:
+        encodes_twice: The bytes of files are base64 text.
     """
 
-    repeats_finished: ClassVar[bool] = True
+    def __init__(self, *, encodes_twice: bool = False) -> None:
+        self._encodes_twice = encodes_twice
+
+    def for_client(self, user_agent: str) -> "Version03Http":
+        """The codec with the client's reading of file bytes."""
+        return Version03Http(encodes_twice=True) if user_agent.startswith(_ENCODES_TWICE) else self
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
         """The request, validated; fields that are wrong are named as 1.0 names them."""
         fields = _camel(given_fields(params))
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             fields = _read_send(fields)
+            if self._encodes_twice:
+                _decode_files(fields["message"])
         elif operation is Operation.CREATE_PUSH_CONFIG:
             fields = _read_create(fields)
         elif operation in (Operation.GET_PUSH_CONFIG, Operation.DELETE_PUSH_CONFIG):
@@ -68,7 +93,7 @@ class Version03Http(Version03):
         elif operation is Operation.LIST_PUSH_CONFIGS:
             fields = {"taskId": fields.get("taskId")}
         elif fields.get("historyLength") == 0:
-            del fields["historyLength"]  # the proto's way of not saying it
+            del fields["historyLength"]  # the proto's default, "not set"
         try:
             return REQUESTS[operation].model_validate(fields)
         except ValidationError as error:
@@ -76,7 +101,7 @@ class Version03Http(Version03):
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
         """The message of the proto; an empty object for a deletion, a list of tasks for a list."""
-        return _json(self.result_fields(operation, result))
+        return encode_json(self.result_fields(operation, result))
 
     def result_fields(self, operation: Operation, result: A2AModel | None) -> object:
         """The same before it is encoded."""
@@ -89,8 +114,8 @@ class Version03Http(Version03):
         if isinstance(result, AgentCard):
             return write_card(result)
         if isinstance(result, ListTasksResponse):
-            return [write_task(task.to_dict()) for task in result.tasks]
-        fields = result.to_dict()
+            return [write_task(self._with_files(task.to_dict())) for task in result.tasks]
+        fields = self._with_files(result.to_dict())
         kind, written = (
             ("task", write_task(fields)) if "status" in fields else ("message", write_message(fields))
         )
@@ -98,11 +123,12 @@ class Version03Http(Version03):
 
     def write_event(self, event: Event, *, closes: bool) -> bytes:
         """A ``StreamResponse`` of the proto."""
-        return _json(self.event_fields(event, closes=closes))
+        return encode_json(self.event_fields(event, closes=closes))
 
     def event_fields(self, event: Event, *, closes: bool) -> Fields:
         """The same before it is encoded."""
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
+        fields = self._with_files(fields)
         if kind == "task":
             written = write_task(fields)
         elif kind == "message":
@@ -112,6 +138,36 @@ class Version03Http(Version03):
         else:
             written = {**fields, "artifact": write_artifact(fields["artifact"])}
         return {kind: written}
+
+    def _with_files(self, fields: Fields) -> Fields:
+        """An object in the JSON of 1.0 with the bytes of its files as this client reads them."""
+        if self._encodes_twice:
+            for part in _parts_of(fields):
+                if "raw" in part:
+                    part["raw"] = b64encode(part["raw"].encode()).decode()
+        return fields
+
+
+def _parts_of(fields: Fields) -> Iterator[Fields]:
+    """The parts of a task, a message, or an event, wherever they are."""
+    yield from fields.get("parts", ())
+    for name in ("status", "message", "artifact"):
+        if name in fields:
+            yield from _parts_of(fields[name])
+    for name in ("history", "artifacts"):
+        for each in fields.get(name, ()):
+            yield from _parts_of(each)
+
+
+def _decode_files(message: Fields) -> None:
+    """Decode the bytes of a message's files once, where they are base64 text."""
+    for part in message["parts"]:
+        try:
+            text = b64decode(part["raw"], validate=True)
+            b64decode(text, validate=True)
+            part["raw"] = text.decode("ascii")
+        except (KeyError, TypeError, ValueError, binascii.Error):
+            continue
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
@@ -132,10 +188,15 @@ def _read_send(fields: Fields) -> Fields:
     if configuration.get("historyLength") == 0:
         del configuration["historyLength"]  # no limit
     read = read_send({**fields, "message": {}, "configuration": configuration})
-    return {**read, "message": _read_message(_camel(message))}
+    return {**read, "message": read_proto_message(_camel(message))}
 
 
-def _read_message(fields: Fields) -> Fields:
+def read_proto_message(fields: Fields) -> Fields:
+    """A message, of the proto or of JSON-RPC, in the JSON of 1.0.
+
+    Raises:
+        InvalidParamsError: Its parts are no list, or one of them is of no known kind.
+    """
     role = fields.get("role")
     if isinstance(role, str) and not role.startswith("ROLE_"):
         fields["role"] = f"ROLE_{role.upper()}"
@@ -143,13 +204,23 @@ def _read_message(fields: Fields) -> Fields:
     if not isinstance(parts, list):
         raise InvalidParamsError("message.content: must be a list")
     fields["parts"] = [
-        _read_part(part, f"message.content[{at}]") for at, part in enumerate(cast("list[object]", parts))
+        read_proto_part(part, f"message.content[{at}]") for at, part in enumerate(cast("list[object]", parts))
     ]
     return fields
 
 
-def _read_part(value: object, where: str) -> Fields:
-    fields = mapping(value, where)
+def read_proto_part(value: object, where: str) -> Fields:
+    """A part, of the proto or of JSON-RPC, in the JSON of 1.0.
+
+    Args:
+        value: The part.
+        where: Its place, for the error.
+
+    Raises:
+        InvalidParamsError: It is of no known kind.
+    """
+    # A client that writes out all members means only the one that is not null.
+    fields = {name: member for name, member in mapping(value, where).items() if member is not None}
     if "kind" in fields:
         return read_part(fields, where)
     if "data" in fields:
@@ -226,7 +297,3 @@ def write_config(config: TaskPushNotificationConfig) -> Fields:
     """A webhook under its resource name."""
     name = f"tasks/{config.task_id}/pushNotificationConfigs/{config.id}"
     return {"name": name, "pushNotificationConfig": write_kind_config(config)["pushNotificationConfig"]}
-
-
-def _json(value: object) -> bytes:
-    return escape_separators(_encode(value))

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError
+from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, Message, Task
 from tailrace.streaming.a2a.requests import (
     CancelTaskRequest,
@@ -22,7 +23,6 @@ from tailrace.streaming.a2a.requests import (
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
 )
-from tailrace.streaming.task import Event
 
 REQUESTS: Mapping[Operation, type[A2AModel]] = {
     Operation.SEND_MESSAGE: SendMessageRequest,
@@ -38,13 +38,14 @@ REQUESTS: Mapping[Operation, type[A2AModel]] = {
     Operation.GET_EXTENDED_CARD: GetExtendedAgentCardRequest,
     Operation.GET_CONVERSATION: GetConversationRequest,
 }
-"""What each operation takes."""
+"""The request type of each operation."""
 
 
 class Version10(Dialect):
     """A2A 1.0, with the ProtoJSON of its ``a2a.proto``."""
 
     version = "1.0"
+    stores_events = True
     methods: ClassVar[Mapping[str, Operation]] = {str(operation): operation for operation in Operation}
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
@@ -55,7 +56,7 @@ class Version10(Dialect):
             raise InvalidParamsError.from_validation(error) from None
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """The result as it is; what was sent is wrapped in a ``SendMessageResponse``."""
+        """Return the result; that of a message is wrapped in a ``SendMessageResponse``."""
         if result is None:
             return b"{}"
         if operation is Operation.SEND_MESSAGE:

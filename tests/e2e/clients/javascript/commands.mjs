@@ -1,5 +1,5 @@
-// The program that a client in JavaScript is: reads commands, carries them out, prints what came of them. The lines are
-// those of ../commands.py.
+// The command loop of a JavaScript client program: reads commands, executes them, prints their results. The format is
+// that of ../commands.py.
 
 import { createInterface } from 'node:readline';
 
@@ -7,7 +7,7 @@ function say(id, what) {
   process.stdout.write(`${JSON.stringify({ id, ...what })}\n`);
 }
 
-// What a client threw; a JSON-RPC error that it wraps is told with its code.
+// The error of a client, with the code of a wrapped JSON-RPC error.
 function facts(error) {
   const code = error.errorResponse?.error?.code ?? error.code ?? null;
   return { type: error.constructor.name, message: error.message, code };
@@ -27,7 +27,7 @@ async function carryOut(id, operation, fields, signal) {
   }
 }
 
-// Carries out commands until the input ends. Each operation gets a command's fields and the options of its request.
+// Executes commands until the input ends. Each operation receives a command's fields and the options of its request.
 export async function carryOutCommands(operations) {
   const running = new Map();
   for await (const line of createInterface({ input: process.stdin })) {

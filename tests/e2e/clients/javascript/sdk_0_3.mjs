@@ -8,8 +8,6 @@ import { carryOutCommands } from './commands.mjs';
 const [url, binding, cardPath] = process.argv.slice(2);
 const factories = [JsonRpcTransportFactory, RestTransportFactory, GrpcTransportFactory];
 const card = await new DefaultAgentCardResolver().resolve(url, cardPath);
-// The card of 0.3 has URLs, gRPC's channels want HOST:PORT.
-card.additionalInterfaces.filter((each) => each.transport === 'GRPC').forEach((each) => (each.url = new URL(each.url).host));
 const client = await new ClientFactory({
   transports: factories.map((Factory) => new Factory()).filter((factory) => factory.protocolName === binding),
 }).createFromAgentCard(card);
@@ -32,8 +30,8 @@ function request({ text, data, task_id, context_id, webhook, at_once }) {
   };
 }
 
-// Over HTTP+JSON and gRPC this client drops `append` from what it hands on, so whoever uses it has to take an artifact's
-// first chunk for the artifact, and the others to be added to it.
+// Over HTTP+JSON and gRPC this client drops `append`, so its users must treat an artifact's first chunk as the artifact,
+// and append the others.
 async function* events(stream) {
   const known = new Set();
   for await (const event of stream) {

@@ -4,14 +4,13 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from importlib import import_module
 from typing import Any, cast
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import anyio
 
 from e2e.clients.commands import carry_out_commands
 
-# Installed in an environment of its own: where types are checked, another version of this package is found.
+# Installed in its own environment: the type checker finds another version of this package.
 client: Any = import_module("a2a.client")
 types: Any = import_module("a2a.types")
 httpx: Any = import_module("httpx")
@@ -19,11 +18,11 @@ grpc: Any = import_module("grpc.aio")
 
 
 class Operations:
-    """What the client is told to do.
+    """The operations of the client program.
 
     Args:
         card: The agent's card.
-        connect: Makes a client of the card, with the options of its configuration.
+        connect: Creates a client for the card, with configuration options.
     """
 
     def __init__(self, card: Any, connect: Callable[..., Any]) -> None:
@@ -35,7 +34,7 @@ class Operations:
         return _plain(self._card)
 
     async def send(self, *, at_once: bool = False, webhook: str = "", **fields: Any) -> object:
-        # Given with the call instead, the webhook is a dict by the time that gRPC and HTTP+JSON want an object.
+        # Passed with the call instead, the webhook would be a dict where gRPC and HTTP+JSON need an object.
         hooks = [types.PushNotificationConfig(id="inline", url=webhook)] if webhook else []
         waiting = self._connect(streaming=False, polling=at_once, push_notification_configs=hooks)
         [answer] = [answer async for answer in waiting.send_message(_message(**fields))]
@@ -70,7 +69,7 @@ class Operations:
 
 
 async def _events(answers: Any) -> AsyncGenerator[object]:
-    """What came, and last the task that the client has made of it."""
+    """Yield the events, then the task that the client has built from them."""
     task: Any = None
     async for answer in answers:
         update: Any = answer
@@ -92,11 +91,6 @@ def _message(*, text: str = "", data: object = None, task_id: str = "", context_
     )
 
 
-def _channel(url: str) -> Any:
-    """The card of 0.3 has URLs, gRPC's channels want HOST:PORT."""
-    return grpc.insecure_channel(urlsplit(url).netloc)
-
-
 def _plain(model: Any) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -109,7 +103,7 @@ async def main(url: str, binding: str, card_path: str) -> None:
             config = client.ClientConfig(
                 httpx_client=http,
                 supported_transports=[binding],
-                grpc_channel_factory=_channel,
+                grpc_channel_factory=grpc.insecure_channel,
                 **options,
             )
             return client.ClientFactory(config).create(card)

@@ -40,7 +40,7 @@ await carryOutCommands({
     opened.agent.addMessage({ id: crypto.randomUUID(), role: 'tool', toolCallId: call, content });
     return run(opened, true);
   },
-  // A client that has just come asks what was said.
+  // A new client requests the history.
   join: async ({ thread }) => run(open(thread), false),
   leave_run: async ({ thread }) => {
     threads.get(thread).agent.abortRun();

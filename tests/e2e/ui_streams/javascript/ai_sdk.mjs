@@ -3,11 +3,11 @@
 import { carryOutCommands } from '../../clients/javascript/commands.mjs';
 
 const [url, version] = process.argv.slice(2);
-const { AbstractChat, DefaultChatTransport, lastAssistantMessageIsCompleteWithToolCalls } = await import(
+const { AbstractChat, DefaultChatTransport, lastAssistantMessageIsCompleteWithToolCalls, validateUIMessages } = await import(
   version === '6' ? 'ai-6' : 'ai'
 );
 
-// What React keeps, without React.
+// The state that React would hold.
 class State {
   status = 'ready';
   error = undefined;
@@ -86,7 +86,7 @@ function facts({ chat, heard }) {
 
 const pause = () => new Promise((resolve) => setTimeout(resolve, 5));
 
-// A request that the chat sends by itself follows on one that has ended.
+// A request sent automatically follows the end of the previous one.
 async function settled(open) {
   while (open.chat.status === 'submitted' || open.chat.status === 'streaming') await pause();
   return facts(open);
@@ -102,7 +102,7 @@ await carryOutCommands({
     await chats.get(id).chat.regenerate();
     return settled(chats.get(id));
   },
-  // Until the newest message holds a text.
+  // Wait until the newest message contains a text.
   reach: async ({ chat: id, text }) => {
     for (;;) {
       const said = chats.get(id)?.chat.lastMessage?.parts.map((part) => part.text ?? '').join('');
@@ -114,16 +114,26 @@ await carryOutCommands({
     await chats.get(id).chat.stop();
     return facts(chats.get(id));
   },
-  // What a page does that is loaded anew: it has the messages that it kept, and asks for what is on its way.
+  // A reloaded page: it restores its stored messages, and requests the running stream.
   reload: async ({ chat: id, messages }) => {
     const opened = open({ chat: id, messages });
     await opened.chat.resumeStream();
     return settled(opened);
   },
-  // Until the server has answered.
+  // Wait for the response of the server.
   connect: async ({ chat: id }) => {
     while (!chats.get(id)?.heard.responses.length) await pause();
     return null;
+  },
+  // What a page does that is loaded anew without messages of its own: the server has them.
+  load: async ({ chat: id }) => {
+    chats.delete(id);
+    const response = await fetch(`${url}/ai-sdk/${encodeURIComponent(id)}/messages`);
+    const messages = await response.json();
+    if (messages.length) await validateUIMessages({ messages });
+    const opened = open({ chat: id, messages });
+    await opened.chat.resumeStream();
+    return settled(opened);
   },
   see: async ({ chat: id }) => facts(chats.get(id)),
 });

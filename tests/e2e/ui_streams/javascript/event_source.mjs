@@ -1,4 +1,4 @@
-// A plain EventSource, as browsers have it, at the stream of a task. `node event_source.mjs URL`.
+// A plain EventSource, like a browser's, at the stream of a task. `node event_source.mjs URL`.
 
 import { EventSource } from 'eventsource';
 

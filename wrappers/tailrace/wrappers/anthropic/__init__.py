@@ -1,8 +1,8 @@
-"""The Anthropic Messages API, and everything that speaks it."""
+"""The Anthropic Messages API and compatible servers."""
 
-from tailrace.wrappers.anthropic.chunks import AnthropicDecoder, wrap_chunk
+from tailrace.wrappers.anthropic.converter import AnthropicConverter
+from tailrace.wrappers.anthropic.decoder import AnthropicDecoder, wrap_chunk
 from tailrace.wrappers.anthropic.events import AnthropicEventWrapper, MessageEvents
-from tailrace.wrappers.anthropic.history import AnthropicConverter
 
 __all__ = (
     "AnthropicConverter",

@@ -1,8 +1,8 @@
-"""What the events of the Messages API mean, whoever carried them: Anthropic itself, Vertex AI, Bedrock, a gateway.
+"""Interpretation of Messages API events from Anthropic, Vertex AI, Bedrock or a gateway.
 
-A message is a series of blocks. Text and reasoning are passed on as they come, tool calls in fragments under the
-block's index. A block of any other kind (the result of a tool that Anthropic ran, a compaction, …) becomes one whole
-part, with the block as it was sent in its metadata, for it must be sent back so.
+A message is a series of blocks. Text and reasoning are forwarded immediately, tool calls as fragments under the
+block's index. A block of any other kind (the result of a server tool, a compaction, …) becomes one complete part, with
+the original block in its metadata, because it must be returned unchanged.
 """
 
 from collections.abc import Mapping
@@ -11,20 +11,20 @@ from typing import Any, cast
 from tailrace.wrappers.chunks import (
     BlockDelta,
     ChunkDetails,
-    ChunkWrapper,
     FinishMessage,
     FinishReason,
+    ReadWrapper,
     ToolCallDelta,
     Usage,
 )
-from tailrace.wrappers.decoding import merged_usage
-from tailrace.wrappers.error_reports import take_error
-from tailrace.wrappers.fields import json_text, plain_json
-from tailrace.wrappers.loose_json import as_count, as_index, as_mapping, as_text
+from tailrace.wrappers.decoding.decoder import merged_usage
+from tailrace.wrappers.decoding.error_reports import take_error
+from tailrace.wrappers.decoding.fields import json_text, plain_json
+from tailrace.wrappers.decoding.lenient_json import as_count, as_index, as_mapping, as_text
 from tailrace.wrappers.messages import ContentPart, ContentPartData, ContentPartToolResult
 
 KEY = "anthropic"
-"""The key in metadata under which stands what is sent back to this API as it was."""
+"""Metadata key of fields that are returned to this API unchanged."""
 
 _FINISH_REASONS = {
     "end_turn": FinishReason.STOP,
@@ -33,74 +33,44 @@ _FINISH_REASONS = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "tool_use": FinishReason.TOOL_CALLS,
     "refusal": FinishReason.CONTENT_FILTER,
-    # ``pause_turn`` is none of these: the answer goes on when it is sent back as it stands.
+    # Not ``pause_turn``: the response continues when the message is sent back unchanged.
 }
-_NO_FACTS = frozenset(
+_MESSAGE_FIELDS = frozenset(
     {"completion", "content", "delta", "error", "message", "role", "stop_reason", "type", "usage"}
 )
-_MAX_UNANSWERED = 64  # calls of Anthropic's own tools that wait for their results
+_MAX_PENDING_CALLS = 64  # server tool calls without a result so far
 
-_NOTHING = -1  # an index that no block has
+_NO_BLOCK = -1  # not an index of any block
 
 
-class AnthropicEventWrapper(ChunkWrapper[dict[str, Any]], gc=False):
-    """What one event says. Most events are one; one that begins with a whole message is several.
+class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
+    """Wrapper over one delta of an event; an event with a complete message has several.
 
     Attributes:
-        raw: The event, with every field it came with.
-        text: Visible text.
-        reasoning: Reasoning text.
-        call: A fragment of a tool call.
-        finish: Why the answer ended.
-        usage: The counts of the whole request so far.
+        finish: The event's ``stop_reason``, if any.
+        usage: The accumulated counts of the request.
     """
-
-    text: str = ""
-    reasoning: str = ""
-    call: ToolCallDelta | None = None
-    finish: FinishMessage | None = None
-    usage: Usage | None = None
-
-    def get_text(self) -> str:
-        """The event's visible text."""
-        return self.text
-
-    def get_reasoning(self) -> str:
-        """The event's reasoning text."""
-        return self.reasoning
-
-    def get_tool_calls(self) -> list[ToolCallDelta]:
-        """The event's fragment of a tool call: never more than one."""
-        return [self.call] if self.call is not None else []
-
-    def get_finish_message(self) -> FinishMessage | None:
-        """``stop_reason``, where the event has one."""
-        return self.finish
-
-    def get_usage(self) -> Usage | None:
-        """All counts of the request that were reported so far, whichever event each came with."""
-        return self.usage
 
 
 class MessageEvents:
-    """Reads the events of one response, one after the other. Sans-IO; never raises for what an event holds.
+    """Sans-IO reader of one response's events, in order; never raises for an event's content.
 
-    Holds no more than the start of the block that is open, and the names of calls that Anthropic has yet to answer.
+    Memory is bounded: the start of the open block and the names of up to 64 pending server tool calls.
 
     Args:
-        provider: Named in errors.
-        start_repeated: The server says the beginning of a block twice: at its start, and again in its first delta
-            (MiniMax does). Off, since text that repeats itself may be meant.
+        provider: The provider's name in errors.
+        start_repeated: The server sends the beginning of a block twice, at its start and in its first delta (MiniMax
+            does). Off by default, since a model's text may legitimately repeat itself.
 
     Attributes:
-        done: The end of a message was seen, and none has begun since.
+        done: A message has ended, and no other has started since.
     """
 
     __slots__ = (
-        "_fresh",
-        "_held",
+        "_buffered_block",
         "_id",
         "_index",
+        "_is_empty_text",
         "_names",
         "_next",
         "_offset",
@@ -121,23 +91,23 @@ class MessageEvents:
         self._provider = provider
         self._start_repeated = start_repeated
         self.done = False
-        self._open: bool = False  # a message has begun and not ended
+        self._open: bool = False  # a message has started and not ended
         self._id: str = ""
-        self._stop_reason: str | None = None  # that the message began with, until its end
+        self._stop_reason: str | None = None  # from the message's start, used at its end
         self._usage: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        # The index of a block counts within its message: those of a further message go on behind the ones before.
+        # Block indexes are relative to their message; those of a further message continue the numbering.
         self._offset = self._next = 0
         self._clear_block()
 
     def wrap(self, event: dict[str, Any], *, error_event: bool = False) -> list[AnthropicEventWrapper]:
-        """The deltas of one event, in order; none for a ping, or for an event that is not known.
+        """Return the deltas of one event, in order; empty for a ping or an unknown event.
 
         Args:
-            event: Its JSON object, which is kept in the deltas and not changed.
-            error_event: It came under the name ``error``.
+            event: The event's JSON object, which the deltas refer to and do not change.
+            error_event: The event's name is ``error``.
         """
-        # Nearly every event is this one. It has three fields; one that has more goes the long way.
+        # Fast path for most events: a delta with three fields.
         if len(event) == 3 and event.get("type") == "content_block_delta":
             wrappers = self.wrap_usual(event)
             if wrappers:
@@ -149,13 +119,13 @@ class MessageEvents:
         return wrappers
 
     def wrap_usual(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
-        """The delta of an event that goes on with the block that is open: text, thinking, or a call's arguments.
+        """Return the delta of an event that continues the open block: text, thinking, or a call's arguments.
 
         Args:
-            event: One of type ``content_block_delta``, of nothing but type, index and delta.
+            event: An event of type ``content_block_delta`` with only the fields type, index and delta.
 
         Returns:
-            No delta for one that goes the long way, through `wrap`.
+            The delta; an empty list for an event that only `wrap` can read.
         """
         delta: Any = event.get("delta")
         index: Any = event.get("index")
@@ -174,17 +144,17 @@ class MessageEvents:
             text = delta.get("partial_json")
             if text and text.__class__ is str:
                 call = ToolCallDelta(self._streaming + self._offset, "", "", text)
-                return [AnthropicEventWrapper(event, 0, None, False, "", "", call)]
+                return [AnthropicEventWrapper(event, 0, None, False, "", "", (call,))]
         return []
 
     def close(self) -> list[AnthropicEventWrapper]:
-        """The response is over: what was held back of a block that was never ended."""
+        """End the response, and return the deltas of an unfinished block."""
         return self._end_block()
 
     def _wrap(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
         match event.get("type"):
             case "content_block_delta":
-                return self._take_delta(event)
+                return self._read_delta(event)
             case "content_block_start":
                 return self._start_block(event, event.get("index"), event.get("content_block"))
             case "content_block_stop":
@@ -192,13 +162,13 @@ class MessageEvents:
             case "message_start":
                 return self._start_message(event, as_mapping(event.get("message")) or {})
             case "message_delta":
-                return self._take_message_delta(event)
+                return self._read_message_delta(event)
             case "message_stop":
                 return self._end_message(event)
             case "message":
-                return self._take_whole_message(event)
+                return self._read_complete_message(event)
             case "completion":
-                return self._take_completion(event)
+                return self._read_completion(event)
             case _:
                 return []
 
@@ -210,7 +180,7 @@ class MessageEvents:
         message_id = _identifier(message.get("id"))
         if self._open and message_id == self._id:
             return []  # sent twice
-        # Another message before the first has ended: the request was sent again, behind our back.
+        # A new message before the first one's end: a gateway repeated the request.
         restarts = self._open
         wrappers: list[AnthropicEventWrapper] = []
         if restarts:
@@ -220,16 +190,16 @@ class MessageEvents:
         else:
             wrappers += self._end_block()
             self._offset = self._next
-        self._index = self._streaming = _NOTHING
+        self._index = self._streaming = _NO_BLOCK
         self._open, self.done, self._id, self._usage = True, False, message_id, {}
         self._stop_reason = as_text(message.get("stop_reason")) or None
-        metadata = _facts(message)
+        metadata = _response_fields(message)
         if restarts:
             metadata["restarted"] = True
         role = as_text(message.get("role"))
         details = ChunkDetails(role="" if role == "assistant" else role, restarts=restarts)
         wrapper = AnthropicEventWrapper(event, details=details)
-        wrapper.usage = self._take_usage(message.get("usage"), metadata)
+        wrapper.usage = self._merge_usage(message.get("usage"), metadata)
         details.metadata = metadata or None
         wrappers.append(wrapper)
         content = message.get("content")
@@ -241,12 +211,12 @@ class MessageEvents:
             wrappers += self._end_block()
         return wrappers
 
-    def _take_message_delta(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
+    def _read_message_delta(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
         wrappers = self._end_block()
         delta = as_mapping(event.get("delta")) or {}
-        metadata = _facts(event) | _facts(delta)
+        metadata = _response_fields(event) | _response_fields(delta)
         wrapper = AnthropicEventWrapper(event, finish=_finish(delta.get("stop_reason"), delta))
-        wrapper.usage = self._take_usage(event.get("usage"), metadata)
+        wrapper.usage = self._merge_usage(event.get("usage"), metadata)
         if metadata:
             wrapper.details = ChunkDetails(metadata=metadata)
         if wrapper.finish is not None:
@@ -256,15 +226,15 @@ class MessageEvents:
     def _end_message(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
         wrappers = self._end_block()
         finish = _finish(self._stop_reason, {})
-        metadata = _facts(event)
+        metadata = _response_fields(event)
         if finish is not None or metadata:
             details = ChunkDetails(metadata=metadata) if metadata else None
             wrappers.append(AnthropicEventWrapper(event, details=details, finish=finish))
         self._open, self._stop_reason, self.done = False, None, True
         return wrappers
 
-    def _take_whole_message(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
-        """A message that was not streamed, or one that repeats what was."""
+    def _read_complete_message(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
+        """Read a complete message, which may repeat a streamed one."""
         if _identifier(event.get("id")) == self._id and self._next > self._offset:
             event = {**event, "content": None}
         self._open = self._open and _identifier(event.get("id")) != self._id
@@ -275,19 +245,19 @@ class MessageEvents:
             wrappers.append(AnthropicEventWrapper(event, finish=finish))
         return wrappers
 
-    def _take_completion(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
-        """An event of the text completions that the Messages API has replaced."""
+    def _read_completion(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
+        """Read an event of the legacy text completions API."""
         wrapper = AnthropicEventWrapper(event, text=as_text(event.get("completion")))
         wrapper.finish = _finish(event.get("stop_reason"), {})
         if not self._open or wrapper.finish is not None:
-            wrapper.details = ChunkDetails(metadata=_facts(event))
+            wrapper.details = ChunkDetails(metadata=_response_fields(event))
         self._open = wrapper.finish is None
         self.done = not self._open
         wrapper.plain = wrapper.details is None
         return [wrapper]
 
-    def _take_usage(self, new: object, metadata: dict[str, Any]) -> Usage | None:
-        """The counts so far, with new ones over them; which service tier they belong to is put into ``metadata``."""
+    def _merge_usage(self, new: object, metadata: dict[str, Any]) -> Usage | None:
+        """Merge new counts into the usage and return it; the service tier is added to ``metadata``."""
         if not as_mapping(new):
             return None
         self._usage = merged_usage(self._usage, new)
@@ -299,18 +269,18 @@ class MessageEvents:
     # --- blocks -----------------------------------------------------------------------------------------------
 
     def _clear_block(self) -> None:
-        self._index = _NOTHING  # of the block that is open
-        self._streaming = _NOTHING  # the same, once something of the block was passed on
-        self._fresh = False  # the block is of text, and nothing of it was passed on
+        self._index = _NO_BLOCK  # index of the open block
+        self._streaming = _NO_BLOCK  # the same, after the block's first delta
+        self._is_empty_text = False  # the block is an empty text block
         self._start_event: dict[str, Any] = {}
-        # Of the block's start, for the case that its deltas do not bring it:
-        self._start_arguments = ""  # arguments
+        # Content of the block's start, used if no delta contains it:
+        self._start_arguments = ""
         self._start_signature = ""
         self._start_text = ""
-        self._held: dict[str, Any] | None = None  # a block that becomes a whole part
+        self._buffered_block: dict[str, Any] | None = None  # a block that becomes a complete part
 
     def _open_index(self, index: object) -> None:
-        """A block begins; those whose index is not said follow each other."""
+        """Start a block; blocks without an index are numbered consecutively."""
         number = as_index(index)
         self._clear_block()
         self._index = self._next - self._offset if number is None else number
@@ -327,53 +297,55 @@ class MessageEvents:
         self._start_event = event
         if kind == "text":
             wrapper.text = self._start_text = as_text(block.get("text"))
-            self._fresh = not wrapper.text
-            own = _rest(block, "type", "text")
+            self._is_empty_text = not wrapper.text
+            own = _other_fields(block, "type", "text")
             wrapper.details = ChunkDetails(block=BlockDelta("text", True, "", {KEY: own} if own else None))
             if isinstance(own.get("citations"), list):
                 wrapper.details.extra = {"annotations": own["citations"]}
-                self._fresh = False
+                self._is_empty_text = False
         elif kind == "thinking":
             wrapper.reasoning = self._start_text = as_text(block.get("thinking"))
             self._start_signature = as_text(block.get("signature"))
-            wrapper.details = ChunkDetails(block=_thinking(_rest(block, "type", "thinking", "signature")))
+            wrapper.details = ChunkDetails(
+                block=_thinking(_other_fields(block, "type", "thinking", "signature"))
+            )
         elif kind == "redacted_thinking":
             wrapper.details = ChunkDetails(block=BlockDelta("reasoning", True, "", {KEY: block}))
         elif kind.endswith("tool_use"):
-            wrapper.call = self._start_call(block, kind)
+            wrapper.calls = (self._start_call(block, kind),)
         elif kind:
-            self._held = block
+            self._buffered_block = block
             return wrappers
         else:
-            return wrappers  # whatever its deltas are
+            return wrappers  # interpreted by the type of its deltas
         return [*wrappers, wrapper]
 
     def _start_call(self, block: dict[str, Any], kind: str) -> ToolCallDelta:
         call_id, name = _identifier(block.get("id")), as_text(block.get("name"))
-        given = block.get("input")
-        if given:
-            self._start_arguments = given if isinstance(given, str) else json_text(given)
-        own = _rest(block, "type", "id", "name", "input")
+        arguments = block.get("input")
+        if arguments:
+            self._start_arguments = arguments if isinstance(arguments, str) else json_text(arguments)
+        own = _other_fields(block, "type", "id", "name", "input")
         if kind == "tool_use":
             return ToolCallDelta(
                 self._offset + self._index, call_id, name, "", "function", {KEY: own} if own else None
             )
-        if len(self._names) >= _MAX_UNANSWERED:
+        if len(self._names) >= _MAX_PENDING_CALLS:
             del self._names[next(iter(self._names))]
         self._names[call_id] = name
         return ToolCallDelta(
             self._offset + self._index, call_id, name, "", "server", {KEY: {"type": kind, **own}}
         )
 
-    def _take_delta(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
+    def _read_delta(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
         delta = as_mapping(event.get("delta"))
         if delta is None:
             return []
         wrappers: list[AnthropicEventWrapper] = []
         index = event.get("index")
-        # Of a block that was never started, or that others have followed: what it adds is not joined with theirs.
-        unknown = self._index == _NOTHING or index not in (None, self._index)
-        opens = unknown and (self._open or self._next > 0)  # an event on its own begins nothing
+        # A delta of a block that was never started or is no longer open is not joined with another block.
+        unknown = self._index == _NO_BLOCK or index not in (None, self._index)
+        opens = unknown and (self._open or self._next > 0)  # a single event without context opens no block
         if unknown:
             wrappers += self._end_block()
             self._open_index(index)
@@ -381,11 +353,11 @@ class MessageEvents:
         wrapper = AnthropicEventWrapper(event)
         kind = delta.get("type")
         if kind == "text_delta":
-            wrapper.text = self._without_repetition(delta.get("text"))
+            wrapper.text = self._strip_repetition(delta.get("text"))
             if opens:
                 wrapper.details = ChunkDetails(block=BlockDelta("text", True))
         elif kind == "thinking_delta":
-            wrapper.reasoning = self._without_repetition(delta.get("thinking"))
+            wrapper.reasoning = self._strip_repetition(delta.get("thinking"))
             if opens:
                 wrapper.details = ChunkDetails(block=_thinking({}))
         elif kind == "signature_delta":
@@ -394,61 +366,61 @@ class MessageEvents:
             wrapper.details = ChunkDetails(block=block)
         elif kind == "citations_delta":
             citations = [] if delta.get("citation") is None else [delta["citation"]]
-            block = BlockDelta("text", opens or self._fresh, "", {KEY: {"citations": citations}})
+            block = BlockDelta("text", opens or self._is_empty_text, "", {KEY: {"citations": citations}})
             wrapper.details = ChunkDetails(block=block, extra={"annotations": citations})
         elif kind == "input_json_delta":
-            piece = delta.get("partial_json")
-            text = piece if isinstance(piece, str) else json_text(piece) if piece else ""
+            fragment = delta.get("partial_json")
+            text = fragment if isinstance(fragment, str) else json_text(fragment) if fragment else ""
             if not text:
-                # The first one is empty, usually: it does not take the place of what the block began with.
+                # The first delta is usually empty and does not replace the arguments of the block's start.
                 return wrappers
             self._start_arguments = ""
-            wrapper.call = ToolCallDelta(self._offset + self._index, arguments=text)
-        elif self._held is not None:
-            # The last value counts: a compaction comes as one delta.
-            self._held |= _rest(delta, "type")
+            wrapper.calls = (ToolCallDelta(self._offset + self._index, arguments=text),)
+        elif self._buffered_block is not None:
+            # The last value counts: a compaction is one delta.
+            self._buffered_block |= _other_fields(delta, "type")
             return wrappers
         else:
-            rest = {as_text(kind) or "delta": _rest(delta, "type")}
-            wrapper.details = ChunkDetails(extra={KEY: rest})
+            unknown_delta = {as_text(kind) or "delta": _other_fields(delta, "type")}
+            wrapper.details = ChunkDetails(extra={KEY: unknown_delta})
             return [*wrappers, wrapper]
-        self._fresh = False
+        self._is_empty_text = False
         self._streaming = self._index
-        wrapper.plain = wrapper.details is None and wrapper.call is None
+        wrapper.plain = wrapper.details is None and not wrapper.calls
         return [*wrappers, wrapper]
 
-    def _without_repetition(self, value: object) -> str:
+    def _strip_repetition(self, value: object) -> str:
         text = as_text(value)
-        known, self._start_text = self._start_text, ""
-        return text.removeprefix(known) if self._start_repeated else text
+        start, self._start_text = self._start_text, ""
+        return text.removeprefix(start) if self._start_repeated else text
 
     def _end_block(self) -> list[AnthropicEventWrapper]:
-        """What was held back of the block that is open: nothing more of it is to come."""
+        """End the open block and return its buffered content."""
         wrappers: list[AnthropicEventWrapper] = []
         if self._start_arguments:
             call = ToolCallDelta(self._offset + self._index, arguments=self._start_arguments)
-            wrappers.append(AnthropicEventWrapper(self._start_event, call=call))
+            wrappers.append(AnthropicEventWrapper(self._start_event, calls=(call,)))
         if self._start_signature:
             details = ChunkDetails(block=BlockDelta("reasoning", False, self._start_signature))
             wrappers.append(AnthropicEventWrapper(self._start_event, details=details))
-        if self._held is not None:
-            details = ChunkDetails(parts=[self._part(self._held)])
-            target = as_mapping(self._held.get("to"))
-            if self._held.get("type") == "fallback" and target and as_text(target.get("model")):
-                # Another model goes on with the answer.
+        if self._buffered_block is not None:
+            details = ChunkDetails(parts=[self._part(self._buffered_block)])
+            target = as_mapping(self._buffered_block.get("to"))
+            if self._buffered_block.get("type") == "fallback" and target and as_text(target.get("model")):
+                # Another model continues the response.
                 details.metadata = {"model": target["model"]}
             wrappers.append(AnthropicEventWrapper(self._start_event, details=details))
         self._start_arguments = self._start_signature = self._start_text = ""
-        self._held = None
+        self._buffered_block = None
         return wrappers
 
-    def _part(self, held: dict[str, Any]) -> ContentPart:
-        block = plain_json(held)
-        kind = as_text(held.get("type"))
+    def _part(self, fields: dict[str, Any]) -> ContentPart:
+        block = plain_json(fields)
+        kind = as_text(fields.get("type"))
         if not kind.endswith("_tool_result"):
             return ContentPartData(data=block, metadata={KEY: block})
         content = block.get("content")
-        call_id = _identifier(held.get("tool_use_id"))
+        call_id = _identifier(fields.get("tool_use_id"))
         failure = as_text((as_mapping(content) or {}).get("type")).endswith("_error")
         return ContentPartToolResult(
             id=call_id,
@@ -460,44 +432,46 @@ class MessageEvents:
 
 
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
-    """The normalised triple beside the object as sent; None for an object that counts nothing.
+    """Return the token counts of a usage object; None if it has none.
 
-    ``input_tokens`` there leaves out what came from the cache or went into it; here it counts the whole prompt.
+    The API's ``input_tokens`` excludes tokens read from or written to the cache; the returned count includes them.
     """
-    given = [
+    input_counts = [
         as_count(fields.get(name))
         for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     ]
-    made = as_count(fields.get("output_tokens"))
-    if made is None and all(each is None for each in given):
+    output_tokens = as_count(fields.get("output_tokens"))
+    if output_tokens is None and all(each is None for each in input_counts):
         return None
-    prompt = sum(each or 0 for each in given)
-    return Usage(prompt, made or 0, prompt + (made or 0), fields)
+    prompt = sum(each or 0 for each in input_counts)
+    return Usage(prompt, output_tokens or 0, prompt + (output_tokens or 0), fields)
 
 
 def _finish(reason: object, delta: Mapping[str, Any]) -> FinishMessage | None:
     raw = as_text(reason)
     if not raw:
         return None
-    explained = as_mapping(delta.get("stop_details")) or {}
+    details = as_mapping(delta.get("stop_details")) or {}
     return FinishMessage(
-        _FINISH_REASONS.get(raw, FinishReason.UNSPECIFIED), raw, as_text(explained.get("explanation")) or None
+        _FINISH_REASONS.get(raw, FinishReason.UNSPECIFIED), raw, as_text(details.get("explanation")) or None
     )
 
 
 def _thinking(own: Mapping[str, Any], seal: str = "") -> BlockDelta:
-    """The beginning of a thinking block. It is marked as one of this API's: only these are sent back."""
+    """Return the start of a thinking block, marked as this API's: only such blocks are sent back."""
     return BlockDelta("reasoning", True, seal, {KEY: {"type": "thinking", **own}})
 
 
-def _facts(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What an object says about the response, rather than of it."""
+def _response_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response-level fields of an object."""
     return {
-        name: value for name, value in fields.items() if name not in _NO_FACTS and value not in (None, "")
+        name: value
+        for name, value in fields.items()
+        if name not in _MESSAGE_FIELDS and value not in (None, "")
     }
 
 
-def _rest(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+def _other_fields(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
     return {
         name: value for name, value in fields.items() if name not in known and value not in (None, "", [])
     }

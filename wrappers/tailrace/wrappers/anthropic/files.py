@@ -1,32 +1,32 @@
-"""Files as the Messages API has them: image and document blocks, and a line of text for all others."""
+"""Files in Messages API content: image and document blocks, and a line of text for all others."""
 
 import base64
 from collections.abc import Mapping
 from typing import Any
 
 from tailrace.wrappers.anthropic.events import KEY
-from tailrace.wrappers.files import IMAGE_TYPES, ending_type, essence, read_data_url
-from tailrace.wrappers.files import file_note as note
-from tailrace.wrappers.loose_json import as_mapping, as_text
+from tailrace.wrappers.conversion.files import IMAGE_TYPES, ending_type, essence, read_data_url
+from tailrace.wrappers.conversion.files import file_note as note
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-_FILE_ID = "anthropic-file:"  # a file uploaded before, which the API knows by its id alone
+_FILE_ID = "anthropic-file:"  # a previously uploaded file, referenced by its id
 _PDF = "application/pdf"
-_SENT_IMAGES = {**{kind: kind for kind in IMAGE_TYPES.values()}, "image/jpg": "image/jpeg"}
-_SENT_LINKS = {".pdf": _PDF, **IMAGE_TYPES}
+_IMAGES = {**{kind: kind for kind in IMAGE_TYPES.values()}, "image/jpg": "image/jpeg"}
+_LINKS = {".pdf": _PDF, **IMAGE_TYPES}
 
 Fields = dict[str, Any]
 
 
 def file_block(part: ContentPartFile) -> Fields:
-    """The block for a file of the user's: an image, a document, or text that names it."""
+    """Return the block of a user's file: an image, a document, or text that names it."""
     if part.url is None:
         block = _bytes_block(part, part.data or b"", part.media_type)
     elif part.url.startswith("data:"):
         media_type, data = _read_data_url(part.url)
         block = _bytes_block(part, data, part.media_type or media_type)
     else:
-        block = _address_block(part, part.url)
+        block = _url_block(part, part.url)
     if block is None:
         return {"type": "text", "text": file_note(part)}
     own = as_mapping(part.metadata.get(KEY)) or {}
@@ -34,26 +34,26 @@ def file_block(part: ContentPartFile) -> Fields:
 
 
 def file_note(part: ContentPartFile) -> str:
-    """A file that cannot be sent, named in text."""
+    """Return text that names a file that cannot be sent."""
     if part.url is not None and part.url.startswith("data:"):
         part = part.model_copy(update={"url": None, "data": _read_data_url(part.url)[1]})
     return note(part)
 
 
 def file_part(block: Mapping[str, Any]) -> ContentPartFile | None:
-    """The file of an image or document block; None where its source is something else than one file.
+    """Return the file of an image or document block; None if its source is not a single file.
 
     Raises:
-        ValueError: Its data is not base64, or its address is empty.
+        ValueError: The data is not base64, or the URL is empty.
     """
     source = as_mapping(block.get("source")) or {}
     image = block.get("type") == "image"
-    rest = {
+    others = {
         name: value
         for name, value in block.items()
         if name not in ("type", "source", "title") and value is not None
     }
-    fields: Fields = {"filename": as_text(block.get("title")), "metadata": {KEY: rest} if rest else {}}
+    fields: Fields = {"filename": as_text(block.get("title")), "metadata": {KEY: others} if others else {}}
     match source.get("type"):
         case "base64":
             fields |= {"data": source.get("data"), "media_type": source.get("media_type")}
@@ -63,7 +63,7 @@ def file_part(block: Mapping[str, Any]) -> ContentPartFile | None:
             url = as_text(source.get("url"))
             fields |= {
                 "url": url,
-                "media_type": (ending_type(url, _SENT_LINKS) or "image/*") if image else _PDF,
+                "media_type": (ending_type(url, _LINKS) or "image/*") if image else _PDF,
             }
         case "file":
             url = f"{_FILE_ID}{source.get('file_id')}"
@@ -75,8 +75,8 @@ def file_part(block: Mapping[str, Any]) -> ContentPartFile | None:
 
 def _bytes_block(part: ContentPartFile, data: bytes, media_type: str) -> Fields | None:
     kind = essence(media_type)
-    if kind in _SENT_IMAGES:
-        return {"type": "image", "source": _base64_source(data, _SENT_IMAGES[kind])}
+    if kind in _IMAGES:
+        return {"type": "image", "source": _base64_source(data, _IMAGES[kind])}
     if kind == _PDF:
         return _document(part, _base64_source(data, _PDF))
     if not kind.startswith("text/"):
@@ -85,20 +85,20 @@ def _bytes_block(part: ContentPartFile, data: bytes, media_type: str) -> Fields 
         text = data.decode()
     except UnicodeDecodeError:
         return None
-    # A document of nothing but white space is refused as such text is anywhere.
+    # The API rejects blank text, also in documents.
     return (
         _document(part, {"type": "text", "media_type": "text/plain", "data": text}) if text.strip() else None
     )
 
 
-def _address_block(part: ContentPartFile, url: str) -> Fields | None:
+def _url_block(part: ContentPartFile, url: str) -> Fields | None:
     kind = essence(part.media_type)
     if url.startswith(_FILE_ID):
         source = {"type": "file", "file_id": url.removeprefix(_FILE_ID)}
         return {"type": "image", "source": source} if kind.startswith("image/") else _document(part, source)
     if not url.lower().startswith(("https://", "http://")):
         return None
-    kind = kind or ending_type(url, _SENT_LINKS)
+    kind = kind or ending_type(url, _LINKS)
     source = {"type": "url", "url": url}
     if kind.startswith("image/"):
         return {"type": "image", "source": source}
@@ -117,7 +117,7 @@ def _base64_source(data: bytes, media_type: str) -> Fields:
 
 
 def _read_data_url(url: str) -> tuple[str, bytes]:
-    """Media type and bytes of a data URL (RFC 2397); no bytes where they cannot be read."""
+    """Return the media type and bytes of a data URL (RFC 2397); no bytes if they cannot be decoded."""
     try:
         return read_data_url(url)
     except ValueError:

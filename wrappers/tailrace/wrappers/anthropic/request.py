@@ -1,36 +1,36 @@
-"""What a request asks of a model, as members of a Messages request."""
+"""Request options as members of a Messages request."""
 
 from typing import Any
 
-from tailrace.wrappers.options import RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.parameters import asked
+from tailrace.wrappers.conversion.options import RequestOptions, ToolChoice, ToolDefinition
+from tailrace.wrappers.conversion.parameters import without_empty
 
 _MODES = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """The members of ``POST /v1/messages`` that options amount to.
+    """Convert options to members of ``POST /v1/messages``.
 
-    https://platform.claude.com/docs/en/api/messages/create, which has no place for ``seed`` and the penalties, nor for
-    a name or description of the output format, which is held to always. That tools are called one at a time is part of
-    the choice among them (``disable_parallel_tool_use``). Schemas are sent as they are given: the API refuses objects
-    that do not say ``additionalProperties: false``.
+    The API has no members for ``seed``, the penalties, and the output format's name, description and strictness (it is
+    always strict). ``parallel_tool_calls`` is part of the tool choice (``disable_parallel_tool_use``). Schemas are sent
+    unchanged: the API rejects objects without ``additionalProperties: false``.
 
-    ``reasoning_effort`` is ``output_config.effort``, which knows no ``minimal`` (it becomes ``low``); ``none`` turns
-    thinking off.
+    ``reasoning_effort`` is ``output_config.effort``, where ``minimal`` becomes ``low``; ``none`` disables thinking.
 
     Raises:
-        ValueError: The answer is to be JSON, and there is no schema for it.
+        ValueError: JSON output is requested without a schema.
+
+    Source: https://platform.claude.com/docs/en/api/messages/create
     """
     output: dict[str, Any] = {}
     if options.output is not None:
         if options.output.schema_ is None:
-            raise ValueError("Anthropic needs a schema for an answer that is to be JSON")
+            raise ValueError("Anthropic needs a schema for JSON output")
         output["format"] = {"type": "json_schema", "schema": options.output.schema_}
     effort = options.reasoning_effort
     if effort and effort != "none":
         output["effort"] = "low" if effort == "minimal" else effort
-    return asked(
+    return without_empty(
         tools=[_tool(tool) for tool in options.tools] or None,
         tool_choice=_tool_choice(options.tool_choice, options.parallel_tool_calls),
         output_config=output,
@@ -42,26 +42,26 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     )
 
 
-def parallel(several: bool) -> dict[str, Any]:
-    """What a choice among tools says of calling several at once."""
-    return {"disable_parallel_tool_use": not several}
+def parallel_tool_use(allowed: bool) -> dict[str, Any]:
+    """Return the member of a tool choice that allows or disables parallel calls."""
+    return {"disable_parallel_tool_use": not allowed}
 
 
 def _tool(tool: ToolDefinition) -> dict[str, Any]:
     return {
         "name": tool.name,
         "input_schema": tool.parameters,
-        **asked(description=tool.description, strict=tool.strict),
+        **without_empty(description=tool.description, strict=tool.strict),
     }
 
 
-def _tool_choice(choice: ToolChoice | None, several: bool | None) -> dict[str, Any] | None:
-    if choice is None and several is None:
+def _tool_choice(choice: ToolChoice | None, parallel: bool | None) -> dict[str, Any] | None:
+    if choice is None and parallel is None:
         return None
     mode = choice.mode if choice is not None else "auto"
-    said: dict[str, Any] = {"type": _MODES[mode]}
+    member: dict[str, Any] = {"type": _MODES[mode]}
     if choice is not None and mode == "tool":
-        said["name"] = choice.name
-    if several is not None and mode != "none":
-        said.update(parallel(several))
-    return said
+        member["name"] = choice.name
+    if parallel is not None and mode != "none":
+        member.update(parallel_tool_use(parallel))
+    return member

@@ -1,10 +1,10 @@
-"""Amazon Bedrock: the Converse API, and the streams of InvokeModel."""
+"""Amazon Bedrock: the Converse API and the streams of InvokeModel."""
 
-from tailrace.wrappers.bedrock.chunks import BedrockDecoder, wrap_chunk
+from tailrace.wrappers.bedrock.client import BedrockModel
+from tailrace.wrappers.bedrock.converter import BedrockConverter
+from tailrace.wrappers.bedrock.decoder import BedrockDecoder, wrap_chunk
 from tailrace.wrappers.bedrock.events import ConverseEvents
 from tailrace.wrappers.bedrock.eventstream import EventStreamDecoder, EventStreamFrame
-from tailrace.wrappers.bedrock.history import BedrockConverter
-from tailrace.wrappers.bedrock.model import BedrockModel
 from tailrace.wrappers.bedrock.wrapper import BedrockWrapper
 
 __all__ = (

@@ -1,4 +1,4 @@
-"""The content blocks that stream and request share: files, tool results, and blocks with no common form.
+"""Content blocks of streams and requests: files, tool results, and blocks without a common equivalent.
 
 A block is an object with one member, whose name is the block's type: ``{"text": …}``, ``{"image": {…}}``.
 """
@@ -8,8 +8,9 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from tailrace.wrappers.fields import json_text, plain_json
-from tailrace.wrappers.loose_json import as_mapping, as_mappings, as_text
+from tailrace.wrappers.conversion.texts import join_texts
+from tailrace.wrappers.decoding.fields import json_text, plain_json
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
 from tailrace.wrappers.messages import (
     ContentPartData,
     ContentPartFile,
@@ -18,9 +19,9 @@ from tailrace.wrappers.messages import (
 )
 
 KEY = "bedrock"
-"""Under this name stands in metadata what is to be sent back to Bedrock as it was."""
+"""Metadata key of fields that are returned to Bedrock unchanged."""
 
-# For each type of block that holds a file its formats, and their media types.
+# Formats of each type of file block, and their media types.
 FORMATS: Mapping[str, Mapping[str, str]] = {
     "image": {"png": "image/png", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"},
     "document": {
@@ -57,12 +58,12 @@ FORMATS: Mapping[str, Mapping[str, str]] = {
 }
 
 PADDING = frozenset({"p"})
-"""Members that hide the lengths of messages from whoever watches the wire."""
-_MAX_LEVELS = 100  # of a value that is copied; Python itself follows no more than some hundreds
+"""Padding members, which hide the lengths of messages from an eavesdropper."""
+_MAX_LEVELS = 100  # of nesting in a copied value; Python's recursion limit allows a few hundred
 
 
 def blob(value: object) -> bytes | None:
-    """The bytes of a field that is base64 on the wire and bytes in boto3's objects; None where it is neither."""
+    """Return the bytes of a field that is base64 in JSON and bytes in boto3's objects; None if it is neither."""
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
@@ -74,10 +75,7 @@ def blob(value: object) -> bytes | None:
 
 
 def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
-    """A copy of a value of boto3's that is JSON as it stands on the wire: its bytes are base64.
-
-    What is nested deeper than ``levels`` lists and objects stays as it is: no bytes stand there, but for a joke.
-    """
+    """Copy a boto3 value as JSON, with bytes as base64; values nested deeper than ``levels`` are not converted."""
     if levels <= 0:
         return value
     if isinstance(value, bytes | bytearray):
@@ -91,22 +89,22 @@ def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
 
 
 def own_fields(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    """Metadata with what an object holds beyond the known fields, under the key that sends it back."""
-    rest = {
+    """Return metadata with an object's fields other than the known ones, which are returned to Bedrock."""
+    others = {
         name: plain_json(wire_json(value))
         for name, value in fields.items()
         if name not in known and name not in PADDING and value is not None
     }
-    return {KEY: rest} if rest else {}
+    return {KEY: others} if others else {}
 
 
 def own_data(kind: str, value: object) -> ContentPartData:
-    """A block that has no common form, marked as one that may go back as it is."""
+    """Return a data part for a block without a common equivalent, marked to be returned unchanged."""
     return ContentPartData(data=plain_json(wire_json(value)), metadata={KEY: {"type": kind}})
 
 
 def read_part(block: Mapping[str, Any]) -> ContentPartText | ContentPartFile | ContentPartData:
-    """The part that a block means, which is no reasoning, no tool call and no tool result."""
+    """Convert a block other than reasoning, tool calls and tool results to a part."""
     kind, value = next(((name, value) for name, value in block.items() if name not in PADDING), ("", None))
     if kind == "text" and isinstance(value, str):
         return ContentPartText(text=value)
@@ -119,7 +117,7 @@ def read_part(block: Mapping[str, Any]) -> ContentPartText | ContentPartFile | C
 
 
 def _read_file(kind: str, fields: Mapping[str, Any]) -> ContentPartFile | None:
-    """The file in a block; None where the block has none, or one of an unknown format."""
+    """Return the file in a block; None if it has none, or one of an unknown format."""
     media_type = FORMATS.get(kind, {}).get(as_text(fields.get("format")))
     source = as_mapping(fields.get("source")) or {}
     if media_type is None or len(source) != 1:
@@ -141,22 +139,22 @@ def _read_file(kind: str, fields: Mapping[str, Any]) -> ContentPartFile | None:
 
 
 def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolResult:
-    """The result in a ``toolResult`` block.
+    """Convert a ``toolResult`` block.
 
     Args:
         fields: The block's value.
-        name: The tool, as far as it is known.
+        name: The tool's name; empty if unknown.
     """
     content = as_mappings(fields.get("content") or [])
     texts = [block["text"] for block in content if list(block) == ["text"] and isinstance(block["text"], str)]
     metadata = own_fields(fields, "toolUseId", "content", "status")
     output: Any
     if len(texts) == len(content):
-        output = "".join(texts)
+        output = join_texts(texts)
     elif len(content) == 1 and list(content[0]) == ["json"]:
         output = plain_json(content[0]["json"])
     else:
-        # Images and documents among it: what went back as it was cannot be made anew from any JSON value.
+        # Images and documents cannot be restored from JSON, so the original content is kept.
         output = plain_json(wire_json(content))
         metadata = {KEY: {**metadata.get(KEY, {}), "content": output}}
     return ContentPartToolResult(
@@ -169,7 +167,7 @@ def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolRes
 
 
 def arguments_text(value: object) -> str:
-    """A call's input as text: as it is where it is streamed as text, its JSON where it came whole."""
+    """Return a call's input as text: streamed text unchanged, a complete input as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else json_text(wire_json(value))

@@ -1,11 +1,11 @@
-"""The events of Bedrock's Converse API, and what they mean.
+"""Interpretation of Bedrock Converse events.
 
-``messageStart``, ``contentBlockStart``, ``contentBlockDelta``, ``contentBlockStop``, ``messageStop``, ``metadata``, or an
-exception: an event is an object with one member of that name. Amazon's own models send the same objects through
+An event is an object with one member: ``messageStart``, ``contentBlockStart``, ``contentBlockDelta``,
+``contentBlockStop``, ``messageStop``, ``metadata``, or an exception. Amazon's models send the same objects through
 InvokeModel.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailrace.wrappers.bedrock.blocks import (
@@ -24,12 +24,12 @@ from tailrace.wrappers.chunks import (
     ChunkDetails,
     ToolCallDelta,
 )
-from tailrace.wrappers.error_reports import provider_error
+from tailrace.wrappers.decoding.error_reports import provider_error
+from tailrace.wrappers.decoding.fields import json_text, plain_json
+from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_text
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
-from tailrace.wrappers.fields import json_text, plain_json
-from tailrace.wrappers.loose_json import as_index, as_mapping, as_mappings, as_text
 from tailrace.wrappers.messages import ContentPart, ContentPartFile, ContentPartText
-from tailrace.wrappers.wire import MAX_EVENT_BYTES
 
 EVENTS = frozenset(
     {
@@ -41,47 +41,47 @@ EVENTS = frozenset(
         "metadata",
     }
 )
-"""The events of a Converse stream, without its exceptions."""
+"""Names of the events of a Converse stream, without exceptions."""
 
 _SERVER_TOOL = "server_tool_use"
-_KEPT_TOOLS = 256  # calls of the provider's own tools whose names are kept for their results
-_SIGNED = {KEY: {"type": "reasoningContent"}}
+_MAX_SERVER_CALLS = 256  # server tool calls whose names are remembered for their results
+_SIGNED_METADATA = {KEY: {"type": "reasoningContent"}}
 
 
 class _Pending:
-    """A block that is of use only when it is whole: an image, or what a tool of the provider's answered."""
+    """A buffered block, reported only when complete: an image or the result of a server tool."""
 
-    __slots__ = ("content", "dropped", "fields", "index", "kind", "pieces", "size")
+    __slots__ = ("chunks", "content", "dropped", "fields", "index", "kind", "size")
 
     def __init__(self, index: int | None, kind: str, fields: Mapping[str, Any]) -> None:
         self.index = index
         self.kind = kind
         self.fields: Mapping[str, Any] = fields
         self.content: list[Mapping[str, Any]] = []
-        self.pieces: list[bytes] = []
+        self.chunks: list[bytes] = []
         self.size = 0
         self.dropped = False
 
     def drop(self) -> None:
-        """Keep nothing of it."""
+        """Discard the block's content."""
         self.content.clear()
-        self.pieces.clear()
+        self.chunks.clear()
         self.fields = dict[str, Any]()
         self.dropped = True
 
 
 class ConverseEvents:
-    """Makes wrappers of the events of one Converse stream, in their order. Sans-IO.
+    """Sans-IO reader of one Converse stream's events, in order.
 
     Args:
-        provider: Named in errors.
-        blocks_are_tokens: The stream makes a content block of every token, as Amazon's models do through
-            InvokeModel: text of neighbouring blocks belongs together. Otherwise every block stands for itself.
-        max_block_bytes: Bound on one block that is handed over whole (an image, a tool's result); of a larger one
-            nothing is kept, and an error said.
+        provider: The provider's name in errors.
+        blocks_are_tokens: Join the text of adjacent blocks, for streams with one content block per token (Amazon's
+            models through InvokeModel).
+        max_block_bytes: Maximum size of one buffered block (an image, a tool result) in bytes; a larger one is
+            discarded and reported as an error.
 
     Attributes:
-        ended: The last event was seen: both the stop reason and the usage, or an exception.
+        ended: Both the stop reason and the usage, or an exception, were received.
     """
 
     __slots__ = (
@@ -107,27 +107,27 @@ class ConverseEvents:
         self._blocks_are_tokens = blocks_are_tokens
         self._bound = max_block_bytes
         self._open: object = None  # index of the latest block of text or reasoning
-        self._annotated = False  # it is sealed, or has citations
+        self._annotated = False  # that block is signed or has citations
         self._pending: _Pending | None = None
-        self._tools: dict[str, str] = {}  # names of the calls that the provider answers itself, by id
+        self._tools: dict[str, str] = {}  # names of server tool calls by id
         self._stopped = False
         self.ended = False
 
     def wrap(self, event: Mapping[str, Any]) -> list[BedrockWrapper]:
-        """The deltas of an event: an object as boto3 hands it out, with the event's name as its member."""
+        """Return the deltas of a boto3 event: an object with the event's name as its member."""
         wrappers: list[BedrockWrapper] = []
         for name, payload in event.items():
             wrappers += self.wrap_event(name, payload)
         return wrappers
 
     def wrap_event(self, name: str, payload: Any) -> list[BedrockWrapper]:
-        """The deltas of an event given as its name and its payload; see `wrap`."""
+        """Return the deltas of an event given by name and payload; see `wrap`."""
         if name == "contentBlockDelta" and payload.__class__ is dict:
             delta: Any = payload.get("delta")
             index: Any = payload.get("contentBlockIndex")
-            same = index == self._open and index.__class__ is self._open.__class__  # false is no 0
+            same = index == self._open and index.__class__ is self._open.__class__  # ``False`` equals 0
             if same and delta.__class__ is dict and len(delta) == 1:
-                # What nearly every event is: more text of the block that is open.
+                # Fast path for most events: more text of the open block.
                 text: Any = delta.get("text")
                 if text.__class__ is str:
                     return [BedrockWrapper({name: payload}, 0, None, True, text)]
@@ -165,25 +165,25 @@ class ConverseEvents:
         return [wrapper]
 
     def wrap_response(self, fields: Mapping[str, Any]) -> list[BedrockWrapper]:
-        """The deltas of a whole response that was not streamed: the object of a Converse call."""
+        """Return the deltas of a complete response of ``converse``."""
         message = as_mapping((as_mapping(fields.get("output")) or {}).get("message")) or {}
         wrappers = [
             self.wrap_block(block, index)
             for index, block in enumerate(as_mappings(message.get("content") or []))
         ]
-        rest = {name: value for name, value in fields.items() if name != "output"}
-        if "stopReason" in rest:
-            stop = self._stop({"stopReason": rest.pop("stopReason")})
+        others = {name: value for name, value in fields.items() if name != "output"}
+        if "stopReason" in others:
+            stop = self._stop({"stopReason": others.pop("stopReason")})
             stop.raw = fields
             wrappers.append(stop)
-        if rest:
-            facts = self._metadata(rest)
+        if others:
+            facts = self._metadata(others)
             facts.raw = fields
             wrappers.append(facts)
         return wrappers
 
     def wrap_block(self, block: Mapping[str, Any], index: int) -> BedrockWrapper:
-        """The delta that a whole content block of the model's amounts to."""
+        """Return the delta of a complete content block."""
         wrapper = BedrockWrapper(block)
         call = as_mapping(block.get("toolUse"))
         result = as_mapping(block.get("toolResult"))
@@ -195,20 +195,20 @@ class ConverseEvents:
             wrapper.details = ChunkDetails(parts=(read_tool_result(result, name),))
         elif reasoning is not None:
             thought = as_mapping(reasoning.get("reasoningText")) or {}
-            self._take_reasoning(wrapper, {**reasoning, **thought}, opens=True)
+            self._add_reasoning(wrapper, {**reasoning, **thought}, opens=True)
         else:
             part = read_part(block)
             if isinstance(part, ContentPartText):
                 wrapper.text = part.text
                 wrapper.details = ChunkDetails(block=BlockDelta("text", True, metadata=part.metadata or None))
-                if cited := part.metadata.get(KEY, {}).get("citations"):
-                    wrapper.details.extra = {"annotations": cited}
+                if citations := part.metadata.get(KEY, {}).get("citations"):
+                    wrapper.details.extra = {"annotations": citations}
             else:
                 wrapper.details = ChunkDetails(parts=(part,))
         return wrapper
 
     def close(self) -> list[BedrockWrapper]:
-        """The stream is over: what a block held that was not ended."""
+        """End the stream, and return the buffered block, if any."""
         wrapper = self._end_block()
         return [] if wrapper is None else [wrapper]
 
@@ -225,21 +225,21 @@ class ConverseEvents:
                     _details(wrapper).block = BlockDelta("text", opens=True)
             elif kind == "reasoningContent" and (reasoning := as_mapping(value)) is not None:
                 sealed = not reasoning.keys() <= {"text"}
-                self._take_reasoning(wrapper, reasoning, opens=self._opens(index, annotated=sealed))
+                self._add_reasoning(wrapper, reasoning, opens=self._opens(index, annotated=sealed))
             elif kind == "toolUse" and (call := as_mapping(value)) is not None:
                 wrapper.calls = (ToolCallDelta(index, arguments=arguments_text(call.get("input"))),)
             elif kind == "citation":
-                self._take_citation(wrapper, wire_json(value), opens=self._opens(index, annotated=True))
+                self._add_citation(wrapper, wire_json(value), opens=self._opens(index, annotated=True))
             elif kind in ("toolResult", "image"):
-                self._hold(wrapper, index, kind, value)
+                self._buffer(wrapper, index, kind, value)
             else:
                 _details(wrapper).extra = {kind: plain_json(wire_json(value))}
-        # A promise that spares whoever folds it every further question.
+        # Plain wrappers have only text, which lets consumers skip all other accessors.
         wrapper.plain = wrapper.details is None and not wrapper.calls
         return wrapper
 
     def _opens(self, index: int | None, *, annotated: bool = False) -> bool:
-        """Whether a delta of text or reasoning begins a block that must not run into the one before."""
+        """Return True if a delta of text or reasoning starts a block that must not be joined with the previous one."""
         if index == self._open:
             self._annotated = self._annotated or annotated
             return False
@@ -247,23 +247,23 @@ class ConverseEvents:
         self._open, self._annotated = index, annotated
         return opens
 
-    def _take_reasoning(self, wrapper: BedrockWrapper, fields: Mapping[str, Any], *, opens: bool) -> None:
+    def _add_reasoning(self, wrapper: BedrockWrapper, fields: Mapping[str, Any], *, opens: bool) -> None:
         wrapper.reasoning = as_text(fields.get("text"))
         signature = as_text(fields.get("signature"))
         redacted = fields.get("redactedContent")
         if redacted is not None:
-            # Each is a block of its own, sealed as a whole.
+            # Each is a separate, completely sealed block.
             metadata = {KEY: {"redactedContent": plain_json(wire_json(redacted))}}
             _details(wrapper).block = BlockDelta("reasoning", opens=True, metadata=metadata)
         elif signature or opens:
-            metadata = _SIGNED if signature else None
+            metadata = _SIGNED_METADATA if signature else None
             _details(wrapper).block = BlockDelta("reasoning", opens, signature, metadata)
 
-    def _take_citation(self, wrapper: BedrockWrapper, citation: object, *, opens: bool) -> None:
-        cited = [plain_json(citation)]
+    def _add_citation(self, wrapper: BedrockWrapper, citation: object, *, opens: bool) -> None:
+        citations = [plain_json(citation)]
         details = _details(wrapper)
-        details.block = BlockDelta("text", opens, metadata={KEY: {"citations": cited}})
-        details.extra = {"annotations": cited}
+        details.block = BlockDelta("text", opens, metadata={KEY: {"citations": citations}})
+        details.extra = {"annotations": citations}
 
     def _start(self, fields: Mapping[str, Any]) -> BedrockWrapper | None:
         start = as_mapping(fields.get("start")) or {}
@@ -271,18 +271,18 @@ class ConverseEvents:
         call = as_mapping(start.get("toolUse"))
         if call is not None:
             return BedrockWrapper(fields, calls=(self._call(call, index),))
-        ended = self._end_block()
+        finished = self._end_block()
         for kind in ("toolResult", "image"):
-            if (begun := as_mapping(start.get(kind))) is not None:
-                self._pending = _Pending(index, kind, begun)
-        return ended
+            if (initial := as_mapping(start.get(kind))) is not None:
+                self._pending = _Pending(index, kind, initial)
+        return finished
 
     def _call(self, call: Mapping[str, Any], index: int | None) -> ToolCallDelta:
         name, call_id = as_text(call.get("name")), as_text(call.get("toolUseId"))
         extra = own_fields(call, "name", "toolUseId", "input")
-        by_provider = call.get("type") == _SERVER_TOOL
-        if by_provider and call_id:
-            if len(self._tools) >= _KEPT_TOOLS:
+        is_server_tool = call.get("type") == _SERVER_TOOL
+        if is_server_tool and call_id:
+            if len(self._tools) >= _MAX_SERVER_CALLS:
                 del self._tools[next(iter(self._tools))]
             self._tools[call_id] = name
         return ToolCallDelta(
@@ -290,17 +290,17 @@ class ConverseEvents:
             call_id,
             name,
             arguments_text(call.get("input")),
-            "server" if by_provider else "function",
+            "server" if is_server_tool else "function",
             extra or None,
         )
 
-    def _hold(self, wrapper: BedrockWrapper, index: int | None, kind: str, value: object) -> None:
-        """Keep a piece of a block that is handed over when it is whole."""
+    def _buffer(self, wrapper: BedrockWrapper, index: int | None, kind: str, value: object) -> None:
+        """Buffer a fragment of a block that is reported only when complete."""
         pending = self._pending
         if pending is None or pending.index != index or pending.kind != kind:
-            ended = self._end_block()
-            if ended is not None and ended.details is not None:
-                _details(wrapper).parts = ended.details.parts
+            finished = self._end_block()
+            if finished is not None and finished.details is not None:
+                _details(wrapper).parts = finished.details.parts
             pending = self._pending = _Pending(index, kind, {})
         if pending.dropped:
             return
@@ -309,36 +309,36 @@ class ConverseEvents:
                 pending.content.append(block)
                 pending.size += len(json_text(wire_json(block)))
         else:
-            piece = as_mapping(value) or {}
-            source = as_mapping(piece.get("source")) or {}
+            image = as_mapping(value) or {}
+            source = as_mapping(image.get("source")) or {}
             data = blob(source.get("bytes"))
             if data is not None:
-                pending.pieces.append(data)
+                pending.chunks.append(data)
                 pending.size += len(data)
             elif source:
                 pending.fields = {**pending.fields, "source": source}
-            if piece.get("error"):
-                _details(wrapper).error = provider_error(piece["error"], self._provider)
+            if image.get("error"):
+                _details(wrapper).error = provider_error(image["error"], self._provider)
         if pending.size > self._bound:
             pending.drop()
             _details(wrapper).error = UpstreamError(
-                f"one content block of the stream is larger than the allowed {self._bound} bytes",
+                f"a content block of the stream is larger than the allowed {self._bound} bytes",
                 fault=UpstreamFault.TOO_LARGE,
                 provider=self._provider,
             )
 
     def _end_block(self) -> BedrockWrapper | None:
-        """The part that was held back, which is whole now."""
+        """Return the buffered block, which is complete now."""
         pending, self._pending = self._pending, None
         if pending is None or pending.dropped:
             return None
         part: ContentPart
         if pending.kind == "toolResult":
-            fields = {**pending.fields, "content": pending.content}
+            fields = {**pending.fields, "content": _join_texts(pending.content)}
             part = read_tool_result(fields, self._tools.get(as_text(pending.fields.get("toolUseId")), ""))
-        elif pending.pieces:
+        elif pending.chunks:
             media_type = f"image/{as_text(pending.fields.get('format')) or '*'}"
-            part = ContentPartFile(data=b"".join(pending.pieces), media_type=media_type)
+            part = ContentPartFile(data=b"".join(pending.chunks), media_type=media_type)
         elif "source" in pending.fields:
             part = read_part({pending.kind: pending.fields})
         else:
@@ -386,3 +386,14 @@ def _details(wrapper: BedrockWrapper) -> ChunkDetails:
     if details is None:
         details = wrapper.details = ChunkDetails()
     return details
+
+
+def _join_texts(content: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Join adjacent texts in the content of a streamed result."""
+    joined: list[Mapping[str, Any]] = []
+    for block in content:
+        if joined and set(joined[-1]) == set(block) == {"text"}:
+            joined[-1] = {"text": as_text(joined[-1]["text"]) + as_text(block["text"])}
+        else:
+            joined.append(block)
+    return joined

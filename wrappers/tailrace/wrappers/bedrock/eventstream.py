@@ -19,8 +19,8 @@ from zlib import crc32
 
 import msgspec
 
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
-from tailrace.wrappers.wire import MAX_EVENT_BYTES
 
 HeaderValue = bool | int | bytes | str
 """A header's value: timestamps are milliseconds since 1970, UUIDs their 16 bytes."""
@@ -29,20 +29,20 @@ _PRELUDE = Struct("!III")
 _CHECKSUM = Struct("!I")
 _LENGTH = Struct("!H")
 _SMALLEST = _PRELUDE.size + _CHECKSUM.size
-_KEPT_HEADERS = 32  # a stream's frames have one set of headers for each type of event
+_MAX_CACHED_HEADERS = 32  # a stream's frames have the same headers for each type of event
 
-# How the types of header values are written; those without an entry are told apart in `_read_value`.
+# Type codes of header values.
 _TRUE, _FALSE, _BYTES, _STRING, _UUID = 0, 1, 6, 7, 9
 _INTEGERS = {2: Struct("!b"), 3: Struct("!h"), 4: Struct("!i"), 5: Struct("!q"), 8: Struct("!q")}
 _UUID_BYTES = 16
 
 
 class EventStreamFrame(msgspec.Struct, frozen=True, gc=False):
-    """One frame, its checksums verified.
+    """One frame with verified checksums.
 
     Attributes:
-        headers: By name (``:message-type``, ``:event-type``, …); shared between frames, not to be changed.
-        payload: What it carries.
+        headers: Headers by name (``:message-type``, ``:event-type``, …). Shared between frames: do not modify.
+        payload: The frame's payload.
     """
 
     headers: dict[str, HeaderValue]
@@ -50,79 +50,78 @@ class EventStreamFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventStreamDecoder:
-    """Decodes the frames of an event stream, cut into reads anywhere.
+    """Decoder of the frames of an event stream, split at any byte.
 
     Args:
-        max_frame_bytes: Bound on one frame.
+        max_frame_bytes: Maximum size of one frame in bytes.
 
     Attributes:
-        damage: What is wrong with the frame after those that were returned (a checksum, a length, a header);
-            empty as long as nothing is. Behind such a frame no beginning of another can be found: whatever
-            follows is ignored.
+        damage: Description of the first invalid frame (checksum, length or header); empty if there is none. Data after
+            it is ignored, because the start of the next frame cannot be found.
     """
 
-    __slots__ = ("_bound", "_failed", "_held", "_known", "_needed", "_pieces", "damage")
+    __slots__ = ("_bound", "_buffered", "_chunks", "_failed", "_header_cache", "_required", "damage")
 
     def __init__(self, *, max_frame_bytes: int = MAX_EVENT_BYTES) -> None:
         self.damage = ""
         self._bound = max_frame_bytes
-        self._pieces: list[bytes] = []  # of the frame that is not whole
-        self._held = 0
-        self._needed = 0  # bytes of it that must be there before it is looked at again
+        self._chunks: list[bytes] = []  # of the incomplete frame
+        self._buffered = 0
+        self._required = 0  # bytes of it required before it is parsed again
         self._failed = False
-        self._known: dict[bytes, dict[str, HeaderValue]] = {}
+        self._header_cache: dict[bytes, dict[str, HeaderValue]] = {}
 
     @property
     def unfinished(self) -> bool:
-        """A frame has begun whose end has yet to come."""
-        return bool(self._held)
+        """True if an incomplete frame is buffered."""
+        return bool(self._buffered)
 
     def feed(self, data: bytes) -> list[EventStreamFrame]:
-        """Take the next bytes of the body; return the frames that they complete, in order.
+        """Decode the next bytes of the body; return the frames that they complete, in order.
 
         Raises:
-            UpstreamError: A frame is larger than the bound (fault ``event_too_large``). Frames before it in the
-                same read are returned first; the error is then raised by the next call, be it `close`.
+            UpstreamError: A frame exceeds the maximum size (fault ``event_too_large``). Frames before it in the
+                same read are returned first; the next call (also of `close`) raises the error.
         """
         if self._failed:
             self._raise()
         if self.damage:
             return []
-        if self._held:
-            self._pieces.append(data)
-            self._held += len(data)
-            if self._held < self._needed:
+        if self._buffered:
+            self._chunks.append(data)
+            self._buffered += len(data)
+            if self._buffered < self._required:
                 return []
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._held = 0
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self._buffered = 0
         frames: list[EventStreamFrame] = []
         try:
-            rest = self._read_frames(data, frames)
+            consumed = self._read_frames(data, frames)
         except ValueError as error:
             self.damage = str(error)
             return frames
         if self._failed:
             if not frames:
                 self._raise()
-        elif rest < len(data):
-            self._pieces.append(data[rest:])
-            self._held = len(data) - rest
+        elif consumed < len(data):
+            self._chunks.append(data[consumed:])
+            self._buffered = len(data) - consumed
         return frames
 
     def close(self) -> None:
-        """The body is over.
+        """End the body.
 
         Raises:
-            UpstreamError: As `feed`, where no call of it followed.
+            UpstreamError: A frame exceeded the maximum size in the last call of `feed`.
         """
         if self._failed:
             self._raise()
 
     def _read_frames(self, data: bytes, frames: list[EventStreamFrame]) -> int:
-        """Add the whole frames; return where the rest begins."""
+        """Add the complete frames; return the position after the last one."""
         position, end = 0, len(data)
-        self._needed = _PRELUDE.size
+        self._required = _PRELUDE.size
         while end - position >= _PRELUDE.size:
             total, headers_size, checksum = _PRELUDE.unpack_from(data, position)
             if crc32(data[position : position + 8]) != checksum:
@@ -134,7 +133,7 @@ class EventStreamDecoder:
                 raise ValueError(f"a frame of {total} bytes cannot hold headers of {headers_size}")
             stop = position + total
             if stop > end:
-                self._needed = total
+                self._required = total
                 break
             headers_end = position + _PRELUDE.size + headers_size
             if crc32(data[position : stop - 4]) != _CHECKSUM.unpack_from(data, stop - 4)[0]:
@@ -145,44 +144,44 @@ class EventStreamDecoder:
         return position
 
     def _read_headers(self, data: bytes) -> dict[str, HeaderValue]:
-        headers = self._known.get(data)
+        headers = self._header_cache.get(data)
         if headers is None:
             headers = _parse_headers(data)
-            if len(self._known) < _KEPT_HEADERS:
-                self._known[data] = headers
+            if len(self._header_cache) < _MAX_CACHED_HEADERS:
+                self._header_cache[data] = headers
         return headers
 
     def _raise(self) -> NoReturn:
         raise UpstreamError(
-            f"one frame of the stream is larger than the allowed {self._bound} bytes",
+            f"a frame of the stream is larger than the allowed {self._bound} bytes",
             fault=UpstreamFault.TOO_LARGE,
         )
 
 
 def _parse_headers(data: bytes) -> dict[str, HeaderValue]:
-    """The headers in a frame's block of headers.
+    """Parse a frame's headers.
 
     Raises:
-        ValueError: They are cut, of an unknown type, not UTF-8, or a name comes twice.
+        ValueError: A header is truncated, of an unknown type, not UTF-8, or repeated.
     """
     headers: dict[str, HeaderValue] = {}
     position = 0
     while position < len(data):
         name_end = position + 1 + data[position]
         if name_end >= len(data):
-            raise ValueError("a frame's header is cut")
+            raise ValueError("a frame's header is truncated")
         name = data[position + 1 : name_end].decode()
         if name in headers:
             raise ValueError(f"a frame has the header {name!r} twice")
         try:
             headers[name], position = _read_value(data, name_end + 1, data[name_end])
         except struct_error:
-            raise ValueError("a frame's header is cut") from None
+            raise ValueError("a frame's header is truncated") from None
     return headers
 
 
 def _read_value(data: bytes, position: int, kind: int) -> tuple[HeaderValue, int]:
-    """A header's value, and where it ends."""
+    """Return a header's value and the position after it."""
     if kind in (_TRUE, _FALSE):
         return kind == _TRUE, position
     integer = _INTEGERS.get(kind)
@@ -197,6 +196,6 @@ def _read_value(data: bytes, position: int, kind: int) -> tuple[HeaderValue, int
     else:
         raise ValueError(f"a frame's header has the unknown type {kind}")
     if end > len(data):
-        raise ValueError("a frame's header is cut")
+        raise ValueError("a frame's header is truncated")
     value = data[position:end]
     return value.decode() if kind == _STRING else value, end

@@ -1,7 +1,7 @@
-"""The chunks of InvokeModelWithResponseStream: each model's own format, told apart by the fields of the object.
+"""The chunks of InvokeModelWithResponseStream in each model's format, detected by the fields of the object.
 
-Anthropic's Messages events, Amazon Nova's (those of Converse) and Titan's, Meta's Llama, Mistral's text models, Cohere's
-Command, and the Chat Completions chunks of everybody else.
+Supported formats: Anthropic's Messages events, Amazon Nova's (those of Converse) and Titan's, Meta's Llama, Mistral's
+text models, Cohere's Command, and the Chat Completions chunks of other models.
 """
 
 from collections.abc import Mapping
@@ -19,30 +19,30 @@ from tailrace.wrappers.chunks import (
     FinishReason,
     ToolCallDelta,
 )
-from tailrace.wrappers.decoding import merged_usage
-from tailrace.wrappers.error_reports import finish_error, provider_error
-from tailrace.wrappers.loose_json import as_index, as_mapping, as_mappings, as_text
-from tailrace.wrappers.openai.chunks import wrap_mapping
-from tailrace.wrappers.wire import MAX_EVENT_BYTES
+from tailrace.wrappers.decoding.decoder import merged_usage
+from tailrace.wrappers.decoding.error_reports import finish_error, provider_error
+from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_text
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
+from tailrace.wrappers.openai.decoder import wrap_mapping
 
-_METRICS = "amazon-bedrock-invocationMetrics"  # in the last chunk, whatever the model
+_METRICS = "amazon-bedrock-invocationMetrics"  # in the last chunk of every model
 _GUARDRAIL = "amazon-bedrock-guardrailAction"
-_OF_BEDROCK = frozenset({_METRICS, _GUARDRAIL, "amazon-bedrock-trace"})
-_ANTHROPIC = ("message", "content_block_", "completion", "ping")  # how the types of its events begin
+_BEDROCK_FIELDS = frozenset({_METRICS, _GUARDRAIL, "amazon-bedrock-trace"})
+_ANTHROPIC = ("message", "content_block_", "completion", "ping")  # prefixes of its event types
 _COUNTS = frozenset(
     {"prompt_token_count", "generation_token_count", "inputTextTokenCount", "totalOutputTextTokenCount"}
 )
 
 
 class InvocationEvents:
-    """Makes wrappers of the chunks of one InvokeModelWithResponseStream body, in their order. Sans-IO.
+    """Sans-IO reader of the chunks of one InvokeModelWithResponseStream body, in order.
 
     Args:
-        provider: Named in errors.
-        max_block_bytes: Bound on one block that is handed over whole.
+        provider: The provider's name in errors.
+        max_block_bytes: Maximum size of one buffered block in bytes.
 
     Attributes:
-        ended: The last chunk was seen.
+        ended: The last chunk was received.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class InvocationEvents:
         "_converse",
         "_counted",
         "_counts",
-        "_in_pieces",
+        "_has_deltas",
         "_provider",
         "_streamed_calls",
         "ended",
@@ -65,31 +65,31 @@ class InvocationEvents:
         self._counts: dict[str, Any] = {}
         self._counted = False  # the model has reported usage itself
         self._streamed_calls = False
-        self._in_pieces = False  # messages of Mistral's are pieces of one
+        self._has_deltas = False  # the messages of Mistral's chunks are deltas
         self.ended = False
 
     def wrap(self, chunk: Mapping[str, Any]) -> list[Any]:
-        """The deltas of one chunk's object, whatever of its fields are missing, null or misshapen."""
+        """Return the deltas of one chunk; missing, null and malformed fields are tolerated."""
         if chunk.__class__ is dict and len(chunk) == 3 and chunk.get("type") == "content_block_delta":
-            # Nothing in it is Bedrock's own, and nothing is counted.
-            usual = self._anthropic.wrap_usual(cast("dict[str, Any]", chunk))
-            if usual:
-                return usual
+            # Fast path: such an event has neither Bedrock's fields nor usage.
+            deltas = self._anthropic.wrap_usual(cast("dict[str, Any]", chunk))
+            if deltas:
+                return deltas
         fields, facts = chunk, None
-        if not chunk.keys().isdisjoint(_OF_BEDROCK):
-            facts = {name: chunk[name] for name in _OF_BEDROCK if chunk.get(name) is not None}
-            fields = {name: value for name, value in chunk.items() if name not in _OF_BEDROCK}
+        if not chunk.keys().isdisjoint(_BEDROCK_FIELDS):
+            facts = {name: chunk[name] for name in _BEDROCK_FIELDS if chunk.get(name) is not None}
+            fields = {name: value for name, value in chunk.items() if name not in _BEDROCK_FIELDS}
         wrappers = self._wrap_model(fields)
         if not self._counted:
             self._counted = any(wrapper.get_usage() is not None for wrapper in wrappers)
         return [*wrappers, self._wrap_facts(facts)] if facts else wrappers
 
     def close(self) -> list[ChunkWrapper[Any]]:
-        """The stream is over: what a block held that was not ended."""
+        """End the stream, and return the deltas of unfinished blocks."""
         return [*self._anthropic.close(), *self._converse.close()]
 
     def _wrap_facts(self, facts: dict[str, Any]) -> BedrockWrapper:
-        """What Bedrock itself adds to a model's chunk."""
+        """Return a delta with the fields that Bedrock adds to a model's chunk."""
         wrapper = BedrockWrapper(facts, details=ChunkDetails(metadata=facts))
         metrics = as_mapping(facts.get(_METRICS))
         if metrics is not None:
@@ -110,7 +110,7 @@ class InvocationEvents:
             return self._converse.wrap_response(fields)
         if "choices" in fields:
             return wrap_mapping(self._chat_completion(fields), provider=self._provider)
-        for name, read in (
+        for name, reader in (
             ("generation", self._llama),
             ("outputText", self._titan),
             ("results", self._titan_response),
@@ -120,7 +120,7 @@ class InvocationEvents:
             ("is_finished", self._cohere),
         ):
             if name in fields:
-                return [read(fields)]
+                return [reader(fields)]
         if "completion" in fields:
             return self._anthropic.wrap({**fields, "type": "completion"})
         if kind == "error" or fields.get("error") or isinstance(fields.get("message"), str):
@@ -129,10 +129,10 @@ class InvocationEvents:
         return []
 
     def _chat_completion(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The chunk with Chat Completions' own names where Mistral's models on Bedrock have others.
+        """Rename the fields of Mistral's models on Bedrock to those of Chat Completions.
 
-        Their chunks have ``message`` and ``stop_reason`` in the places of ``delta`` and ``finish_reason``; whether
-        that message is a piece or the whole shows in that a whole one has a reason.
+        Their chunks have ``message`` and ``stop_reason`` instead of ``delta`` and ``finish_reason``. A first message
+        with a reason is complete; otherwise messages are deltas.
         """
         choices = as_mappings(fields.get("choices") or [])
         if not any("stop_reason" in choice for choice in choices):
@@ -140,8 +140,8 @@ class InvocationEvents:
         renamed: list[dict[str, Any]] = []
         for choice in choices:
             reason = choice.get("finish_reason") or choice.get("stop_reason")
-            self._in_pieces = self._in_pieces or not reason
-            names = {"message": "delta"} if self._in_pieces and "delta" not in choice else {}
+            self._has_deltas = self._has_deltas or not reason
+            names = {"message": "delta"} if self._has_deltas and "delta" not in choice else {}
             renamed.append(
                 {names.get(name, name): value for name, value in choice.items() if name != "stop_reason"}
                 | {"finish_reason": reason}
@@ -166,15 +166,14 @@ class InvocationEvents:
         return self._text(fields, first.get("text"), first.get("stop_reason"))
 
     def _text(self, fields: Mapping[str, Any], text: object, reason: object) -> BedrockWrapper:
-        """The delta of a format that is text, a reason, and counts that grow."""
+        """Return the delta of a format with text, a finish reason and cumulative counts."""
         counts = {name: fields[name] for name in fields.keys() & _COUNTS if fields[name] is not None}
         if counts:
             self._counts = merged_usage(self._counts, counts)
         usage = read_usage(self._counts) if counts else None
-        said = as_text(text)
         finish = finish_message(reason)
         plain = not counts and finish is None
-        return BedrockWrapper(fields, plain=plain, text=said, finish=finish, usage=usage)
+        return BedrockWrapper(fields, plain=plain, text=as_text(text), finish=finish, usage=usage)
 
     def _cohere_response(self, fields: Mapping[str, Any]) -> BedrockWrapper:
         first = _first(fields.get("generations"))
@@ -183,7 +182,7 @@ class InvocationEvents:
     def _cohere(self, fields: Mapping[str, Any]) -> BedrockWrapper:
         kind = as_text(fields.get("event_type"))
         reason = fields.get("finish_reason")
-        # The last event repeats the whole answer; only the reason is new.
+        # The last event repeats the complete text; only the reason is new.
         text = "" if kind in ("stream-end", "tool-calls-generation") else fields.get("text")
         wrapper = self._text(fields, text, reason)
         details = ChunkDetails(error=finish_error(as_text(reason).lower(), self._provider))

@@ -1,35 +1,36 @@
-"""What a request asks of a model, as members of a Converse request."""
+"""Request options as members of a Converse request."""
 
 import json
 from typing import Any
 
-from tailrace.wrappers.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.parameters import asked
-from tailrace.wrappers.tool_names import LETTERS_DIGITS_DASHES
+from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
+from tailrace.wrappers.conversion.parameters import without_empty
+from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """The members of ``ConverseStream`` that options amount to.
+    """Convert options to members of ``ConverseStream``.
 
-    https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ConverseStream.html, which has no place for
-    ``parallel_tool_calls``, ``seed``, the penalties and ``reasoning_effort``: where a model knows them, they are members
-    of ``additionalModelRequestFields``, other ones for each maker. Schemas are sent as they are given, that of the output
-    format as text. Nor can it be said that no tool is to be called, except by offering none; where the conversation holds
-    calls the API demands tools, and `BedrockModel` names those that were called.
+    The API has no members for ``parallel_tool_calls``, ``seed``, the penalties and ``reasoning_effort``; models that
+    support them take model-specific members of ``additionalModelRequestFields``. Schemas are sent unchanged, that of the
+    output format as text. Tool choice ``none`` is expressed by sending no tools; if the conversation contains calls, the
+    API requires tools, and `BedrockModel` sends the names of those that were called.
 
     Raises:
-        ValueError: The answer is to be JSON, and there is no schema for it.
+        ValueError: JSON output is requested without a schema.
+
+    Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ConverseStream.html
     """
     choice = options.tool_choice
-    members = asked(
-        inferenceConfig=asked(
+    members = without_empty(
+        inferenceConfig=without_empty(
             maxTokens=options.max_output_tokens,
             temperature=options.temperature,
             topP=options.top_p,
             stopSequences=list(options.stop) or None,
         ),
         outputConfig=_output_config(options.output),
-        toolConfig=asked(
+        toolConfig=without_empty(
             tools=[_tool(tool) for tool in options.tools] or None,
             toolChoice=_tool_choice(choice) if choice is not None else None,
         ),
@@ -42,7 +43,7 @@ def _tool(tool: ToolDefinition) -> dict[str, Any]:
         "toolSpec": {
             "name": tool.name,
             "inputSchema": {"json": tool.parameters},
-            **asked(description=tool.description, strict=tool.strict),
+            **without_empty(description=tool.description, strict=tool.strict),
         }
     }
 
@@ -57,10 +58,10 @@ def _output_config(output: OutputFormat | None) -> dict[str, Any] | None:
     if output is None:
         return None
     if output.schema_ is None:
-        raise ValueError("Bedrock needs a schema for an answer that is to be JSON")
+        raise ValueError("Bedrock needs a schema for JSON output")
     schema = {
         "schema": json.dumps(output.schema_),
-        "name": LETTERS_DIGITS_DASHES.mend(output.name),
-        **asked(description=output.description),
+        "name": LETTERS_DIGITS_DASHES.valid_name(output.name),
+        **without_empty(description=output.description),
     }
     return {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": schema}}}

@@ -1,4 +1,4 @@
-"""One delta of Bedrock's, and the words that all of its streams share: reasons, counts, exceptions."""
+"""The wrapper over one Bedrock delta, and finish reasons, counts and exceptions of all its streams."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,10 @@ from tailrace.wrappers.chunks import (
     ReadWrapper,
     Usage,
 )
+from tailrace.wrappers.decoding.fields import json_text
+from tailrace.wrappers.decoding.lenient_json import as_mapping
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
-from tailrace.wrappers.fields import json_text
-from tailrace.wrappers.loose_json import as_count, as_mapping
+from tailrace.wrappers.openai.shapes import first_count
 
 _REASONS = {
     "end_turn": FinishReason.STOP,
@@ -30,7 +31,7 @@ _REASONS = {
     "guardrail_intervened": FinishReason.CONTENT_FILTER,
     "error_toxic": FinishReason.CONTENT_FILTER,
 }
-# One after the other, as models call them: Converse's first, then those of InvokeModel.
+# Alternative field names: Converse's first, then InvokeModel's.
 _INPUT = ("inputTokens", "inputTokenCount", "inputTextTokenCount", "prompt_token_count")
 _OUTPUT = ("outputTokens", "outputTokenCount", "totalOutputTextTokenCount", "generation_token_count")
 _CACHE_READ = ("cacheReadInputTokens", "cacheReadInputTokenCount")
@@ -38,61 +39,61 @@ _CACHE_WRITE = ("cacheWriteInputTokens", "cacheWriteInputTokenCount")
 
 
 class BedrockWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Over one event of Bedrock's: ``raw`` is the object with the event's name as its one member.
+    """Wrapper over one Bedrock event: ``raw`` is an object with the event's name as its only member.
 
     Attributes:
         text: The visible text that this delta adds.
         reasoning: The reasoning text that this delta adds.
-        calls: The fragments of tool calls; their index is that of the content block.
-        finish: Why the answer ended, with Bedrock's ``stopReason`` as its raw word.
-        usage: Token counts of the whole request.
+        calls: Fragments of tool calls; their index is the content block's.
+        finish: The finish reason, with Bedrock's ``stopReason`` as raw value.
+        usage: Token counts of the request.
     """
 
 
 def finish_message(raw: object) -> FinishMessage | None:
-    """The reason that a word means; None for what is no word."""
+    """Return the finish message of a raw reason; None for a value that is not text."""
     if not isinstance(raw, str) or not raw:
         return None
     return FinishMessage(_REASONS.get(raw.lower(), FinishReason.UNSPECIFIED), raw)
 
 
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
-    """The counts in an object of any of Bedrock's vocabularies; None where it counts nothing.
+    """Return the token counts of a usage object in any of Bedrock's formats; None if it has none.
 
-    Tokens read from and written to the prompt's cache are counted apart from the others; here they are input.
+    Tokens read from and written to the prompt cache, which Bedrock counts separately, are included in the input.
     """
-    given, made = _count(fields, _INPUT), _count(fields, _OUTPUT)
-    total = _count(fields, ("totalTokens",))
-    if given is None and made is None and total is None:
+    input_tokens, output_tokens = first_count(fields, *_INPUT), first_count(fields, *_OUTPUT)
+    total = first_count(fields, "totalTokens")
+    if input_tokens is None and output_tokens is None and total is None:
         return None
-    whole = (given or 0) + (_count(fields, _CACHE_READ) or 0) + (_count(fields, _CACHE_WRITE) or 0)
-    return Usage(whole, made or 0, whole + (made or 0) if total is None else total, fields)
-
-
-def _count(fields: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = fields.get(name)
-        count = as_count(value)
-        if count is not None:
-            return count
-    return None
+    prompt_tokens = (
+        (input_tokens or 0)
+        + (first_count(fields, *_CACHE_READ) or 0)
+        + (first_count(fields, *_CACHE_WRITE) or 0)
+    )
+    return Usage(
+        prompt_tokens,
+        output_tokens or 0,
+        prompt_tokens + (output_tokens or 0) if total is None else total,
+        fields,
+    )
 
 
 def service_error(name: str, payload: object, provider: str = "") -> UpstreamError:
-    """What an exception of the service says.
+    """Convert an exception of the service.
 
     Args:
-        name: Its type (``throttlingException``, …).
-        payload: The exception's object, or text.
-        provider: Named in the error.
+        name: The exception's type (``throttlingException``, …).
+        payload: The exception's object or text.
+        provider: The provider's name in the error.
     """
     fields = as_mapping(payload) or {}
-    said = next(
+    message = next(
         (fields[key] for key in ("message", "Message", "originalMessage") if fields.get(key)), payload
     )
     status = fields.get("originalStatusCode")
     return UpstreamError(
-        (said if isinstance(said, str) else json_text(wire_json(said)) if said else "") or name,
+        (message if isinstance(message, str) else json_text(wire_json(message)) if message else "") or name,
         fault=UpstreamFault.PROVIDER,
         provider=provider,
         status=status if isinstance(status, int) and 400 <= status <= 599 else None,

@@ -1,6 +1,6 @@
 """Cohere's Chat API, version 2."""
 
-from tailrace.wrappers.cohere.chunks import CohereDecoder, CohereWrapper, wrap_chunk
-from tailrace.wrappers.cohere.history import CohereConverter
+from tailrace.wrappers.cohere.converter import CohereConverter
+from tailrace.wrappers.cohere.decoder import CohereDecoder, CohereWrapper, wrap_chunk
 
 __all__ = ("CohereConverter", "CohereDecoder", "CohereWrapper", "wrap_chunk")

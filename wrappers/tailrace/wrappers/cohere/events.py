@@ -1,7 +1,7 @@
-"""The events that nearly all of a stream is made of, in the shape that Cohere documents, decoded at speed.
+"""Structs for fast decoding of a stream's most common events in their documented shape.
 
-The structs refuse unknown fields and other types, so that what one of them holds is all that the event said: the JSON
-object can be made of it again. Any other event is read field by field, see `tailrace.wrappers.cohere.chunks`.
+The structs reject unknown fields and other types, so that the event's JSON object can be restored from them. Any other
+event is read field by field, see `tailrace.wrappers.cohere.decoder`.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Shape(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """An object of the documented shape."""
+    """An object without unknown fields."""
 
 
 class _Content(_Shape):
@@ -30,17 +30,17 @@ class _ContentDelta(_Shape):
 
 
 class ContentDelta(_Shape, tag_field="type", tag="content-delta"):
-    """A piece of a content block."""
+    """A delta of a content block."""
 
     index: int
     delta: _ContentDelta
 
-    def raw(self, name: str, piece: str) -> dict[str, Any]:
-        """The event as a JSON object, its content being only the field ``name``."""
+    def raw(self, name: str, text: str) -> dict[str, Any]:
+        """Return the event as a JSON object with ``name`` as its only content field."""
         return {
             "type": "content-delta",
             "index": self.index,
-            "delta": {"message": {"content": {name: piece}}},
+            "delta": {"message": {"content": {name: text}}},
         }
 
 
@@ -61,18 +61,18 @@ class _CallDelta(_Shape):
 
 
 class CallDelta(_Shape, tag_field="type", tag="tool-call-delta"):
-    """A piece of a tool call's arguments."""
+    """A delta of a tool call's arguments."""
 
     index: int
     delta: _CallDelta
 
     @property
     def arguments(self) -> str:
-        """The piece."""
+        """The fragment of the arguments."""
         return self.delta.message.tool_calls.function.arguments
 
     def raw(self) -> dict[str, Any]:
-        """The event as a JSON object."""
+        """Return the event as a JSON object."""
         call = {"function": {"arguments": self.arguments}}
         return {"type": "tool-call-delta", "index": self.index, "delta": {"message": {"tool_calls": call}}}
 
@@ -86,25 +86,25 @@ class _PlanDelta(_Shape):
 
 
 class PlanDelta(_Shape, tag_field="type", tag="tool-plan-delta"):
-    """A piece of the plan that goes before tool calls."""
+    """A delta of the plan before tool calls."""
 
     delta: _PlanDelta
 
     @property
     def plan(self) -> str:
-        """The piece."""
+        """The fragment of the plan."""
         return self.delta.message.tool_plan
 
     def raw(self) -> dict[str, Any]:
-        """The event as a JSON object."""
+        """Return the event as a JSON object."""
         return {"type": "tool-plan-delta", "delta": {"message": {"tool_plan": self.plan}}}
 
 
 _decode = msgspec.json.Decoder(ContentDelta | CallDelta | PlanDelta).decode
 
 
-def usual_event(payload: bytes) -> ContentDelta | CallDelta | PlanDelta | None:
-    """The event of a payload; None for any that is of another kind, or in another shape."""
+def read_common_event(payload: bytes) -> ContentDelta | CallDelta | PlanDelta | None:
+    """Decode a payload; return None for other kinds of events and other shapes."""
     try:
         return _decode(payload)
     except _ERRORS:

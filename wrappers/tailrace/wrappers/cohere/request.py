@@ -1,24 +1,26 @@
-"""What a request asks of a model, as members of a request to Cohere's Chat API, version 2."""
+"""Request options as members of a request to Cohere's Chat API, version 2."""
 
 from typing import Any
 
-from tailrace.wrappers.options import OutputFormat, RequestOptions
-from tailrace.wrappers.parameters import asked, function_tool
+from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions
+from tailrace.wrappers.conversion.parameters import function_tool, without_empty
 
 _MODES = {"none": "NONE", "required": "REQUIRED", "tool": "REQUIRED"}
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """The members of ``POST /v2/chat`` that options amount to.
+    """Convert options to members of ``POST /v2/chat``.
 
-    https://docs.cohere.com/reference/chat, which has no place for ``parallel_tool_calls``, nor for a name or description
-    of the output format. Schemas are sent as they are given. One tool out of several cannot be named: that one must be
-    called is said, and `CohereModel` offers it alone. ``strict`` is a member of the request, not of the tool, and so
-    asked for where any tool asks. Of ``reasoning_effort`` there is thinking or none.
+    The API has no members for ``parallel_tool_calls`` and the output format's name and description. Schemas are sent
+    unchanged. A single tool cannot be selected: the choice becomes ``REQUIRED``, and `CohereModel` sends only that tool.
+    ``strict`` is a member of the request and set if any tool requires it. ``reasoning_effort`` only enables or disables
+    thinking.
+
+    Source: https://docs.cohere.com/reference/chat
     """
     choice = options.tool_choice
     effort = options.reasoning_effort
-    members = asked(
+    members = without_empty(
         tools=[function_tool(tool, strict=False) for tool in options.tools] or None,
         strict_tools=True if any(tool.strict for tool in options.tools) else None,
         response_format=_response_format(options.output),
@@ -31,11 +33,11 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
         frequency_penalty=options.frequency_penalty,
         thinking={"type": "disabled" if effort == "none" else "enabled"} if effort else None,
     )
-    # What the model is free to do is said by saying nothing.
+    # Mode ``auto`` is expressed by omitting the member.
     return members if choice is None else {**members, "tool_choice": _MODES.get(choice.mode)}
 
 
 def _response_format(output: OutputFormat | None) -> dict[str, Any] | None:
     if output is None:
         return None
-    return {"type": "json_object", **asked(json_schema=output.schema_)}
+    return {"type": "json_object", **without_empty(json_schema=output.schema_)}

@@ -1,10 +1,10 @@
-"""Streams of Google's Interactions API: another vocabulary than that of generateContent, in front of the same models.
+"""Streams of Google's Interactions API, an alternative to generateContent for the same models.
 
-An interaction is a series of steps (thoughts, output, calls and results of tools), each of which is started, grows by
-deltas and stops. The events were renamed once (``content.start`` became ``step.start``, …): both names are known.
+An interaction is a series of steps (thoughts, output, tool calls and results), each with a start event, deltas and a stop
+event. Events were renamed once (``content.start`` became ``step.start``, …); both names are supported.
 
-What seals and annotates a block stands under ``"google-interactions"`` in its metadata, apart from that of
-generateContent, which would refuse it.
+Signatures and annotations are stored in metadata under ``"google-interactions"``, separately from those of
+generateContent, which would reject them.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from tailrace.wrappers.chunks import (
     ToolCallDelta,
     Usage,
 )
-from tailrace.wrappers.decoding import merged_usage
-from tailrace.wrappers.error_reports import provider_error
-from tailrace.wrappers.fields import json_text, plain_json
+from tailrace.wrappers.decoding.decoder import merged_usage
+from tailrace.wrappers.decoding.error_reports import provider_error
+from tailrace.wrappers.decoding.fields import json_text, plain_json
+from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_text
 from tailrace.wrappers.gemini.parts import GeminiPartWrapper, own_fields
-from tailrace.wrappers.loose_json import as_index, as_mapping, as_mappings, as_text
 from tailrace.wrappers.messages import (
     ContentPart,
     ContentPartData,
@@ -32,7 +32,7 @@ from tailrace.wrappers.messages import (
     ContentPartToolResult,
 )
 
-_OWN = "google-interactions"
+_KEY = "google-interactions"
 _REASONS = {
     "completed": FinishReason.STOP,
     "requires_action": FinishReason.TOOL_CALLS,
@@ -42,12 +42,12 @@ _REASONS = {
     "requires_continuation": FinishReason.UNSPECIFIED,
 }
 _FACTS = ("id", "model", "created", "service_tier", "agent", "environment_id", "previous_interaction_id")
-_SUBSTANCE = frozenset({"annotations", "data", "text", "uri"})
+_CONTENT_FIELDS = frozenset({"annotations", "data", "text", "uri"})
 _FILES = frozenset({"audio", "document", "file", "image", "video"})
 
 
 class _Step:
-    """A step while it grows."""
+    """State of an unfinished step."""
 
     __slots__ = (
         "arguments",
@@ -55,10 +55,10 @@ class _Step:
         "index",
         "is_call",
         "is_error",
+        "is_open",
         "is_result",
         "kind",
         "name",
-        "opened",
         "own",
         "result",
         "streamed",
@@ -69,9 +69,9 @@ class _Step:
         self.kind = kind
         self.is_call = kind.endswith("_call")
         self.is_result = kind.endswith("_result")
-        self.opened = False  # its block of text or reasoning
-        self.streamed = False  # its arguments, as text
-        self.arguments: object = None  # as an object, which may come again
+        self.is_open = False  # its block of text or reasoning has started
+        self.streamed = False  # its arguments arrive as text deltas
+        self.arguments: object = None  # as an object, which may be sent again
         self.result: object = None
         self.is_error = False
         self.call_id = ""
@@ -80,10 +80,10 @@ class _Step:
 
 
 class InteractionReader:
-    """Reads the events of one interaction, in order.
+    """Reader of one interaction's events, in order.
 
     Args:
-        provider: Named in errors.
+        provider: The provider's name in errors.
 
     Attributes:
         done: The interaction has ended.
@@ -99,7 +99,7 @@ class InteractionReader:
         self.done = False
 
     def read(self, event: dict[str, Any]) -> list[GeminiPartWrapper]:
-        """The deltas of one event, or of a whole interaction that was not streamed."""
+        """Return the deltas of one event, or of a complete interaction."""
         text = self._plain_text(event)
         if text is not None:
             return [GeminiPartWrapper(event, 0, None, True, text)]
@@ -127,7 +127,7 @@ class InteractionReader:
         return wrappers
 
     def _plain_text(self, event: dict[str, Any]) -> str | None:
-        """The text of an event that adds to an open block of text, and says nothing else; None for any other."""
+        """Return the text of an event that only adds text to an open block; None for any other event."""
         delta = event.get("delta")
         if type(delta) is not dict or "metadata" in event:
             return None
@@ -136,10 +136,10 @@ class InteractionReader:
             return None
         step = self._steps.get(as_index(event.get("index")) or 0)
         text = fields.get("text")
-        return text if step is not None and step.opened and type(text) is str else None
+        return text if step is not None and step.is_open and type(text) is str else None
 
     def close(self) -> list[GeminiPartWrapper]:
-        """What steps that never stopped have held back."""
+        """Return the buffered deltas of unfinished steps."""
         steps, self._steps = self._steps, {}
         return [wrapper for step in steps.values() for wrapper in self._stop(step, {})]
 
@@ -166,21 +166,21 @@ class InteractionReader:
         return wrappers
 
     def _read_usage(self, event: Mapping[str, Any]) -> Usage | None:
-        """Token counts, wherever the event has them; None where they have not changed."""
-        sent: object = None
-        for place in (event.get("interaction"), event.get("metadata"), event):
-            if place and (fields := as_mapping(place)) is not None:
-                sent = sent or fields.get("usage") or fields.get("total_usage")
-        if not sent:
+        """Return the token counts of an event; None if it has none or they are unchanged."""
+        reported: object = None
+        for owner in (event.get("interaction"), event.get("metadata"), event):
+            if owner and (fields := as_mapping(owner)) is not None:
+                reported = reported or fields.get("usage") or fields.get("total_usage")
+        if not reported:
             return None
-        usage = merged_usage(self._usage, sent)
+        usage = merged_usage(self._usage, reported)
         if usage == self._usage:
             return None
         self._usage = usage
         counts = {name: as_index(usage.get(f"total_{name}")) or 0 for name in _COUNTS}
-        read = counts["input_tokens"] + counts["tool_use_tokens"]
-        written = counts["output_tokens"] + counts["thought_tokens"]
-        return Usage(read, written, counts["tokens"] or read + written, usage)
+        input_tokens = counts["input_tokens"] + counts["tool_use_tokens"]
+        output_tokens = counts["output_tokens"] + counts["thought_tokens"]
+        return Usage(input_tokens, output_tokens, counts["tokens"] or input_tokens + output_tokens, usage)
 
     # --- steps --------------------------------------------------------------------------------------------------
 
@@ -191,19 +191,18 @@ class InteractionReader:
             return []
         wrappers: list[GeminiPartWrapper] = []
         if step.is_call or step.is_result:
-            self._take(step, fields)
+            self._update_step(step, fields)
         if step.is_call:
             name = step.name or step.kind.removesuffix("_call")
             kind = "function" if step.kind == "function_call" else "server"
-            extra = {_OWN: dict(step.own)} if step.own else None
+            extra = {_KEY: dict(step.own)} if step.own else None
             call = ToolCallDelta(index, step.call_id, name, "", kind, extra)
             wrappers.append(GeminiPartWrapper(event, calls=(call,)))
         elif not step.is_result:
-            # A step may begin with some of its content, and a whole one does. The older vocabulary has no step around
-            # a piece of content.
-            begun = fields.get("content") or fields
-            for content in (fields,) if begun is fields else as_mappings(begun):
-                if not _SUBSTANCE.isdisjoint(content):
+            # The start event may contain content; the older vocabulary has content without a step.
+            initial = fields.get("content") or fields
+            for content in (fields,) if initial is fields else as_mappings(initial):
+                if not _CONTENT_FIELDS.isdisjoint(content):
                     wrappers += self._content(event, step, content)
             for summary in as_mappings(fields["summary"]) if fields.get("summary") else ():
                 wrappers += self._content(event, step, {"type": "thought_summary", "content": summary})
@@ -235,36 +234,38 @@ class InteractionReader:
             call = ToolCallDelta(index, arguments=as_text(delta.get("arguments")))
             return [GeminiPartWrapper(event, calls=(call,))]
         if step.is_call or step.is_result:
-            known = dict(step.own)
-            self._take(step, delta)
+            previous = dict(step.own)
+            self._update_step(step, delta)
             new = {
-                name: value for name, value in step.own.items() if name not in known or known[name] != value
+                name: value
+                for name, value in step.own.items()
+                if name not in previous or previous[name] != value
             }
-            extra = {_OWN: new} if new else None
+            extra = {_KEY: new} if new else None
             if step.is_call and extra:
                 return [GeminiPartWrapper(event, calls=(ToolCallDelta(index, extra=extra),))]
             return []
         return self._content(event, step, delta)
 
-    def _take(self, step: _Step, fields: Mapping[str, Any]) -> None:
-        """Take what a step that is a call or a result says, at its start or later."""
+    def _update_step(self, step: _Step, fields: Mapping[str, Any]) -> None:
+        """Update a call or result from an event's fields."""
         step.call_id = step.call_id or as_text(fields.get("id")) or as_text(fields.get("call_id"))
         step.name = step.name or as_text(fields.get("name"))
         step.is_error = step.is_error or fields.get("is_error") is True
         if fields.get("arguments"):
             step.arguments = fields["arguments"]
         new = fields.get("result")
-        known = step.result
-        if isinstance(known, str) and isinstance(new, str):
-            step.result = known + new
-        elif isinstance(known, list) and isinstance(new, list):
-            step.result = [*cast("list[object]", known), *cast("list[object]", new)]
+        previous = step.result
+        if isinstance(previous, str) and isinstance(new, str):
+            step.result = previous + new
+        elif isinstance(previous, list) and isinstance(new, list):
+            step.result = [*cast("list[object]", previous), *cast("list[object]", new)]
         elif new is not None:
             step.result = new
         step.own.update(own_fields(fields, *_CALL_FIELDS))
 
     def _stop(self, step: _Step, event: dict[str, Any]) -> list[GeminiPartWrapper]:
-        """What was held back because it might have come again."""
+        """Return the arguments or result of a stopped step, which were buffered because they may be sent repeatedly."""
         if step.is_call and not step.streamed:
             text = json_text({} if step.arguments is None else step.arguments)
             return [GeminiPartWrapper(event, calls=(ToolCallDelta(step.index, arguments=text),))]
@@ -275,7 +276,7 @@ class InteractionReader:
             name=step.name or step.kind.removesuffix("_result"),
             output=plain_json(step.result),
             is_error=step.is_error,
-            metadata={_OWN: plain_json(step.own)} if step.own else {},
+            metadata={_KEY: plain_json(step.own)} if step.own else {},
         )
         return [GeminiPartWrapper(event, details=ChunkDetails(parts=(result,)))]
 
@@ -284,29 +285,29 @@ class InteractionReader:
     def _content(
         self, event: dict[str, Any], step: _Step, content: Mapping[str, Any]
     ) -> list[GeminiPartWrapper]:
-        """What a piece of a thought or of output says."""
+        """Return the deltas of a thought's or output's content."""
         kind = as_text(content.get("type"))
         if kind == "thought_signature":
             seal = {"signature": content.get("signature")}
-            return [self._in_block(event, step, "reasoning", own=seal)]
+            return [self._block_delta(event, step, "reasoning", own=seal)]
         if kind == "thought_summary":
             content = as_mapping(content.get("content")) or {}
             kind = as_text(content.get("type"))
             if kind == "text":
-                return [self._in_block(event, step, "reasoning", as_text(content.get("text")))]
+                return [self._block_delta(event, step, "reasoning", as_text(content.get("text")))]
         if kind == "text" or kind.startswith("text_annotation"):
             annotations = as_mappings(content.get("annotations"))
             own = {"annotations": annotations} if annotations else None
-            wrapper = self._in_block(event, step, "text", as_text(content.get("text")), own=own)
+            wrapper = self._block_delta(event, step, "text", as_text(content.get("text")), own=own)
             if annotations:
                 wrapper.details = wrapper.details or ChunkDetails()
                 wrapper.details.extra = {"annotations": annotations}
             return [wrapper]
         if not kind:
             return []
-        return [GeminiPartWrapper(event, details=ChunkDetails(parts=(_whole(kind, content),)))]
+        return [GeminiPartWrapper(event, details=ChunkDetails(parts=(_file_or_data(kind, content),)))]
 
-    def _in_block(
+    def _block_delta(
         self,
         event: dict[str, Any],
         step: _Step,
@@ -315,12 +316,12 @@ class InteractionReader:
         *,
         own: Mapping[str, Any] | None = None,
     ) -> GeminiPartWrapper:
-        """A piece of the step's block, which its first piece opens."""
+        """Return a delta of the step's block; the first one opens the block."""
         details = None
-        if own or not step.opened:
-            metadata = {_OWN: own} if own else None
-            details = ChunkDetails(block=BlockDelta(channel, opens=not step.opened, metadata=metadata))
-            step.opened = step.opened or bool(text or own)
+        if own or not step.is_open:
+            metadata = {_KEY: own} if own else None
+            details = ChunkDetails(block=BlockDelta(channel, opens=not step.is_open, metadata=metadata))
+            step.is_open = step.is_open or bool(text or own)
         if channel == "text":
             return GeminiPartWrapper(event, 0, details, details is None, text)
         return GeminiPartWrapper(event, 0, details, details is None, "", text)
@@ -330,8 +331,8 @@ _COUNTS = ("input_tokens", "output_tokens", "thought_tokens", "tool_use_tokens",
 _CALL_FIELDS = ("type", "id", "call_id", "name", "arguments", "result", "is_error")
 
 
-def _whole(kind: str, content: Mapping[str, Any]) -> ContentPart:
-    """A file; anything else as data."""
+def _file_or_data(kind: str, content: Mapping[str, Any]) -> ContentPart:
+    """Return content as a file part if it is a valid file, otherwise as a data part."""
     if kind in _FILES:
         own = own_fields(content, "type", "data", "uri", "mime_type")
         source = {"url": content["uri"]} if content.get("uri") else {"data": content.get("data") or ""}
@@ -340,9 +341,9 @@ def _whole(kind: str, content: Mapping[str, Any]) -> ContentPart:
                 {
                     **source,
                     "media_type": as_text(content.get("mime_type")),
-                    "metadata": {_OWN: plain_json(own)} if own else {},
+                    "metadata": {_KEY: plain_json(own)} if own else {},
                 }
             )
         except ValidationError:
             pass
-    return ContentPartData(data=plain_json(content), metadata={_OWN: {"part": True}})
+    return ContentPartData(data=plain_json(content), metadata={_KEY: {"part": True}})

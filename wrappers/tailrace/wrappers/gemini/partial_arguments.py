@@ -1,7 +1,7 @@
-"""Arguments of a function call that arrive value by value, each under the path where it belongs.
+"""Function call arguments that are streamed value by value, each with its JSON path.
 
-Vertex AI streams a call's arguments so when asked to (``streamFunctionCallArguments``): a long text comes in pieces
-that all carry the same path, numbers, booleans and null come whole.
+Vertex AI streams arguments this way if ``streamFunctionCallArguments`` is set: long texts arrive in fragments with the
+same path; numbers, booleans and null are never split.
 """
 
 import json
@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from tailrace.wrappers.fields import json_text
-from tailrace.wrappers.loose_json import as_text
+from tailrace.wrappers.decoding.fields import json_text
+from tailrace.wrappers.decoding.lenient_json import as_text
 
-_MAX_STEPS = 64  # of one path; what is nested deeper is kept under the path's text
+_MAX_STEPS = 64  # of one path; deeper values are stored under the path's text
 
 # One step of a JSONPath (RFC 9535) that names a single value: ``.name``, ``[0]``, ``['name']`` or ``["name"]``.
 _STEP = re.compile(
@@ -23,7 +23,7 @@ _Step = str | int
 
 
 class _Container:
-    """An object or a list while it grows: its members by name or position."""
+    """A growing object or list: its members by name or position."""
 
     __slots__ = ("is_list", "members")
 
@@ -31,26 +31,26 @@ class _Container:
         self.is_list = is_list
         self.members: dict[_Step, Any] = {}
 
-    def inner(self, step: _Step, *, is_list: bool) -> "_Container":
-        """The object or list at a step, made where there is none yet; one that came whole can grow from then on."""
-        found = self.members.get(step)
-        if isinstance(found, _Container):
-            return found
-        made = self.members[step] = _Container(is_list=is_list or isinstance(found, list))
-        if isinstance(found, dict):
-            made.members.update(cast("dict[_Step, Any]", found))
-        elif isinstance(found, list):
-            made.members.update(enumerate(cast("list[Any]", found)))
-        return made
+    def child(self, step: _Step, *, is_list: bool) -> "_Container":
+        """Return the object or list at a step; create it, or convert a complete one, if necessary."""
+        existing = self.members.get(step)
+        if isinstance(existing, _Container):
+            return existing
+        child = self.members[step] = _Container(is_list=is_list or isinstance(existing, list))
+        if isinstance(existing, dict):
+            child.members.update(cast("dict[_Step, Any]", existing))
+        elif isinstance(existing, list):
+            child.members.update(enumerate(cast("list[Any]", existing)))
+        return child
 
     def plain(self) -> Any:
-        """As JSON has it; a list that was given a name among its positions becomes an object."""
+        """Return the plain JSON value; a list with a name among its positions becomes an object."""
         if self.is_list and all(isinstance(step, int) for step in self.members):
             return self._items()
         return {str(step): _plain(value) for step, value in self.members.items()}
 
     def _items(self) -> list[Any]:
-        """The items in order; null for a few that never came, far gaps are closed."""
+        """Return the items in order; a few missing ones become null, large gaps are closed."""
         positions = sorted(step for step in self.members if isinstance(step, int))
         if positions and positions[-1] <= 2 * len(positions) + 8:
             positions = range(positions[-1] + 1)
@@ -58,16 +58,16 @@ class _Container:
 
 
 class _Text:
-    """A text while it grows."""
+    """A growing text."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("fragments",)
 
     def __init__(self) -> None:
-        self.pieces: list[str] = []
+        self.fragments: list[str] = []
 
 
 class PartialArguments:
-    """The arguments of one call while they arrive. Adding a value costs what the value is long."""
+    """Streamed arguments of one call. The cost of adding a value is linear in its length."""
 
     __slots__ = ("_root",)
 
@@ -75,26 +75,26 @@ class PartialArguments:
         self._root = _Container(is_list=False)
 
     def update(self, arguments: Mapping[str, Any]) -> None:
-        """Take arguments that come whole."""
+        """Add complete arguments."""
         self._root.members.update(arguments)
 
     def add(self, partial: Mapping[str, Any]) -> None:
-        """Take one element of ``partialArgs``.
+        """Add one element of ``partialArgs``.
 
-        A piece of text goes behind what its path holds already; any other value replaces. A path that cannot be read
-        becomes the name of an argument as it is, so that its value is not lost.
+        Text is appended to the text at its path; any other value replaces. An invalid path is used as the argument's
+        name, so that its value is not lost.
         """
         path = as_text(partial.get("jsonPath"))
         *steps, last = _steps(path) or (path,)
         container = self._root
         for step, following in zip(steps, [*steps, last][1:], strict=True):
-            container = container.inner(step, is_list=isinstance(following, int))
+            container = container.child(step, is_list=isinstance(following, int))
         members = container.members
         if isinstance(partial.get("stringValue"), str):
             text = members.get(last)
             if not isinstance(text, _Text):
                 text = members[last] = _Text()
-            text.pieces.append(partial["stringValue"])
+            text.fragments.append(partial["stringValue"])
         elif "numberValue" in partial:
             members[last] = _number(partial["numberValue"])
         elif "boolValue" in partial:
@@ -102,19 +102,18 @@ class PartialArguments:
         elif "nullValue" in partial:
             members[last] = None
 
-    def text(self, *, whole: bool) -> str:
-        """The arguments as JSON.
+    def text(self, *, complete: bool) -> str:
+        """Return the arguments as JSON.
 
         Args:
-            whole: They are complete. If not, the last brace is left out: what was cut off must not pass for what the
-                model meant.
+            complete: False omits the last brace, so that truncated arguments are not mistaken for complete ones.
         """
         text = json_text(self._root.plain())
-        return text if whole else text[:-1]
+        return text if complete else text[:-1]
 
 
 def _steps(path: str) -> list[_Step]:
-    """The steps of a path; none when it is not one that names a single value."""
+    """Return the steps of a path; empty if it does not denote a single value."""
     steps: list[_Step] = []
     position = 1
     while position < len(path) and len(steps) < _MAX_STEPS:
@@ -128,7 +127,7 @@ def _steps(path: str) -> list[_Step]:
 
 
 def _unquoted(quoted: str) -> str:
-    """The name between quotes, whose escapes are those of JSON."""
+    """Return the unquoted name; escapes are those of JSON."""
     name = quoted[1:-1]
     if quoted[0] == "'":
         name = name.replace("\\'", "'").replace('"', '\\"')
@@ -139,7 +138,7 @@ def _unquoted(quoted: str) -> str:
 
 
 def _number(value: object) -> object:
-    """Numbers are doubles on this wire; one without a fraction is a whole number."""
+    """Convert a double without a fraction to an integer; the API sends all numbers as doubles."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
@@ -147,5 +146,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, _Container):
         return value.plain()
     if isinstance(value, _Text):
-        return "".join(value.pieces)
+        return "".join(value.fragments)
     return value

@@ -1,8 +1,8 @@
-"""The parts of a candidate's content: what each one says, in the common vocabulary.
+"""Conversion of the parts of a candidate's content to deltas.
 
-A part is text, a thought, a call of a function, a file, code that Google ran, …, and may carry a signature over what
-the model thought before it. A signed part must be sent back in the place where it stood, unmerged, so it is a block
-of its own; its fields stand under ``"gemini"`` in the metadata of the message's part.
+A part is text, a thought, a function call, a file, executed code, …, and may carry a signature over the preceding
+thoughts. A signed part must be returned unmerged and in its position, so it is a separate block; its fields are
+stored under ``"gemini"`` in the metadata of the message's part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,9 +19,9 @@ from tailrace.wrappers.chunks import (
     ToolCallDelta,
     Usage,
 )
-from tailrace.wrappers.fields import json_text, plain_json
+from tailrace.wrappers.decoding.fields import json_text, plain_json
+from tailrace.wrappers.decoding.lenient_json import as_count, as_index, as_mapping, as_mappings, as_text
 from tailrace.wrappers.gemini.partial_arguments import PartialArguments
-from tailrace.wrappers.loose_json import as_count, as_index, as_mapping, as_mappings, as_text
 from tailrace.wrappers.messages import (
     ContentPart,
     ContentPartData,
@@ -32,7 +32,7 @@ from tailrace.wrappers.messages import (
 Fields = dict[str, Any]
 
 CODE_EXECUTION = "code_execution"
-"""Name of the tool that runs the model's code, as the API names it among its tools."""
+"""The API's name of the tool that runs the model's code."""
 
 _WORDS = {
     "STOP": FinishReason.STOP,
@@ -47,7 +47,7 @@ _WORDS = {
     "IMAGE_PROHIBITED_CONTENT": FinishReason.CONTENT_FILTER,
     "MODEL_ARMOR": FinishReason.CONTENT_FILTER,
 }
-# Servers asked for numbers send the enum's; 6 and 9 mean one thing to the Gemini API and another to Vertex AI.
+# Enum values, sent on request; 6 and 9 are omitted, since the Gemini API and Vertex AI define them differently.
 _NUMBERS = {
     1: FinishReason.STOP,
     2: FinishReason.LENGTH,
@@ -65,28 +65,28 @@ _COUNTS = (
 )
 _NO_COUNTS = [None] * len(_COUNTS)
 _TEXT_FIELDS = frozenset({"text", "thought", "thoughtSignature"})
-_WHOLE_PARTS = frozenset(
+_NON_TEXT_FIELDS = frozenset(
     {"codeExecutionResult", "fileData", "functionResponse", "inlineData", "toolResponse"}
 )
-_GOES_ON = (None, "", 0, "FINISH_REASON_UNSPECIFIED")  # the enum's default says nothing
+_UNFINISHED = (None, "", 0, "FINISH_REASON_UNSPECIFIED")  # the last is the enum's default
 
 
 class GeminiPartWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Over one part of a candidate; over the candidate, or the whole chunk, where that has no part.
+    """Wrapper over one part of a candidate, or over the candidate or chunk if it has no part.
 
     Attributes:
-        text: ``text`` of a part that is no thought.
+        text: ``text`` of a part that is not a thought.
         reasoning: ``text`` of a thought.
-        calls: The call in the part, whole; of one that is streamed first its name, in the end its arguments.
-        finish: The candidate's ``finishReason``, on its last part; the reason why a prompt was blocked.
-        usage: The chunk's ``usageMetadata``, where it has changed.
+        calls: The complete call in the part; for a streamed call first its name, finally its arguments.
+        finish: The candidate's ``finishReason``, on its last part, or a prompt's ``blockReason``.
+        usage: The chunk's ``usageMetadata``, if it has changed.
     """
 
 
 def read_finish(candidate: Mapping[str, Any]) -> FinishMessage | None:
-    """Why a candidate ended; None while it goes on."""
+    """Return a candidate's finish reason; None while it is unfinished."""
     raw = candidate.get("finishReason")
-    if raw in _GOES_ON:
+    if raw in _UNFINISHED:
         return None
     number = as_index(raw)
     reason = _WORDS.get(as_text(raw)) if number is None else _NUMBERS.get(number)
@@ -96,33 +96,33 @@ def read_finish(candidate: Mapping[str, Any]) -> FinishMessage | None:
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage | None:
-    """Token counts; None for a usage object without any, or whose counts are not numbers.
+    """Return the token counts of a usage object; None if it has no valid ones.
 
-    The results of tools that Google ran are part of what the model read, thoughts of what it wrote.
+    Results of server tools count as input tokens, thoughts as output tokens.
     """
-    prompt, of_tools, answer, thoughts, whole = counts = [*map(as_count, map(usage.get, _COUNTS))]
-    if whole is None and counts == _NO_COUNTS:
+    prompt, tool_results, candidates, thoughts, total = counts = [*map(as_count, map(usage.get, _COUNTS))]
+    if total is None and counts == _NO_COUNTS:
         return None
-    read, written = (prompt or 0) + (of_tools or 0), (answer or 0) + (thoughts or 0)
-    return Usage(read, written, whole or read + written, usage)
+    input_tokens, output_tokens = (prompt or 0) + (tool_results or 0), (candidates or 0) + (thoughts or 0)
+    return Usage(input_tokens, output_tokens, total or input_tokens + output_tokens, usage)
 
 
 class CallCounter:
-    """Numbers for the calls of one response: every call is one of its own, whatever its id."""
+    """Counter of the calls of one response, which are numbered regardless of their ids."""
 
     __slots__ = ("_next",)
 
     def __init__(self) -> None:
         self._next = 0
 
-    def take(self) -> int:
-        """The next number."""
+    def next_index(self) -> int:
+        """Return the next index."""
         self._next += 1
         return self._next - 1
 
 
 class _OpenCall:
-    """A call whose arguments are still arriving."""
+    """A call with unfinished arguments."""
 
     __slots__ = ("arguments", "id", "index")
 
@@ -133,28 +133,28 @@ class _OpenCall:
 
 
 class PartReader:
-    """Reads the parts of one candidate, in order.
+    """Reader of one candidate's parts, in order.
 
     Args:
         choice: The candidate's index.
-        counter: Numbers its calls; None where no numbers can be given, since what came before is not known.
-        separate: Every text is a block of its own, as in a message that is read back.
+        counter: Counter of the response's calls; None if earlier calls are unknown, so that calls get no index.
+        separate: Treat every text as a separate block, as in a complete message.
     """
 
-    __slots__ = ("_choice", "_counter", "_open", "_parted", "_separate", "_server_ids")
+    __slots__ = ("_choice", "_counter", "_open", "_opens_block", "_separate", "_server_ids")
 
     def __init__(self, choice: int, counter: CallCounter | None, *, separate: bool = False) -> None:
         self._choice = choice
         self._counter = counter
         self._separate = separate
-        self._parted = separate  # what comes next must not be joined with what came last
+        self._opens_block = separate  # the next text must not be joined with the previous one
         self._open: _OpenCall | None = None
-        self._server_ids: dict[str, str] = {}  # of the latest call of each tool that Google runs
+        self._server_ids: dict[str, str] = {}  # id of the latest call of each server tool
 
     def read_plain(self, part: Fields) -> GeminiPartWrapper | None:
-        """What a part says that is text or a thought and nothing else; None for any other."""
+        """Return the delta of a part with only text or a thought; None for any other part."""
         text = part.get("text")
-        if type(text) is str and not self._parted:
+        if type(text) is str and not self._opens_block:
             if len(part) == 1:
                 return GeminiPartWrapper(part, self._choice, None, True, text)
             if len(part) == 2 and part.get("thought") is True:
@@ -162,19 +162,19 @@ class PartReader:
         return None
 
     def read(self, part: Fields) -> GeminiPartWrapper:
-        """What one part says."""
+        """Return the delta of one part."""
         return self.read_plain(part) or self._read(part)
 
-    def end_call(self, *, whole: bool) -> tuple[ToolCallDelta, ...]:
-        """The arguments of a call that was still arriving, if there is one.
+    def end_call(self, *, complete: bool) -> tuple[ToolCallDelta, ...]:
+        """End the open call, if any, and return its arguments.
 
         Args:
-            whole: Nothing says that they were cut off.
+            complete: The arguments are not known to be truncated.
         """
         call, self._open = self._open, None
         if call is None:
             return ()
-        return (ToolCallDelta(index=call.index, arguments=call.arguments.text(whole=whole)),)
+        return (ToolCallDelta(index=call.index, arguments=call.arguments.text(complete=complete)),)
 
     def _read(self, part: Fields) -> GeminiPartWrapper:
         call = as_mapping(part.get("functionCall"))
@@ -184,11 +184,11 @@ class PartReader:
             inner = as_mapping(part.get(kind))
             if inner is not None:
                 return GeminiPartWrapper(part, self._choice, calls=(self._server_call(part, kind, inner),))
-        if part.keys() <= _TEXT_FIELDS or (as_text(part.get("text")) and not part.keys() & _WHOLE_PARTS):
+        if part.keys() <= _TEXT_FIELDS or (as_text(part.get("text")) and not part.keys() & _NON_TEXT_FIELDS):
             return self._block(part)
-        self._parted = self._separate
-        whole = self._server_result(part) or read_whole(part)
-        return GeminiPartWrapper(part, self._choice, ChunkDetails(parts=(whole,)))
+        self._opens_block = self._separate
+        content = self._server_result(part) or read_content(part)
+        return GeminiPartWrapper(part, self._choice, ChunkDetails(parts=(content,)))
 
     def _block(self, part: Fields) -> GeminiPartWrapper:
         text = as_text(part.get("text"))
@@ -197,32 +197,32 @@ class PartReader:
         if not (text or own):
             return GeminiPartWrapper(part, self._choice, None, True)
         details = None
-        if own or self._parted:
+        if own or self._opens_block:
             metadata = {"gemini": own} if own else None
             block = BlockDelta("reasoning" if thought else "text", opens=True, metadata=metadata)
             details = ChunkDetails(block=block)
-        self._parted = self._separate or bool(own)
+        self._opens_block = self._separate or bool(own)
         if thought:
             return GeminiPartWrapper(part, self._choice, details, reasoning=text)
         return GeminiPartWrapper(part, self._choice, details, text=text)
 
     def _function_call(self, part: Fields, call: Mapping[str, Any]) -> Iterator[ToolCallDelta]:
-        """A call that comes whole, or one more piece of one that is streamed."""
+        """Yield the deltas of a complete call or of a fragment of a streamed one."""
         call_id, name = as_text(call.get("id")), as_text(call.get("name"))
-        goes_on = call.get("willContinue") is True
+        continues = call.get("willContinue") is True
         partials = as_mappings(call.get("partialArgs"))
         arguments = call.get("args")
         extra = own_fields(part, "functionCall")
-        if rest := own_fields(call, "id", "name", "args", "partialArgs", "willContinue"):
-            extra["functionCall"] = rest
+        if others := own_fields(call, "id", "name", "args", "partialArgs", "willContinue"):
+            extra["functionCall"] = others
         extra = {"gemini": extra} if extra else None
         current = self._open
         if current is None or (name and not (call_id and call_id == current.id)):
-            yield from self.end_call(whole=True)
-            if not (name or call_id or arguments or partials or goes_on):
-                return  # the end of a call that has ended
-            index = self._number()
-            if not (goes_on or partials):
+            yield from self.end_call(complete=True)
+            if not (name or call_id or arguments or partials or continues):
+                return  # end marker of a call that has already ended
+            index = self._next_index()
+            if not (continues or partials):
                 yield ToolCallDelta(index, call_id, name, _arguments_text(arguments), "function", extra)
                 return
             current = self._open = _OpenCall(index, call_id)
@@ -233,62 +233,62 @@ class PartReader:
             current.arguments.update(cast("Fields", arguments))
         for partial in partials:
             current.arguments.add(partial)
-        if not goes_on:
-            yield from self.end_call(whole=True)
+        if not continues:
+            yield from self.end_call(complete=True)
 
     def _server_call(self, part: Fields, kind: str, call: Mapping[str, Any]) -> ToolCallDelta:
-        """A call of a tool that Google runs: nobody else is to answer it."""
-        index = self._number()
+        """Return the delta of a server tool's call, which Google runs itself."""
+        index = self._next_index()
         if kind == "toolCall":
             name = as_text(call.get("toolType"))
-            arguments, rest = call.get("args"), own_fields(call, "toolType", "args")
+            arguments, others = call.get("args"), own_fields(call, "toolType", "args")
         else:
             name = CODE_EXECUTION
             arguments = {key: call[key] for key in ("language", "code") if key in call}
-            rest = own_fields(call, "language", "code")
+            others = own_fields(call, "language", "code")
         call_id = as_text(call.get("id")) or f"{name}_{index or 0}"
         self._server_ids[name] = call_id
-        extra = {"gemini": {**own_fields(part, kind), kind: rest}}
+        extra = {"gemini": {**own_fields(part, kind), kind: others}}
         return ToolCallDelta(index, call_id, name, _arguments_text(arguments), "server", extra)
 
     def _server_result(self, part: Fields) -> ContentPart | None:
-        """What a tool of Google's answered; None for any other part."""
-        answer = as_mapping(part.get("codeExecutionResult"))
-        if answer is not None:
+        """Return the result of a server tool; None for any other part."""
+        result = as_mapping(part.get("codeExecutionResult"))
+        if result is not None:
             kind, name = "codeExecutionResult", CODE_EXECUTION
-            output, rest = answer.get("output", ""), own_fields(answer, "output")
+            output, others = result.get("output", ""), own_fields(result, "output")
         else:
-            answer = as_mapping(part.get("toolResponse"))
-            if answer is None:
+            result = as_mapping(part.get("toolResponse"))
+            if result is None:
                 return None
-            kind, name = "toolResponse", as_text(answer.get("toolType"))
-            output, rest = answer.get("response"), own_fields(answer, "toolType", "response")
+            kind, name = "toolResponse", as_text(result.get("toolType"))
+            output, others = result.get("response"), own_fields(result, "toolType", "response")
         return ContentPartToolResult(
-            id=as_text(answer.get("id")) or self._server_ids.get(name, ""),
+            id=as_text(result.get("id")) or self._server_ids.get(name, ""),
             name=name or "unknown",
             output=plain_json(output),
-            is_error=answer.get("outcome", "OUTCOME_OK") not in ("OUTCOME_OK", 1),
-            metadata=plain_json({"gemini": {**own_fields(part, kind), kind: rest}}),
+            is_error=result.get("outcome", "OUTCOME_OK") not in ("OUTCOME_OK", 1),
+            metadata=plain_json({"gemini": {**own_fields(part, kind), kind: others}}),
         )
 
-    def _number(self) -> int | None:
-        self._parted = self._separate
-        return self._counter.take() if self._counter is not None else None
+    def _next_index(self) -> int | None:
+        self._opens_block = self._separate
+        return self._counter.next_index() if self._counter is not None else None
 
 
-def read_whole(part: Mapping[str, Any]) -> ContentPart:
-    """A part that is no text and no call: a file, a result, or a part of any other kind as data."""
-    inline, linked = as_mapping(part.get("inlineData")), as_mapping(part.get("fileData"))
-    answer = as_mapping(part.get("functionResponse"))
+def read_content(part: Mapping[str, Any]) -> ContentPart:
+    """Convert a part other than text and calls: a file, a result, or any other part as data."""
+    inline_data, file_data = as_mapping(part.get("inlineData")), as_mapping(part.get("fileData"))
+    result = as_mapping(part.get("functionResponse"))
     try:
-        if inline is not None:
-            return _file(part, "inlineData", inline, {"data": inline.get("data") or ""})
-        if linked is not None:
-            return _file(part, "fileData", linked, {"url": linked.get("fileUri")})
+        if inline_data is not None:
+            return _file(part, "inlineData", inline_data, {"data": inline_data.get("data") or ""})
+        if file_data is not None:
+            return _file(part, "fileData", file_data, {"url": file_data.get("fileUri")})
     except ValidationError:
-        pass  # no base64, no address
-    if answer is not None:
-        return _function_result(part, answer)
+        pass  # invalid base64 or URL
+    if result is not None:
+        return _function_result(part, result)
     return ContentPartData(data=plain_json(part), metadata={"gemini": {"part": True}})
 
 
@@ -296,8 +296,8 @@ def _file(
     part: Mapping[str, Any], kind: str, file: Mapping[str, Any], source: Mapping[str, Any]
 ) -> ContentPartFile:
     own = own_fields(part, kind)
-    if rest := own_fields(file, "mimeType", "data", "fileUri"):
-        own[kind] = rest
+    if others := own_fields(file, "mimeType", "data", "fileUri"):
+        own[kind] = others
     return ContentPartFile.model_validate(
         {
             **source,
@@ -308,19 +308,19 @@ def _file(
     )
 
 
-def _function_result(part: Mapping[str, Any], answer: Mapping[str, Any]) -> ContentPartToolResult:
-    """What a function answered. ``output`` and ``error`` alone are wrappings that the API defines."""
+def _function_result(part: Mapping[str, Any], result: Mapping[str, Any]) -> ContentPartToolResult:
+    """Return a function's result, without the API's wrapper object (only ``output`` or ``error``)."""
     own = own_fields(part, "functionResponse")
-    if rest := own_fields(answer, "id", "name", "response"):
-        own["functionResponse"] = rest
-    response = answer.get("response")
+    if others := own_fields(result, "id", "name", "response"):
+        own["functionResponse"] = others
+    response = result.get("response")
     fields = as_mapping(response) or {}
     is_error = fields.keys() == {"error"}
     if is_error or fields.keys() == {"output"}:
         response = next(iter(fields.values()))
     return ContentPartToolResult(
-        id=as_text(answer.get("id")),
-        name=as_text(answer.get("name")) or "unknown",
+        id=as_text(result.get("id")),
+        name=as_text(result.get("name")) or "unknown",
         output=plain_json(response),
         is_error=is_error,
         metadata={"gemini": plain_json(own)} if own else {},
@@ -328,7 +328,7 @@ def _function_result(part: Mapping[str, Any], answer: Mapping[str, Any]) -> Cont
 
 
 def own_fields(fields: Mapping[str, Any], *known: str) -> Fields:
-    """What an object holds beyond the known fields."""
+    """Return an object's non-empty fields other than the known ones."""
     return {
         name: value
         for name, value in fields.items()
@@ -337,7 +337,7 @@ def own_fields(fields: Mapping[str, Any], *known: str) -> Fields:
 
 
 def _arguments_text(arguments: object) -> str:
-    """The text of arguments that came whole: absent ones are none, not some that were cut off."""
+    """Return complete arguments as JSON text; missing ones become an empty object."""
     if isinstance(arguments, str):
         return arguments or "{}"
     return json_text({} if arguments is None else arguments)

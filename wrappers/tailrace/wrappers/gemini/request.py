@@ -1,29 +1,30 @@
-"""What a request asks of a model, as members of a generateContent request."""
+"""Request options as members of a generateContent request."""
 
 from typing import Any
 
-from tailrace.wrappers.options import RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.parameters import asked
+from tailrace.wrappers.conversion.options import RequestOptions, ToolChoice, ToolDefinition
+from tailrace.wrappers.conversion.parameters import without_empty
 
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
 
-# As Google's own OpenAI endpoint reads them, https://ai.google.dev/gemini-api/docs/openai#thinking
+# Mapping of Google's OpenAI endpoint. Source: https://ai.google.dev/gemini-api/docs/openai#thinking
 _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
 _LEVELS = {"none": "minimal"}
 
 
 def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[str, Any]:
-    """The members of ``generateContent`` that options amount to.
+    """Convert options to members of ``generateContent``.
 
-    https://ai.google.dev/api/generate-content, which has no place for ``parallel_tool_calls``, ``strict``, nor a name or
-    description of the output format. Schemas are sent as they are given, in the members that take JSON schema
-    (``parametersJsonSchema``, ``responseJsonSchema``).
+    The API has no members for ``parallel_tool_calls``, ``strict``, and the output format's name and description.
+    Schemas are sent unchanged, in the members for JSON Schema (``parametersJsonSchema``, ``responseJsonSchema``).
 
     Args:
-        options: What is asked.
-        budgets: The model is told how much to think in tokens, as those of Gemini 2.5 are; else in words.
+        options: The request's options.
+        budgets: Send the reasoning effort as a token budget (Gemini 2.5) instead of a level.
+
+    Source: https://ai.google.dev/api/generate-content
     """
-    config = asked(
+    config = without_empty(
         maxOutputTokens=options.max_output_tokens,
         temperature=options.temperature,
         topP=options.top_p,
@@ -38,7 +39,7 @@ def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[s
         if options.output.schema_ is not None:
             config["responseJsonSchema"] = options.output.schema_
     declarations = [_declaration(tool) for tool in options.tools]
-    return asked(
+    return without_empty(
         tools=[{"functionDeclarations": declarations}] if declarations else None,
         toolConfig=_tool_config(options.tool_choice),
         generationConfig=config,
@@ -48,7 +49,7 @@ def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[s
 def _declaration(tool: ToolDefinition) -> dict[str, Any]:
     return {
         "name": tool.name,
-        # The API demands one.
+        # required by the API
         "description": tool.description,
         "parametersJsonSchema": tool.parameters,
     }

@@ -1,7 +1,7 @@
-"""Mistral's API: Chat Completions with additions of its own."""
+"""Mistral's API: Chat Completions with Mistral's extensions."""
 
-from tailrace.wrappers.mistral.chunks import MistralDecoder, MistralDeltaWrapper, wrap_chunk
-from tailrace.wrappers.mistral.history import MistralConverter
-from tailrace.wrappers.mistral.model import MistralModel
+from tailrace.wrappers.mistral.client import MistralModel
+from tailrace.wrappers.mistral.converter import MistralConverter
+from tailrace.wrappers.mistral.decoder import MistralDecoder, MistralDeltaWrapper, wrap_chunk
 
 __all__ = ("MistralConverter", "MistralDecoder", "MistralDeltaWrapper", "MistralModel", "wrap_chunk")

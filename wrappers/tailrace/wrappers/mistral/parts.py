@@ -1,24 +1,32 @@
-"""The parts that the content of Mistral's messages is made of, beyond text: files, and what has no common form.
+"""Content parts of Mistral's messages: files, and parts without a common equivalent.
 
-Where Chat Completions has objects, Mistral has texts: an image, a document or a sound is its address or a data URL.
+Images, documents and audio are plain URLs or data URLs, where Chat Completions has objects.
 """
 
 import base64
 from collections.abc import Mapping
 from typing import Any
 
-from tailrace.wrappers.fields import plain_json
-from tailrace.wrappers.files import IMAGE_TYPES, data_url, ending_type, essence, read_base64, read_data_url
-from tailrace.wrappers.loose_json import as_mapping, as_text
+from tailrace.wrappers.conversion.files import (
+    IMAGE_TYPES,
+    data_url,
+    ending_type,
+    essence,
+    read_base64,
+    read_data_url,
+)
+from tailrace.wrappers.conversion.objects import own_fields
+from tailrace.wrappers.decoding.fields import plain_json
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartData, ContentPartFile, ContentPartText
 
 KEY = "mistral"
-"""Under this name stands in metadata what is to be sent back to Mistral as it was."""
+"""Metadata key of fields that are returned to Mistral unchanged."""
 
 THINKING: Mapping[str, Any] = {KEY: {"type": "thinking"}}
-"""The metadata of reasoning that is Mistral's own."""
+"""Metadata of Mistral's reasoning."""
 
-_FILE_ID = "mistral-file:"  # a file uploaded before, which the API knows by its id alone
+_FILE_ID = "mistral-file:"  # a previously uploaded file, referenced by its id
 _ENDINGS = {
     **IMAGE_TYPES,
     ".csv": "text/csv",
@@ -33,13 +41,8 @@ _DOCUMENTS = frozenset(kind for kind in _ENDINGS.values() if not kind.startswith
 _ANY_TYPE = {"image_url": "image/*", "input_audio": "audio/*"}
 
 
-def own_fields(part: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands in metadata under Mistral's name."""
-    return dict(as_mapping(part.get(KEY)) or {})
-
-
 def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | ContentPartData:
-    """What a content part means that is neither thinking nor a reference; never raises."""
+    """Convert a content part other than thinking and references; never raises."""
     kind = as_text(part.get("type"))
     if kind == "text" and isinstance(part.get("text"), str):
         return ContentPartText(text=part["text"], metadata=_own(part, "type", "text"))
@@ -47,14 +50,14 @@ def read_part(part: Mapping[str, Any]) -> ContentPartText | ContentPartFile | Co
     if file is None:
         return ContentPartData(data=plain_json(part), metadata={KEY: {"type": kind}})
     if file_param(file) != part:
-        # Of a type that would go back as another kind of part, or in another form.
+        # Remember the kind of part, which the file's type does not determine.
         file = file.model_copy(update={"metadata": {KEY: {**file.metadata.get(KEY, {}), "type": kind}}})
     return file
 
 
 def file_param(file: ContentPartFile) -> dict[str, Any] | None:
-    """The content part that a file is sent as; None where Mistral takes none of its kind."""
-    own = own_fields(file.metadata)
+    """Return a file's content part; None for a type that Mistral does not support."""
+    own = own_fields(file.metadata, KEY)
     media_type = essence(file.media_type)
     if file.url is not None and file.url.startswith(_FILE_ID):
         return {**own, "type": "file", "file_id": file.url.removeprefix(_FILE_ID)}
@@ -84,7 +87,7 @@ def _kind(file: ContentPartFile, media_type: str) -> str | None:
 
 
 def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
-    """The file in a content part; None where there is none."""
+    """Return the file in a content part; None if there is none."""
     if kind == "file" and as_text(part.get("file_id")):
         return ContentPartFile(url=f"{_FILE_ID}{part['file_id']}", metadata=_own(part, "type", "file_id"))
     if kind not in ("image_url", "document_url", "input_audio"):
@@ -94,8 +97,8 @@ def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
     url = as_text(inner.get("url")) if inner is not None else as_text(value)
     own = _own(part, "type", kind, *(("document_name",) if kind == "document_url" else ()))
     if inner is not None:
-        rest = {name: plain_json(field) for name, field in inner.items() if name != "url"}
-        own = {KEY: {**own.get(KEY, {}), kind: rest}}
+        others = {name: plain_json(field) for name, field in inner.items() if name != "url"}
+        own = {KEY: {**own.get(KEY, {}), kind: others}}
     filename = as_text(part.get("document_name")) if kind == "document_url" else ""
     if not url:
         return None
@@ -115,7 +118,7 @@ def _read_file(kind: str, part: Mapping[str, Any]) -> ContentPartFile | None:
 
 
 def _own(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    rest = {
+    others = {
         name: plain_json(value) for name, value in fields.items() if name not in known and value is not None
     }
-    return {KEY: rest} if rest else {}
+    return {KEY: others} if others else {}

@@ -1,20 +1,21 @@
-"""What a request asks of a model, as members of a request to Mistral."""
+"""Request options as members of a request to Mistral."""
 
 from typing import Any
 
+from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.conversion.parameters import function_tool, without_empty
 from tailrace.wrappers.openai.request import response_format, tool_choice
-from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.parameters import asked, function_tool
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """The members of ``POST /v1/chat/completions`` that options amount to.
+    """Convert options to members of ``POST /v1/chat/completions``, most of which equal OpenAI's.
 
-    https://docs.mistral.ai/api/#tag/chat, which has a place for everything and OpenAI's form for most. Schemas are sent
-    as they are given. Of ``reasoning_effort`` there is ``high`` or ``none``.
+    Schemas are sent unchanged. ``reasoning_effort`` is either ``high`` or ``none``.
+
+    Source: https://docs.mistral.ai/api/#tag/chat
     """
     effort = options.reasoning_effort
-    return asked(
+    return without_empty(
         tools=[function_tool(tool) for tool in options.tools] or None,
         tool_choice=tool_choice(options.tool_choice),
         parallel_tool_calls=options.parallel_tool_calls,

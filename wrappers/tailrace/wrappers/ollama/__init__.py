@@ -1,6 +1,6 @@
-"""Ollama's own API: ``/api/chat`` and ``/api/generate``."""
+"""Ollama's native API: ``/api/chat`` and ``/api/generate``."""
 
-from tailrace.wrappers.ollama.chunks import OllamaDecoder, OllamaWrapper, wrap_chunk
-from tailrace.wrappers.ollama.history import OllamaConverter
+from tailrace.wrappers.ollama.converter import OllamaConverter
+from tailrace.wrappers.ollama.decoder import OllamaDecoder, OllamaWrapper, wrap_chunk
 
 __all__ = ("OllamaConverter", "OllamaDecoder", "OllamaWrapper", "wrap_chunk")

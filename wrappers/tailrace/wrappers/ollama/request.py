@@ -1,11 +1,11 @@
-"""What a request asks of a model, as members of Ollama's chat request."""
+"""Request options as members of Ollama's chat request."""
 
 from typing import Any
 
-from tailrace.wrappers.options import RequestOptions
-from tailrace.wrappers.parameters import asked, function_tool
+from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.conversion.parameters import function_tool, without_empty
 
-# What ``think`` is for an effort, of the words that every version takes; more than these is ``high``.
+# ``think`` by effort, in values that every version accepts; higher efforts become ``high``.
 _THINK: dict[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -16,16 +16,18 @@ _THINK: dict[str, bool | str] = {
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """The members of ``POST /api/chat`` that options amount to.
+    """Convert options to members of ``POST /api/chat``.
 
-    https://docs.ollama.com/api/chat, which has no place for ``parallel_tool_calls``, ``strict``, a name or description of
-    the output format, nor for the choice among tools: that none is to be called is said by offering none.
+    The API has no members for ``parallel_tool_calls``, ``strict``, the output format's name and description, and the
+    tool choice; choice ``none`` is expressed by sending no tools.
+
+    Source: https://docs.ollama.com/api/chat
     """
     choice, effort = options.tool_choice, options.reasoning_effort
-    offers = choice is None or choice.mode != "none"
-    members = asked(
+    has_tools = choice is None or choice.mode != "none"
+    members = without_empty(
         tools=[function_tool(tool, strict=False) for tool in options.tools] or None,
-        options=asked(
+        options=without_empty(
             num_predict=options.max_output_tokens,
             temperature=options.temperature,
             top_p=options.top_p,
@@ -38,4 +40,4 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
     )
     if options.output is not None:
         members["format"] = options.output.schema_ if options.output.schema_ is not None else "json"
-    return members if offers else {**members, "tools": None}
+    return members if has_tools else {**members, "tools": None}

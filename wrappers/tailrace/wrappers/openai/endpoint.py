@@ -1,8 +1,8 @@
-"""An address of an API of OpenAI's kind, and what a request to it has beside the members of its body.
+"""URL, headers and body of requests to OpenAI-style APIs.
 
-What the openai package's client would do here, which tailrace does not ask through: it costs fifteen megabytes and most
-of the time that a short answer takes (see ``docs/decisions/0010-requests-without-the-openai-client.md``). The variables
-of the environment are the same, and so are the arguments that are not members of the body.
+This module replaces the openai package's client, which costs 15 MB of memory and most of the time of a short response
+(see ``docs/decisions/0010-requests-without-the-openai-client.md``). It supports the same environment variables and the
+same arguments that are not members of the body.
 """
 
 import os
@@ -13,26 +13,25 @@ from urllib.parse import urlencode, urlsplit
 from tailrace.wrappers.errors import ConfigurationError
 
 _BASE_URL = "https://api.openai.com/v1"
-_KEY_VARIABLE = "OPENAI_API_KEY"
-# Headers that say who pays, where the environment does.
-_BILLED_TO = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+# Billing headers and their environment variables.
+_BILLING_HEADERS = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 
 
 class OpenAIEndpoint:
-    """Where requests are posted, and what lets them in.
+    """URL and credentials of an API endpoint.
 
     Args:
         name: The model's name, for the error.
-        path: Behind the API's root, with a slash before it.
-        base_url: The API's root; ``OPENAI_BASE_URL`` when None, else OpenAI's own. A query in it belongs to every request.
-        api_key: The key; ``OPENAI_API_KEY`` when None.
+        path: The path below the API's root, with a leading slash.
+        base_url: The API's root; ``OPENAI_BASE_URL`` when None, else OpenAI's own. Its query is sent with every request.
+        api_key: The key; None to send no credentials.
 
     Attributes:
-        url: The whole address.
-        host: Its host, in lower case.
+        url: The complete URL.
+        host: The URL's host, in lower case.
 
     Raises:
-        ConfigurationError: There is no key, or the address is none.
+        ConfigurationError: The base URL is not an HTTP URL.
     """
 
     def __init__(self, name: str, path: str, *, base_url: str | None, api_key: str | None) -> None:
@@ -42,23 +41,20 @@ class OpenAIEndpoint:
         except ValueError as error:
             raise ConfigurationError(f"{base!r} (base URL of the model {name!r}): {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(f"{base!r} (base URL of the model {name!r}) is not an address of HTTP")
-        key = api_key or os.environ.get(_KEY_VARIABLE)
-        if not key:
-            raise ConfigurationError(f"no key for the model {name!r}: set {_KEY_VARIABLE}")
+            raise ConfigurationError(f"{base!r} (base URL of the model {name!r}) is not an HTTP URL")
         self.url = parts._replace(path=parts.path.rstrip("/") + path, fragment="").geturl()
         self.host = parts.hostname or ""
-        self._headers = {"authorization": f"Bearer {key}"}
-        if base_url is None:  # others have no use for it
-            billed = {header: os.environ.get(variable) for header, variable in _BILLED_TO.items()}
-            self._headers |= {header: value for header, value in billed.items() if value}
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        if base_url is None:  # other servers do not use them
+            billing = {header: os.environ.get(variable) for header, variable in _BILLING_HEADERS.items()}
+            self._headers |= {header: value for header, value in billing.items() if value}
 
     def request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], dict[str, Any]]:
-        """Address, headers and body of a request.
+        """Return the URL, headers and body of a request.
 
         Args:
-            members: Of the body; ``extra_headers``, ``extra_query`` and ``extra_body`` (all mappings) are not sent as
-                members but do what the openai package's client does with them.
+            members: Members of the body. ``extra_headers``, ``extra_query`` and ``extra_body`` (all mappings) are
+                applied like the arguments of the same names of the openai package's client.
         """
         url, headers, body = self.url, self._headers, dict(members)
         extra_headers, extra_query, extra_body = (

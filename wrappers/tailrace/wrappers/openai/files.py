@@ -1,11 +1,11 @@
-"""Files among the content of Chat Completions messages: images, sound, and files by value or by id."""
+"""Files in the content of Chat Completions messages: images, audio, and files by value or by id."""
 
 import base64
 import mimetypes
 from collections.abc import Mapping
 from typing import Any
 
-from tailrace.wrappers.files import (
+from tailrace.wrappers.conversion.files import (
     OPENAI_SOUND_FORMATS,
     data_url,
     ending_type,
@@ -13,14 +13,15 @@ from tailrace.wrappers.files import (
     read_data_url,
     sound_type,
 )
-from tailrace.wrappers.loose_json import as_mapping, as_text
+from tailrace.wrappers.conversion.objects import own_metadata
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-_FILE_ID = "openai-file:"  # a file uploaded before, which the API knows by its id alone
+_FILE_ID = "openai-file:"  # a previously uploaded file, referenced by its id
 
 
 def file_param(part: ContentPartFile) -> dict[str, Any] | None:
-    """The content part that a file is sent as; None for an address that is not known to be an image's."""
+    """Return a file's content part; None for a URL that does not denote an image."""
     media_type = essence(part.media_type)
     if part.url is not None:
         if part.url.startswith(_FILE_ID):
@@ -35,16 +36,16 @@ def file_param(part: ContentPartFile) -> dict[str, Any] | None:
         data = base64.b64encode(part.data or b"").decode("ascii")
         sound = {"data": data, "format": OPENAI_SOUND_FORMATS[media_type]}
         return {"type": "input_audio", "input_audio": sound}
-    # The API refuses a file without a name.
+    # The API rejects a file without a name.
     filename = part.filename or f"file{mimetypes.guess_extension(media_type) or ''}"
     return {"type": "file", "file": {"file_data": url, "filename": filename}}
 
 
 def file_part(fields: Mapping[str, Any]) -> ContentPartFile | None:
-    """The file that a content part holds; None for a part of another kind.
+    """Return the file of a content part; None for a part of another kind.
 
     Raises:
-        ValueError: It holds none: no address, or data that is not base64.
+        ValueError: The part has no valid URL, or data that is not base64.
     """
     kind = fields.get("type")
     inner = fields.get(kind) if isinstance(kind, str) else None
@@ -76,13 +77,7 @@ def file_part(fields: Mapping[str, Any]) -> ContentPartFile | None:
     return None
 
 
-def own_metadata(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    """What an object holds beyond the known fields, under the key that sends it back."""
-    rest = {name: value for name, value in fields.items() if name not in known and value is not None}
-    return {"openai": rest} if rest else {}
-
-
 def _inner_metadata(fields: Mapping[str, Any], inner: Mapping[str, Any], *known: str) -> dict[str, Any]:
     kind = fields["type"]
-    rest = {name: value for name, value in inner.items() if name not in known and value is not None}
-    return own_metadata({**fields, kind: rest or None}, "type")
+    others = {name: value for name, value in inner.items() if name not in known and value is not None}
+    return own_metadata("openai", {**fields, kind: others or None}, "type")

@@ -1,26 +1,25 @@
-"""What of a model's reasoning goes back to it in Chat Completions requests, and under which names.
+"""Reasoning in Chat Completions requests: which parts are returned to the server, under which names.
 
-OpenAI's own models neither give their reasoning here nor take any. Of all the others there are two kinds:
+OpenAI's models neither return reasoning in this API nor accept it. Other servers are of two kinds:
 
-- Most keep it as text, in a field that each names for itself (``reasoning_content``, ``reasoning``). It belongs to the
-  turn in which tools ran: DeepSeek and Moonshot refuse a request in which one of that turn's answers lacks it
-  (https://api-docs.deepseek.com/guides/thinking_mode), in later turns as well. After a turn without tools it means
-  nothing to them, and older servers refused it. So that is when it goes: to every answer of a turn in which the model
-  called tools, and else never.
-- Some seal it, in objects that are to come back unchanged and in their order: ``reasoning_details`` of OpenRouter and
-  those that follow it (https://openrouter.ai/docs/use-cases/reasoning-tokens), ``thinking_blocks`` of LiteLLM's proxy,
-  and others. These go with their answer, always.
+- Most return text, in a field of their own (``reasoning_content``, ``reasoning``). It is required in turns with tool
+  calls: DeepSeek and Moonshot reject a request if a message of such a turn lacks it
+  (https://api-docs.deepseek.com/guides/thinking_mode), also in later turns. After a turn without tools it is ignored,
+  and older servers rejected it. Therefore it is sent with every message of a turn with tool calls, and never otherwise.
+- Some seal it in objects that must be returned unchanged and in order: ``reasoning_details`` of OpenRouter and
+  compatible servers (https://openrouter.ai/docs/use-cases/reasoning-tokens), ``thinking_blocks`` of LiteLLM's proxy,
+  and others. These are always sent with their message.
 
-What a server wants is told by what it sent: the text goes back in the field that it came in (``metadata["openai"]``
-of the reasoning part names it), and an answer that has none in a turn in which others have ``reasoning_content`` gets an
-empty one. Only a converter that is made for a server that is known to refuse all other names goes by that instead: what
-another server's model thought goes under this name then, and what is sealed stays here.
+The field is derived from the server's responses: text is returned in the field it came from (``metadata["openai"]`` of
+the reasoning part names it), and a message without reasoning in a turn whose other messages have ``reasoning_content``
+gets an empty one. A converter created with a fixed reasoning field sends all reasoning text in that field, whichever
+server produced it, and omits sealed reasoning.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tailrace.wrappers.loose_json import as_mapping, as_mappings, as_text
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
 from tailrace.wrappers.messages import (
     ContentPartReasoning,
     ContentPartToolCall,
@@ -36,47 +35,50 @@ SEALED_FIELDS = (
     "thinking_blocks",
     "extra_content",
 )
-"""Fields of an assistant's message in which servers keep reasoning that they want back as it was."""
+"""Fields of an assistant's message with sealed reasoning, which servers expect back unchanged."""
 
-_DEMANDED = "reasoning_content"  # the one field that is missed where it is absent
+_REQUIRED_FIELD = "reasoning_content"  # servers reject messages without this field
 
 
-def calls_for_others(message: Message) -> list[ContentPartToolCall]:
-    """The calls that somebody else than the provider was to answer."""
+def client_calls(message: Message) -> list[ContentPartToolCall]:
+    """Return the calls that the provider did not run itself."""
     return [call for call in message.tool_calls if call.kind != "server"]
 
 
-def reasoning_fields(conversation: Sequence[Message], known: str | None = None) -> list[dict[str, Any]]:
-    """For each message of a conversation the fields in which its reasoning goes back; empty where none does.
+def reasoning_fields(conversation: Sequence[Message], only_field: str | None = None) -> list[dict[str, Any]]:
+    """Return the reasoning fields to send with each message of a conversation; empty dicts for messages without any.
 
     Args:
-        conversation: All of it.
-        known: The only field that the server takes, or ``""`` where it takes none; None where what the messages say
-            about themselves decides.
+        conversation: The complete conversation.
+        only_field: The only field that the server accepts; ``""`` if it accepts none; None to derive the field from
+            the messages' metadata.
     """
     fields: list[dict[str, Any]] = [{} for _ in conversation]
-    if known == "":
+    if only_field == "":
         return fields
     for turn in _turns(conversation):
-        answers = [position for position in turn if conversation[position].role is Role.MODEL]
-        if known is None:
-            for position in answers:
+        responses = [position for position in turn if conversation[position].role is Role.MODEL]
+        if only_field is None:
+            for position in responses:
                 fields[position] = _sealed(conversation[position])
-        if not any(calls_for_others(conversation[position]) for position in answers):
+        if not any(client_calls(conversation[position]) for position in responses):
             continue
-        texts = {position: _texts(conversation[position]) for position in answers}
-        if known is not None:
+        texts = {position: _texts(conversation[position]) for position in responses}
+        if only_field is not None:
             texts = {
-                position: {known: "".join(said.values())} if said else {} for position, said in texts.items()
+                position: {only_field: "".join(by_field.values())} if by_field else {}
+                for position, by_field in texts.items()
             }
-        demanded = known == _DEMANDED or any(_DEMANDED in said for said in texts.values())
-        for position, said in texts.items():
-            fields[position] |= said or ({_DEMANDED: ""} if demanded else {})
+        required = only_field == _REQUIRED_FIELD or any(
+            _REQUIRED_FIELD in by_field for by_field in texts.values()
+        )
+        for position, by_field in texts.items():
+            fields[position] |= by_field or ({_REQUIRED_FIELD: ""} if required else {})
     return fields
 
 
 def _turns(conversation: Sequence[Message]) -> Iterable[range]:
-    """Positions of what was said from each time that the user spoke up to the next."""
+    """Yield the positions of each turn: a user message up to the next one."""
     start = 0
     for position, message in enumerate(conversation):
         if message.role is Role.USER and not _only_results(message) and position > start:
@@ -90,7 +92,7 @@ def _only_results(message: Message) -> bool:
 
 
 def _texts(message: Message) -> dict[str, str]:
-    """The text of each field that reasoning of the message came in; what came in none is another format's."""
+    """Return the message's reasoning text by field; reasoning of other formats has no field and is skipped."""
     texts: dict[str, str] = {}
     for part in message.content:
         if isinstance(part, ContentPartReasoning):
@@ -104,19 +106,19 @@ def _sealed(message: Message) -> dict[str, Any]:
     extra = as_mapping(message.metadata.get("extra")) or {}
     sealed = {name: extra[name] for name in SEALED_FIELDS if extra.get(name)}
     if "thinking_blocks" in sealed:
-        sealed["thinking_blocks"] = _whole_blocks(sealed["thinking_blocks"])
+        sealed["thinking_blocks"] = _complete_blocks(sealed["thinking_blocks"])
     return sealed
 
 
-def _whole_blocks(pieces: object) -> list[dict[str, Any]]:
-    """Blocks of thinking, which are streamed in pieces without a number: each ends with the piece that is signed."""
+def _complete_blocks(deltas: object) -> list[dict[str, Any]]:
+    """Join streamed thinking blocks, which have no index: a signature ends each block."""
     blocks: list[dict[str, Any]] = []
-    for piece in as_mappings(pieces):
+    for delta in as_mappings(deltas):
         last = blocks[-1] if blocks else {}
-        grows = piece.get("type") == last.get("type") == "thinking" and not last.get("signature")
+        grows = delta.get("type") == last.get("type") == "thinking" and not last.get("signature")
         if not grows:
-            blocks.append(dict(piece))
+            blocks.append(dict(delta))
             continue
-        thinking = as_text(last.get("thinking")) + as_text(piece.get("thinking"))
-        blocks[-1] = {**last, **piece, "thinking": thinking}
+        thinking = as_text(last.get("thinking")) + as_text(delta.get("thinking"))
+        blocks[-1] = {**last, **delta, "thinking": thinking}
     return blocks

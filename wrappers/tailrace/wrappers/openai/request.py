@@ -1,24 +1,26 @@
-"""What a request asks of a model, as members of a Chat Completions request."""
+"""Request options as members of a Chat Completions request."""
 
 from typing import Any
 
-from tailrace.wrappers.options import OutputFormat, RequestOptions, ToolChoice
-from tailrace.wrappers.parameters import asked, function_tool
-from tailrace.wrappers.tool_names import LETTERS_DIGITS_DASHES
+from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions, ToolChoice
+from tailrace.wrappers.conversion.parameters import function_tool, without_empty
+from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 
 
 def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> dict[str, Any]:
-    """The members of ``POST /chat/completions`` that options amount to.
+    """Convert options to members of ``POST /chat/completions``; the API has a member for every option.
 
-    https://platform.openai.com/docs/api-reference/chat/create, where everything has a place. Schemas are sent as they
-    are given: in strict mode the API refuses one that does not require every property, or allows others.
+    Schemas are sent unchanged: in strict mode the API rejects a schema that does not require every property, or
+    allows additional ones.
 
     Args:
-        options: What is asked.
-        limit: The member that limits the answer. ``max_tokens`` is what all compatible servers take, and what OpenAI's
-            own reasoning models refuse: they want ``max_completion_tokens``, which many others do not know.
+        options: The request's options.
+        limit: The member that limits the output. All compatible servers accept ``max_tokens``; OpenAI's reasoning
+            models reject it and require ``max_completion_tokens``, which many other servers do not support.
+
+    Source: https://platform.openai.com/docs/api-reference/chat/create
     """
-    return asked(
+    return without_empty(
         tools=[function_tool(tool) for tool in options.tools] or None,
         tool_choice=tool_choice(options.tool_choice),
         parallel_tool_calls=options.parallel_tool_calls,
@@ -35,7 +37,7 @@ def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> di
 
 
 def tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
-    """Whether the model is to call a tool, as Chat Completions says it."""
+    """Return the ``tool_choice`` member of a choice."""
     if choice is None:
         return None
     if choice.mode == "tool":
@@ -44,14 +46,14 @@ def tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
 
 
 def response_format(output: OutputFormat | None) -> dict[str, Any] | None:
-    """The form of the answer, as Chat Completions says it; names that the API refuses are mended."""
+    """Return the ``response_format`` member of an output format; invalid names are adapted to the API's rule."""
     if output is None:
         return None
     if output.schema_ is None:
         return {"type": "json_object"}
     schema = {
-        "name": LETTERS_DIGITS_DASHES.mend(output.name),
+        "name": LETTERS_DIGITS_DASHES.valid_name(output.name),
         "schema": output.schema_,
-        **asked(description=output.description, strict=output.strict),
+        **without_empty(description=output.description, strict=output.strict),
     }
     return {"type": "json_schema", "json_schema": schema}

@@ -1,8 +1,7 @@
-"""The shapes of a Chat Completions delta: as OpenAI documents it, and as servers send it instead.
+"""The shapes of a Chat Completions delta: OpenAI's documented shape and the variants of other servers.
 
-The structs are for decoding at speed (see `tailrace.wrappers.openai.streamed`); they refuse unknown fields, so a delta
-that decodes has no others. The functions read a delta that did not decode, as plain JSON: they keep unknown fields and
-find the meaning of the shapes that are known to stand in place of the documented ones.
+The structs are for fast decoding (see `tailrace.wrappers.openai.decoder`); they reject unknown fields. The functions
+read any other delta as plain JSON: they preserve unknown fields and interpret known variants of documented ones.
 """
 
 from collections.abc import Mapping
@@ -11,12 +10,12 @@ from typing import Any, cast
 import msgspec
 
 from tailrace.wrappers.chunks import Usage
-from tailrace.wrappers.fields import json_text
-from tailrace.wrappers.loose_json import as_count, as_index, as_mapping, as_mappings, as_text
+from tailrace.wrappers.decoding.fields import json_text
+from tailrace.wrappers.decoding.lenient_json import as_count, as_index, as_mapping, as_mappings, as_text
 
-# Padding against length side channels, and fields that repeat what is said elsewhere.
+# Padding against length side channels, and redundant fields.
 PADDING = frozenset({"index", "obfuscation", "object", "p"})
-_MAX_PART_LEVELS = 4  # parts inside parts: thinking holds text, and nothing was seen deeper
+_MAX_PART_LEVELS = 4  # nesting of parts; observed: thinking that holds text
 _TEXT_FIELDS = frozenset({"content", "reasoning", "summary", "text", "thinking"})
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _DETAILS_TEXT = {"reasoning.text": "text", "reasoning.summary": "summary"}
@@ -59,10 +58,10 @@ class ChoiceDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
-    """The delta that a JSON object means, and those of its fields that have no place in the interface."""
-    odd: dict[str, Any] = {}
+    """Return the delta of a JSON object, and the fields without an accessor."""
+    unmapped: dict[str, Any] = {}
     extra: dict[str, Any] = {}
-    delta = ChoiceDelta(model_extra=odd)
+    delta = ChoiceDelta(model_extra=unmapped)
     for key, value in fields.items():
         if value is None or key in PADDING:
             continue
@@ -72,10 +71,10 @@ def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
             if isinstance(value, str):
                 delta.content = value
             else:
-                odd[key] = value
-                take_parts(delta, value, extra)
+                unmapped[key] = value
+                read_parts(delta, value, extra)
         elif key in REASONING_FIELDS and isinstance(value, str):
-            odd[key] = value
+            unmapped[key] = value
         elif key == "reasoning_details" and isinstance(value, list):
             delta.reasoning_details = cast("list[Any]", value)
         elif key == "tool_calls":
@@ -83,34 +82,39 @@ def read_delta(fields: Mapping[str, Any]) -> tuple[ChoiceDelta, dict[str, Any]]:
             delta.tool_calls = [*calls, *(delta.tool_calls or [])]
         elif key == "function_call" and as_mapping(value) is not None:
             delta.tool_calls = [*(delta.tool_calls or []), legacy_call(_read_call({"function": value}))]
-            odd[key] = value
+            unmapped[key] = value
         else:
-            odd[key] = value
+            unmapped[key] = value
             extra[key] = value
     if delta.reasoning_content is None:
-        # Servers that send several of these repeat the same text.
-        texts = (odd.get(name) for name in REASONING_FIELDS)
+        # Servers that send several of these fields repeat the same text.
+        texts = (unmapped.get(name) for name in REASONING_FIELDS)
         delta.reasoning_content = next((text for text in texts if text and isinstance(text, str)), None)
     return delta, extra
 
 
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
-    """The normalised triple beside the object as sent; None for an object that counts nothing."""
-    given, made, total = map(fields.get, _COUNTS)
-    if type(given) is int and type(made) is int and type(total) is int:
-        return Usage(given, made, total, fields)  # as documented
-    given = _count(fields, "prompt_tokens", "input_tokens")
-    made = _count(fields, "completion_tokens", "output_tokens")
-    total = _count(fields, "total_tokens")
-    if given is None and made is None and total is None:
+    """Return the token counts of a usage object; None if it has none."""
+    input_tokens, output_tokens, total = map(fields.get, _COUNTS)
+    if type(input_tokens) is int and type(output_tokens) is int and type(total) is int:
+        return Usage(input_tokens, output_tokens, total, fields)  # as documented
+    input_tokens = first_count(fields, "prompt_tokens", "input_tokens")
+    output_tokens = first_count(fields, "completion_tokens", "output_tokens")
+    total = first_count(fields, "total_tokens")
+    if input_tokens is None and output_tokens is None and total is None:
         return None
-    return Usage(given or 0, made or 0, total if total is not None else (given or 0) + (made or 0), fields)
+    return Usage(
+        input_tokens or 0,
+        output_tokens or 0,
+        total if total is not None else (input_tokens or 0) + (output_tokens or 0),
+        fields,
+    )
 
 
 def counting_usage(
     first: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Of two usage objects of one chunk the first that counts something: servers send zeros as placeholders."""
+    """Return the first of a chunk's two usage objects that is not all zeros, which some servers send as placeholders."""
     if not first or not other:
         return first or other
     usage = read_usage(first)
@@ -118,17 +122,14 @@ def counting_usage(
     return first if counts else other
 
 
-def _count(fields: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = fields.get(name)
-        count = as_count(value)
-        if count is not None:
-            return count
-    return None
+def first_count(fields: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first valid token count among fields; None if there is none."""
+    counts = (as_count(fields.get(name)) for name in names)
+    return next((count for count in counts if count is not None), None)
 
 
 def details_text(details: object) -> str:
-    """The text in ``reasoning_details``, of which sealed ones have none.
+    """Return the text in ``reasoning_details``; sealed entries have none.
 
     Source: https://openrouter.ai/docs/use-cases/reasoning-tokens
     """
@@ -139,27 +140,27 @@ def details_text(details: object) -> str:
     )
 
 
-def says_something(delta: ChoiceDelta) -> bool:
-    """Whether a delta holds a piece of an answer."""
+def has_content(delta: ChoiceDelta) -> bool:
+    """Return True if a delta has text, reasoning, a refusal or tool calls."""
     return bool(
         delta.content or delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls
     )
 
 
 def legacy_call(call: ToolCallChunk) -> ToolCallChunk:
-    """A fragment of the form before tool calls, ``function_call``: an answer has at most one, without an id."""
+    """Mark a fragment of the legacy ``function_call``, of which a message has at most one, without an id."""
     call.index = 0
     call.model_extra = {**(call.model_extra or {}), "legacy": "function_call"}
     return call
 
 
-def take_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> None:
-    """Take ``content`` that is a list of parts: text is text, thinking (nested or not) reasoning, a refusal one.
+def read_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> None:
+    """Read ``content`` that is a list of parts into a delta: text, reasoning (nested or not) and refusal.
 
     Args:
-        delta: What it is taken into.
+        delta: The delta to fill.
         content: The list; a single part counts as a list of one.
-        extra: Gets the parts that hold no text at all (images, references), as ``content_parts``.
+        extra: Receives parts without text (images, references) as ``content_parts``.
     """
     text: list[str] = []
     reasoning: list[str] = []
@@ -171,15 +172,15 @@ def take_parts(delta: ChoiceDelta, content: object, extra: dict[str, Any]) -> No
             text += [item] if isinstance(item, str) else []
             continue
         kind = part.get("type")
-        pieces = _texts(part)
+        texts = _texts(part)
         if kind == "refusal" and isinstance(part.get("refusal"), str):
             refusal.append(part["refusal"])
-        elif not pieces:
+        elif not texts:
             others.append(part)
         elif kind == "thinking" or kind == "reasoning":
-            reasoning += pieces
+            reasoning += texts
         else:
-            text += pieces
+            text += texts
     delta.content = "".join(text) or None
     if reasoning:
         delta.reasoning_content = "".join(reasoning)
@@ -212,9 +213,9 @@ def _read_call(call: Mapping[str, Any]) -> ToolCallChunk:
         name, arguments = custom.get("name"), custom.get("input")
     elif function is not None:
         name, arguments = function.get("name"), function.get("arguments")
-        rest = {key: value for key, value in function.items() if key not in ("name", "arguments")}
-        if rest:
-            fields["function"] = rest
+        others = {key: value for key, value in function.items() if key not in ("name", "arguments")}
+        if others:
+            fields["function"] = others
     if arguments is not None and not isinstance(arguments, str):
         arguments = json_text(arguments)
     return ToolCallChunk(

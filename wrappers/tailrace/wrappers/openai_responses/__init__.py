@@ -1,7 +1,6 @@
-"""The OpenAI Responses API, and everything compatible with it."""
+"""The OpenAI Responses API and compatible servers."""
 
-from tailrace.wrappers.openai_responses.chunks import ResponsesDecoder, wrap_chunk
-from tailrace.wrappers.openai_responses.history import ResponsesConverter
-from tailrace.wrappers.openai_responses.wrapper import ResponsesEventWrapper
+from tailrace.wrappers.openai_responses.converter import ResponsesConverter
+from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder, ResponsesEventWrapper, wrap_chunk
 
 __all__ = ("ResponsesConverter", "ResponsesDecoder", "ResponsesEventWrapper", "wrap_chunk")

@@ -1,33 +1,33 @@
-"""What tools have answered, as items of a request."""
+"""Conversion of tool results to items of a request."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from tailrace.wrappers.loose_json import as_mapping, as_text
+from tailrace.wrappers.conversion.objects import result_text
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartToolResult
 
 Fields = dict[str, Any]
 
-# What the output of a function may be made of instead of text.
+# Types of content parts that a function's output may contain.
 _CONTENT = frozenset({"input_text", "input_image", "input_file"})
 
 
-def answer_item(call: Mapping[str, Any] | None, result: ContentPartToolResult) -> Fields | None:
-    """The item for the result of a call of one of the API's own tools that the caller ran.
+def result_item(call: Mapping[str, Any] | None, result: ContentPartToolResult) -> Fields | None:
+    """Return the result item of a built-in tool that the caller ran.
 
     Args:
         call: The item of the call; None for a function's.
         result: The result.
 
     Returns:
-        None where the output has no form that the API takes for that tool. Then it can only be told as the output of
-        a function, and the call as the call of one.
+        The item; None if the output is not valid for the tool. Call and result must then be sent as those of a
+        function.
     """
     kind = call.get("type") if call is not None else None
     output = result.output
-    given = as_mapping(output) or {}
-    text = output_text(result)
+    fields = as_mapping(output) or {}
+    text = result_text(result)
     match kind:
         case "apply_patch_call":
             status = "failed" if result.is_error else "completed"
@@ -46,18 +46,18 @@ def answer_item(call: Mapping[str, Any] | None, result: ContentPartToolResult) -
                 return None
             return {"type": f"{kind}_output", "call_id": result.id, "output": screenshot}
         case "tool_search_call":
-            tools: object = given.get("tools", output)
+            tools: object = fields.get("tools", output)
             if not isinstance(tools, list):
                 return None
-            answer = {"type": "tool_search_output", "call_id": result.id, "execution": "client"}
-            return {**answer, "status": "completed", "tools": _items(cast("object", tools))}
+            item = {"type": "tool_search_output", "call_id": result.id, "execution": "client"}
+            return {**item, "status": "completed", "tools": _items(cast("object", tools))}
         case "mcp_approval_request":
-            approve = given.get("approve", output)
+            approve = fields.get("approve", output)
             if result.is_error:
                 approve = False
             if not isinstance(approve, bool):
                 return None
-            reason = {"reason": given["reason"]} if as_text(given.get("reason")) else {}
+            reason = {"reason": fields["reason"]} if as_text(fields.get("reason")) else {}
             return {
                 "type": "mcp_approval_response",
                 "approval_request_id": result.id,
@@ -69,39 +69,31 @@ def answer_item(call: Mapping[str, Any] | None, result: ContentPartToolResult) -
 
 
 def function_output(result: ContentPartToolResult, kind: str) -> Fields:
-    """The item for the result of a function.
+    """Return the item of a function's result.
 
     Args:
         result: The result.
-        kind: Of the call, in the common format's words.
+        kind: The call's kind in the common format.
     """
     output = result.output
     kinds = [(as_mapping(part) or {}).get("type") for part in _items(output)]
-    # A list of the API's own content parts is sent as that: it may hold images.
+    # A list of the API's content parts is sent unchanged, since it may contain images.
     typed = bool(kinds) and all(each in _CONTENT for each in kinds) and not result.is_error
     return {
         "type": "custom_tool_call_output" if kind == "custom" else "function_call_output",
         "call_id": result.id,
-        "output": output if typed else output_text(result),
+        "output": output if typed else result_text(result),
     }
-
-
-def output_text(result: ContentPartToolResult) -> str:
-    """A result in words: its text, or its JSON; that of a failed tool says so."""
-    output = result.output
-    if result.is_error and "error" not in (as_mapping(output) or {}):
-        output = {"error": output}
-    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
 
 
 def _screenshot(output: object) -> Fields | None:
     fields = as_mapping(output)
     if fields is not None:
         return dict(fields) if fields.get("type") == "computer_screenshot" else None
-    address = as_text(output)
-    if not address.startswith(("data:image/", "https://", "http://")):
+    url = as_text(output)
+    if not url.startswith(("data:image/", "https://", "http://")):
         return None
-    return {"type": "computer_screenshot", "image_url": address}
+    return {"type": "computer_screenshot", "image_url": url}
 
 
 def _items(value: object) -> list[Any]:

@@ -1,11 +1,11 @@
-"""Files as the Responses API has them: images, sound, other files, and a line of text for what has no such form."""
+"""Files in Responses API content: images, audio and other files."""
 
 import base64
 import mimetypes
 from collections.abc import Mapping
 from typing import Any
 
-from tailrace.wrappers.files import (
+from tailrace.wrappers.conversion.files import (
     OPENAI_SOUND_FORMATS,
     data_url,
     ending_type,
@@ -13,17 +13,17 @@ from tailrace.wrappers.files import (
     read_data_url,
     sound_type,
 )
-from tailrace.wrappers.loose_json import as_mapping, as_text
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 from tailrace.wrappers.openai_responses.items import KEY
 
-_FILE_ID = "openai-file:"  # a file uploaded before, which the API knows by its id alone
+_FILE_ID = "openai-file:"  # a previously uploaded file, referenced by its id
 
 Fields = dict[str, Any]
 
 
 def file_param(part: ContentPartFile) -> Fields:
-    """The entry of a user message's content for a file."""
+    """Return the content entry of a user's file."""
     own = as_mapping(part.metadata.get(KEY)) or {}
     media_type = essence(part.media_type)
     if part.url is not None and part.url.startswith(_FILE_ID):
@@ -44,42 +44,42 @@ def file_param(part: ContentPartFile) -> Fields:
             source = {"image_url": next(iter(source.values()))}
         return {"detail": "auto", **own, "type": "input_image", **source}
     if "file_data" in source:
-        # The API refuses a file without a name.
+        # The API rejects a file without a name.
         source["filename"] = part.filename or f"file{mimetypes.guess_extension(media_type) or ''}"
     return {**own, "type": "input_file", **source}
 
 
 def file_part(param: Mapping[str, Any]) -> ContentPartFile | None:
-    """The file of an entry of content; None where the entry is none.
+    """Return the file of a content entry; None for an entry of another kind.
 
     Raises:
-        ValueError: Its data is not base64, or its address is empty.
+        ValueError: The data is not base64, or the URL is empty.
     """
     kind = param.get("type")
     fields: Fields = {}
     known = {"type", "file_id", "file_url", "file_data", "filename", "image_url", "input_audio"}
-    rest = {name: value for name, value in param.items() if name not in known and value is not None}
+    others = {name: value for name, value in param.items() if name not in known and value is not None}
     if kind == "input_audio":
         sound = as_mapping(param.get("input_audio")) or {}
-        kind_of_sound = sound_type(as_text(sound.get("format")))
-        fields = {"data": as_text(sound.get("data")), "media_type": kind_of_sound}
+        media_type = sound_type(as_text(sound.get("format")))
+        fields = {"data": as_text(sound.get("data")), "media_type": media_type}
     elif kind in ("input_file", "input_image"):
         image = kind == "input_image"
-        if image and rest.get("detail") == "auto":
-            del rest["detail"]
-        address = as_text(param.get("image_url" if image else "file_url"))
-        data = address if address.startswith("data:") else as_text(param.get("file_data"))
+        if image and others.get("detail") == "auto":
+            del others["detail"]
+        url = as_text(param.get("image_url" if image else "file_url"))
+        data = url if url.startswith("data:") else as_text(param.get("file_data"))
         if param.get("file_id"):
             fields = {"url": f"{_FILE_ID}{param['file_id']}", "media_type": "image/*" if image else ""}
         elif data:
             media_type, content = read_data_url(data, bare=True)
             fields = {"data": content, "media_type": media_type}
         elif image:
-            fields = {"url": address, "media_type": ending_type(address) or "image/*"}
+            fields = {"url": url, "media_type": ending_type(url) or "image/*"}
         else:
-            fields = {"url": address}
+            fields = {"url": url}
         if not image:
             fields["filename"] = as_text(param.get("filename"))
     else:
         return None
-    return ContentPartFile.model_validate({**fields, "metadata": {KEY: rest} if rest else {}})
+    return ContentPartFile.model_validate({**fields, "metadata": {KEY: others} if others else {}})

@@ -1,12 +1,14 @@
-"""A conversation as the input items of a Responses request; `tailrace.wrappers.openai_responses.history` says how."""
+"""Conversion of a history to Responses input items; see `tailrace.wrappers.openai_responses.converter`."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace.wrappers.files import file_note
-from tailrace.wrappers.loose_json import as_mapping, as_text
+from tailrace.wrappers.assembly.tool_calls import arguments_json
+from tailrace.wrappers.conversion.files import file_note
+from tailrace.wrappers.conversion.objects import Fields, check_calls, compact_json, own_fields
+from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import (
     ContentPart,
     ContentPartData,
@@ -19,44 +21,41 @@ from tailrace.wrappers.messages import (
     Message,
     Role,
 )
-from tailrace.wrappers.openai_responses.answers import answer_item, function_output
+from tailrace.wrappers.openai_responses.answers import function_output, result_item
 from tailrace.wrappers.openai_responses.files import file_param
-from tailrace.wrappers.openai_responses.items import KEY, call_id, run_by_caller
-from tailrace.wrappers.tool_calls import arguments_json
-from tailrace.wrappers.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.openai_responses.items import KEY, call_id, is_client_call
 
-Fields = dict[str, Any]
-
-_CALL_ID = re.compile(r".{1,64}", re.DOTALL)  # the API refuses longer ones
-_UNSENT = ("annotations", "id", "status", "type")  # of what is kept of messages, reasoning and function calls
+_CALL_ID = re.compile(r".{1,64}", re.DOTALL)  # the API rejects longer ones
+_OMITTED = ("annotations", "id", "status", "type")  # stored fields of messages, reasoning and function calls
 
 
 def input_items(history: History) -> list[Fields]:
-    """The items: system message, context, then the conversation.
+    """Return the input items: system message, context, then the conversation.
 
     Raises:
-        ValueError: A tool call stands in a message that is not the model's.
+        ValueError: A tool call is in a message that is not the model's.
     """
-    mended = with_answers(with_matched_ids(history, pattern=_CALL_ID))
+    check_calls(history)
+    repaired = with_answers(with_matched_ids(history, pattern=_CALL_ID))
     items: list[Fields] = []
-    if mended.system_message is not None:
-        items.append(_message_item("system", [_input_text(mended.system_message)]))
-    if mended.context is not None:
-        items.append(_message_item("user", [_input_text(mended.context)]))
-    answers = _Answers(mended)
-    for position, message in enumerate(mended.conversation):
+    if repaired.system_message is not None:
+        items.append(_message_item("system", [_input_text(repaired.system_message)]))
+    if repaired.context is not None:
+        items.append(_message_item("user", [_input_text(repaired.context)]))
+    tool_items = _ToolItems(repaired)
+    for message in repaired.conversation:
         if message.role is Role.MODEL:
-            items += _ModelItems(answers).build(message)
+            items += _ModelItems(tool_items).build(message)
         else:
-            # The API wants results directly after the calls, so what else was said follows them.
-            items += [item for part in message.tool_results for item in answers.items(part)]
-            items += _user_items(message, position)
+            # The API requires results directly after the calls; other content follows.
+            items += [item for part in message.tool_results for item in tool_items.items(part)]
+            items += _user_items(message)
     return items
 
 
 def output_item(result: ContentPartToolResult) -> Fields:
-    """The item for a result whose call is not known: the one that it was, else that of a function."""
-    return _own_item(result) or {**_own(result.metadata), **function_output(result, "function")}
+    """Return the item of a result without its call: the original item, otherwise a function's result."""
+    return _own_item(result) or {**own_fields(result.metadata, KEY), **function_output(result, "function")}
 
 
 def _message_item(role: str, content: Sequence[Fields], fields: Mapping[str, Any] | None = None) -> Fields:
@@ -67,18 +66,14 @@ def _input_text(text: str) -> Fields:
     return {"type": "input_text", "text": text}
 
 
-def _own(metadata: Mapping[str, Any]) -> Fields:
-    return dict(as_mapping(metadata.get(KEY)) or {})
-
-
 def _own_item(part: ContentPart) -> Fields | None:
-    """The item that a part was, where it is one of this API's."""
-    item = as_mapping(_own(part.metadata).get("item"))
+    """Return a part's original item; None for a part of another API."""
+    item = as_mapping(own_fields(part.metadata, KEY).get("item"))
     return dict(item) if item is not None and as_text(item.get("type")) else None
 
 
-class _Answers:
-    """The calls of a conversation, and the items that they and their results are sent as."""
+class _ToolItems:
+    """The items of a conversation's tool calls and results."""
 
     def __init__(self, history: History) -> None:
         self._calls: dict[str, ContentPartToolCall] = {}
@@ -88,72 +83,72 @@ class _Answers:
             self._results |= {result.id: result for result in message.tool_results}
 
     def native(self, call: ContentPartToolCall) -> Fields | None:
-        """The item of a call of the API's own tools that the caller ran; None for a function's."""
+        """Return the item of a built-in tool's call that the caller ran; None for a function's."""
         item = _own_item(call)
-        if call.kind == "server" or item is None or not run_by_caller(item):
+        if call.kind == "server" or item is None or not is_client_call(item):
             return None
         result = self._results.get(call.id)
-        if result is not None and _own_item(result) is None and answer_item(item, result) is None:
-            return None  # not with this result
+        if result is not None and _own_item(result) is None and result_item(item, result) is None:
+            return None  # the result is not valid for this tool
         return _renamed(item, call.id, "call_id" if "call_id" in item else "id")
 
     def items(self, result: ContentPartToolResult) -> list[Fields]:
-        """The item for a result; none where the item of its call holds it, or another provider's tool made it."""
+        """Return the item of a result; empty if its call's item contains it, or another provider's tool made it."""
         item = _own_item(result)
         call = self._calls.get(result.id)
         if call is None or call.kind == "server":
             return [item] if item is not None else []
         native = self.native(call)
         if native is not None and item is not None:
-            answers = "id" if item["type"] == "local_shell_call_output" else "call_id"
-            return [_renamed(item, result.id, answers if answers in item else "approval_request_id")]
-        own = {name: value for name, value in _own(result.metadata).items() if name != "item"}
-        return [{**own, **(answer_item(native, result) or function_output(result, call.kind))}]
+            id_field = "id" if item["type"] == "local_shell_call_output" else "call_id"
+            return [_renamed(item, result.id, id_field if id_field in item else "approval_request_id")]
+        own = {name: value for name, value in own_fields(result.metadata, KEY).items() if name != "item"}
+        return [{**own, **(result_item(native, result) or function_output(result, call.kind))}]
 
 
 def _renamed(item: Fields, new_id: str, name: str) -> Fields:
-    """An item under the id that its call has now."""
+    """Return an item with its call's new id."""
     return {**item, name: new_id}
 
 
 class _ModelItems:
-    """The items for one message of the model's."""
+    """Builder of the items of one model message."""
 
-    def __init__(self, answers: _Answers) -> None:
-        self._answers = answers
+    def __init__(self, tool_items: _ToolItems) -> None:
+        self._tool_items = tool_items
         self._items: list[Fields] = []
-        self._text_of: object = None  # what the last item's text has in common, while it may grow
-        self._thoughts: list[ContentPartReasoning] = []  # of the reasoning item that goes on
+        self._text_key: object = None  # id and fields of the last message item, while text may be added
+        self._thoughts: list[ContentPartReasoning] = []  # parts of the unfinished reasoning item
 
     def build(self, message: Message) -> list[Fields]:
         images = {
-            as_text(_own(part.metadata).get("id")): part
+            as_text(own_fields(part.metadata, KEY).get("id")): part
             for part in message.content
             if isinstance(part, ContentPartFile)
         }
         images.pop("", None)
-        sent_images = {call_id(item) for part in message.tool_calls if (item := _own_item(part)) is not None}
+        image_ids = {call_id(item) for part in message.tool_calls if (item := _own_item(part)) is not None}
         for part in message.content:
             if isinstance(part, ContentPartReasoning):
-                self._think(part)
+                self._add_reasoning(part)
                 continue
             self._thoughts.clear()
             if isinstance(part, ContentPartText):
-                self._say(part.text, _own(part.metadata))
+                self._add_text(part.text, own_fields(part.metadata, KEY))
             elif isinstance(part, ContentPartFile):
-                if as_text(_own(part.metadata).get("id")) not in sent_images:
-                    self._say(file_note(part), {})
+                if as_text(own_fields(part.metadata, KEY).get("id")) not in image_ids:
+                    self._add_text(file_note(part), {})
             elif isinstance(part, ContentPartData):
                 item = _own_item(part)
                 if item is not None:
                     self._add(item)
                 else:
-                    self._say(json.dumps(part.data, ensure_ascii=False, separators=(",", ":")), {})
+                    self._add_text(compact_json(part.data), {})
             elif isinstance(part, ContentPartToolResult):
-                for item in self._answers.items(part):
+                for item in self._tool_items.items(part):
                     self._add(item)
             else:
-                self._call(part, images)
+                self._add_call(part, images)
         refusal = message.metadata.get("refusal")
         if refusal and isinstance(refusal, str):
             self._add(_message_item("assistant", [{"type": "refusal", "refusal": refusal}]))
@@ -163,23 +158,23 @@ class _ModelItems:
 
     def _add(self, item: Fields) -> None:
         self._items.append(item)
-        self._text_of = None
+        self._text_key = None
 
-    def _say(self, text: str, own: Fields) -> None:
+    def _add_text(self, text: str, own: Fields) -> None:
         if not text:
             return
         content: Fields = {"type": "output_text", "text": text, "annotations": own.get("annotations") or []}
-        fields = {name: value for name, value in own.items() if name not in _UNSENT}
-        text_of = (own.get("id"), fields)
-        if text_of == self._text_of:
+        fields = {name: value for name, value in own.items() if name not in _OMITTED}
+        key = (own.get("id"), fields)
+        if key == self._text_key:
             self._items[-1]["content"].append(content)
         else:
             self._add(_message_item("assistant", [content], fields))
-            self._text_of = text_of
+            self._text_key = key
 
-    def _think(self, part: ContentPartReasoning) -> None:
-        """Take a part of a reasoning item; the last one says what item it is."""
-        own = _own(part.metadata)
+    def _add_reasoning(self, part: ContentPartReasoning) -> None:
+        """Add a part of a reasoning item; the last part has the item's fields."""
+        own = own_fields(part.metadata, KEY)
         self._thoughts = [*self._thoughts, part] if own else []
         if not own.get("id"):
             return
@@ -187,28 +182,30 @@ class _ModelItems:
         if not own.get("encrypted_content"):
             return
         contents = [
-            {"type": _own(each.metadata).get("type") or "summary_text", "text": each.text}
+            {"type": own_fields(each.metadata, KEY).get("type") or "summary_text", "text": each.text}
             for each in parts
             if each.text
         ]
-        item = {name: value for name, value in own.items() if name not in _UNSENT}
+        item = {name: value for name, value in own.items() if name not in _OMITTED}
         item |= {"type": "reasoning", "id": own["id"]}
         item["summary"] = [each for each in contents if each["type"] == "summary_text"]
         thoughts = [each for each in contents if each["type"] != "summary_text"]
         self._add({**item, "content": thoughts} if thoughts else item)
 
-    def _call(self, call: ContentPartToolCall, images: Mapping[str, ContentPartFile]) -> None:
+    def _add_call(self, call: ContentPartToolCall, images: Mapping[str, ContentPartFile]) -> None:
         if call.kind == "server":
             item = _own_item(call)
             if item is not None:
                 self._add(_with_image(item, images.get(call_id(item))))
             return
-        native = self._answers.native(call)
+        native = self._tool_items.native(call)
         if native is not None:
             self._add(native)
             return
         fields = {
-            name: value for name, value in _own(call.metadata).items() if name not in (*_UNSENT, "item")
+            name: value
+            for name, value in own_fields(call.metadata, KEY).items()
+            if name not in (*_OMITTED, "item")
         }
         function: Fields = {"call_id": call.id, "name": call.name}
         if call.kind == "custom":
@@ -218,14 +215,14 @@ class _ModelItems:
 
 
 def _input(call: ContentPartToolCall) -> str:
-    """The text that a custom tool is called with."""
+    """Return the input text of a custom tool's call."""
     if call.arguments_text is not None:
         return call.arguments_text
-    return json.dumps(call.arguments, ensure_ascii=False) if call.arguments else ""
+    return arguments_json(call) if call.arguments else ""
 
 
 def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
-    """The item of a call of the provider's, with the image that it made."""
+    """Return a server tool call's item including its generated image."""
     if item["type"] != "image_generation_call" or "result" in item:
         return item
     if image is None:
@@ -233,21 +230,16 @@ def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
     return {**item, "result": image.url or image.model_dump(mode="json")["data"]}
 
 
-def _user_items(message: Message, position: int) -> list[Fields]:
-    """The user message for what a message holds besides tool results; none when that is nothing."""
+def _user_items(message: Message) -> list[Fields]:
+    """Return the user message for a message's parts other than tool results; empty if there are none."""
     content: list[Fields] = []
     for part in message.content:
-        if isinstance(part, ContentPartToolCall):
-            raise ValueError(
-                f"message {position}: the tool call {part.id!r} stands in a message of role {message.role}, "
-                "not the model's"
-            )
         if isinstance(part, ContentPartText):
-            content.append({**_own(part.metadata), **_input_text(part.text)})
+            content.append({**own_fields(part.metadata, KEY), **_input_text(part.text)})
         elif isinstance(part, ContentPartFile):
             content.append(file_param(part))
         elif isinstance(part, ContentPartData):
-            content.append(_input_text(json.dumps(part.data, ensure_ascii=False, separators=(",", ":"))))
+            content.append(_input_text(compact_json(part.data)))
     if not content and (message.role is Role.TOOL or message.tool_results):
         return []
-    return [_message_item("user", content, _own(message.metadata))]
+    return [_message_item("user", content, own_fields(message.metadata, KEY))]

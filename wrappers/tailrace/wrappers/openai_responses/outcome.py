@@ -1,13 +1,14 @@
-"""What an answer says about itself: facts, usage, and how it ended."""
+"""Response-level fields, usage, and the outcome of a response."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from tailrace.wrappers.chunks import FinishMessage, FinishReason, Usage
-from tailrace.wrappers.decoding import merged_usage
-from tailrace.wrappers.error_reports import provider_error
+from tailrace.wrappers.decoding.decoder import merged_usage
+from tailrace.wrappers.decoding.error_reports import provider_error
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
-from tailrace.wrappers.loose_json import as_count, as_mapping, as_text
+from tailrace.wrappers.openai.shapes import first_count
 
 _ENDS = {
     "response.completed": "completed",
@@ -22,8 +23,8 @@ _INCOMPLETE_REASONS = {
     "max_output_tokens": FinishReason.LENGTH,
     "max_tokens": FinishReason.LENGTH,
 }
-# Members of a response that repeat the request, or that are said elsewhere.
-_NO_FACTS = frozenset(
+# Members of a response that repeat the request or are reported separately.
+_NON_FACTS = frozenset(
     {
         "background",
         "billing",
@@ -61,77 +62,82 @@ _NO_FACTS = frozenset(
         "user",
     }
 )
-_NO_EVENT_FACTS = frozenset({"event_id", "obfuscation", "response", "sequence_number", "type"})
+_NON_EVENT_FACTS = frozenset({"event_id", "obfuscation", "response", "sequence_number", "type"})
 
 
 class ResponseFacts:
-    """The facts about a response that were told, and its usage.
+    """Reported response-level fields, and the usage.
 
     Attributes:
-        usage: The usage object so far; empty when there was none.
+        usage: The accumulated usage object; empty if there was none.
     """
 
-    __slots__ = ("_told", "usage")
+    __slots__ = ("_reported", "usage")
 
     def __init__(self) -> None:
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         self.usage: dict[str, Any] = {}
 
     def new(self, event: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:
-        """The facts that are new or have changed; what the server says beside the response is one of them.
+        """Return new and changed response-level fields, including the event's own further fields.
 
         Args:
             event: The event.
-            response: The response in it, or the event itself where that is the response.
+            response: The event's response, or the event itself if it is a response.
         """
-        facts = {name: value for name, value in response.items() if name not in _NO_FACTS}
+        facts = {name: value for name, value in response.items() if name not in _NON_FACTS}
         if response is not event:
-            facts |= {name: value for name, value in event.items() if name not in _NO_EVENT_FACTS}
+            facts |= {name: value for name, value in event.items() if name not in _NON_EVENT_FACTS}
         if "created_at" in facts:
             facts["created"] = facts.pop("created_at")
         new = {
             name: value
             for name, value in facts.items()
-            if value not in (None, "", 0, [], {}) and self._told.get(name) != value
+            if value not in (None, "", 0, [], {}) and self._reported.get(name) != value
         }
-        self._told |= new
+        self._reported |= new
         self.usage = merged_usage(self.usage, response.get("usage"))
         return new
 
 
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
-    """The token counts in a usage object; None where it counts nothing.
+    """Return the token counts of a usage object; None if it has none.
 
-    Cached tokens are part of the input here already, and reasoning of the output.
+    The API's counts include cached tokens in the input and reasoning in the output.
     """
-    given = _count(fields, "input_tokens", "prompt_tokens")
-    made = _count(fields, "output_tokens", "completion_tokens")
-    total = _count(fields, "total_tokens")
-    if given is None and made is None and total is None:
+    input_tokens = first_count(fields, "input_tokens", "prompt_tokens")
+    output_tokens = first_count(fields, "output_tokens", "completion_tokens")
+    total = first_count(fields, "total_tokens")
+    if input_tokens is None and output_tokens is None and total is None:
         return None
-    return Usage(given or 0, made or 0, total if total is not None else (given or 0) + (made or 0), fields)
+    return Usage(
+        input_tokens or 0,
+        output_tokens or 0,
+        total if total is not None else (input_tokens or 0) + (output_tokens or 0),
+        fields,
+    )
 
 
 def is_end(fields: Mapping[str, Any]) -> bool:
-    """Whether an object is the last event of a response, or a whole response that was not streamed."""
+    """Return True for the last event of a response, or a complete response."""
     kind = fields.get("type")
     return kind in _ENDS if isinstance(kind, str) else fields.get("object") == "response"
 
 
-def outcome_of(event: Mapping[str, Any], response: Mapping[str, Any]) -> str:
-    """How a response ended, in the API's word; another word, or none, where it has not."""
+def response_outcome(event: Mapping[str, Any], response: Mapping[str, Any]) -> str:
+    """Return the API's status of a response, which is final if it has ended; see `is_final`."""
     status = as_text(response.get("status"))
     outcome = _ENDS.get(as_text(event.get("type")), status)
     return status if outcome == "completed" and status in _ENDS.values() else outcome
 
 
-def ends(outcome: str) -> bool:
-    """Whether a word says that a response has ended."""
+def is_final(outcome: str) -> bool:
+    """Return True if a status is final."""
     return outcome in _ENDS.values()
 
 
-def finish_of(outcome: str, response: Mapping[str, Any]) -> FinishMessage | None:
-    """Why the answer ended; None for one that failed, or goes on."""
+def response_finish(outcome: str, response: Mapping[str, Any]) -> FinishMessage | None:
+    """Return the finish of a response; None if it failed or continues."""
     if outcome == "completed":
         return FinishMessage(FinishReason.STOP, outcome)
     if outcome != "incomplete":
@@ -141,8 +147,8 @@ def finish_of(outcome: str, response: Mapping[str, Any]) -> FinishMessage | None
     return FinishMessage(_INCOMPLETE_REASONS.get(reason, FinishReason.UNSPECIFIED), reason)
 
 
-def failure_of(outcome: str, response: Mapping[str, Any], provider: str) -> UpstreamError | None:
-    """The error that a response ended with; None for one that did not fail."""
+def response_error(outcome: str, response: Mapping[str, Any], provider: str) -> UpstreamError | None:
+    """Return the error of a failed response; None for any other."""
     if outcome not in ("cancelled", "failed"):
         return None
     if response.get("error"):
@@ -156,21 +162,12 @@ def failure_of(outcome: str, response: Mapping[str, Any], provider: str) -> Upst
 
 
 def reported_error(event: Mapping[str, Any], provider: str) -> UpstreamError:
-    """The error that an event reports: in a member of that name, or in its own members."""
-    said = event.get("error")
-    if not said:
-        said = {
+    """Return the error that an event reports in its member ``error`` or in its own members."""
+    error = event.get("error")
+    if not error:
+        error = {
             name: value
             for name, value in event.items()
             if name != "sequence_number" and not (name in ("object", "type") and value == "error")
         }
-    return provider_error(said, provider)
-
-
-def _count(fields: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = fields.get(name)
-        count = as_count(value)
-        if count is not None:
-            return count
-    return None
+    return provider_error(error, provider)

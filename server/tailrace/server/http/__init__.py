@@ -1,0 +1,1 @@
+"""HTTP for every protocol: request checks and bodies, connections, SSE responses, CORS, caching, static pages."""

@@ -1,0 +1,98 @@
+"""The playground's addresses: the page at the agent's root, the element that it is made of, and a page that embeds it.
+
+The files are in this folder and are served as they are. They hold nothing of the agent: what the page shows, it asks for
+over A2A, as any other client, so that whoever may see the page may not yet see a task.
+"""
+
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from starlette.routing import Match
+from starlette.types import Scope
+
+from tailrace.server.http.caching import cached_response
+
+PAGE_PATH = "/"
+COMPONENT_PATH = "/tailrace-chat.js"
+EMBED_PATH = "/embed.html"
+
+_FOLDER = Path(__file__).parent
+_FILES = {
+    PAGE_PATH: ("index.html", "text/html; charset=utf-8"),
+    COMPONENT_PATH: ("tailrace-chat.js", "text/javascript; charset=utf-8"),
+    EMBED_PATH: ("embed.html", "text/html; charset=utf-8"),
+}
+
+# Nothing but what this server sends itself; files that a model made are shown from data: addresses, which can do nothing.
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "media-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Playground:
+    """Serves the playground."""
+
+    def add_to(self, router: APIRouter) -> None:
+        """Put its addresses into a router; where an application has a page of its own at one of them, that is served."""
+        route_class = _giving_way(router.route_class)
+        for path, (name, media_type) in _FILES.items():
+            endpoint = _File((_FOLDER / name).read_bytes(), media_type)
+            router.add_api_route(
+                path,
+                endpoint.answer,
+                methods=["GET", "HEAD"],
+                include_in_schema=False,
+                route_class_override=route_class,
+            )
+
+
+class _File:
+    def __init__(self, body: bytes, media_type: str) -> None:
+        self._body = body
+        self._media_type = media_type
+
+    async def answer(self, request: Request) -> Response:
+        return cached_response(request, self._body, headers=_HEADERS, media_type=self._media_type)
+
+
+def _giving_way(base: type[APIRoute]) -> type[APIRoute]:
+    """A class of routes that are not there where the application that includes them has another for the same request.
+
+    The router may stand at the root of somebody else's application, before or behind that one's own pages.
+
+    Args:
+        base: The class of the router's other routes.
+    """
+
+    class GivingWay(base):
+        def matches(self, scope: Scope) -> tuple[Match, Scope]:
+            found, child = super().matches(scope)
+            if found is not Match.FULL or scope.get(_ASKING):
+                return (Match.NONE if scope.get(_ASKING) else found), child
+            # The others are asked as if this one were not there.
+            others = {**scope, _ASKING: True}
+            if any(route.matches(others)[0] is Match.FULL for route in scope["app"].routes):
+                return Match.NONE, {}
+            return found, child
+
+    return GivingWay
+
+
+_ASKING = "tailrace.playground.asking"

@@ -1,0 +1,45 @@
+"""Credentials in the query of a URL, which must not reach a log or a span."""
+
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.types import Scope
+
+from tailrace.server.auth.authentication import API_KEY_QUERY, TOKEN_QUERY
+
+MAX_QUERY_BYTES = 8 * 1024
+"""Maximum bytes of the query of a URL; a longer one is refused with 414, since parsing it takes milliseconds."""
+
+_SECRETS = frozenset({API_KEY_QUERY, TOKEN_QUERY})
+_EXTENSION = "tailrace.query_string"
+
+
+def redact_query(scope: Scope) -> str | None:
+    """Replace credentials in the query of a request; `query_of` still returns them.
+
+    A server writes its access log when the response starts, from the same scope.
+
+    Args:
+        scope: The scope of the request; changed in place.
+
+    Returns:
+        The redacted query; None without credentials.
+    """
+    query: bytes = scope.get("query_string", b"")
+    if not query:
+        return None
+    if len(query) > MAX_QUERY_BYTES:  # refused without parsing
+        scope[_EXTENSION], scope["query_string"] = query, b"REDACTED"
+        return "REDACTED"
+    given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    if not any(name in _SECRETS for name, _ in given):
+        return None
+    shown = urlencode([(name, "REDACTED" if name in _SECRETS else value) for name, value in given])
+    scope[_EXTENSION] = query
+    scope["query_string"] = shown.encode("ascii")
+    return shown
+
+
+def query_of(scope: Scope) -> bytes:
+    """Return the query of a request as the client sent it."""
+    query: bytes = scope.get(_EXTENSION, scope.get("query_string", b""))
+    return query

@@ -1,0 +1,197 @@
+"""The agent card: what this server is and can do (A2A 1.0, section 8), in the form of each version."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Request, Response
+
+from tailrace.server.http.caching import cached_response
+from tailrace.server.http.problems import asked_version
+from tailrace.server.http.request_guard import RequestGuard
+from tailrace.server.protocols.a2a.http_json_v0_3 import CARD
+from tailrace.server.runtime.agent_capabilities import Offer
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.card_v0_3 import merge_cards, write_card
+from tailrace.streaming.a2a.models import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    AgentSkill,
+)
+from tailrace.streaming.a2a.v0_1 import write_card as write_card_v0_1
+
+if TYPE_CHECKING:
+    from tailrace.server.protocols.a2a.card_signing import CardSigner
+
+CARD_PATH = "/.well-known/agent-card.json"
+OLD_CARD_PATH = "/.well-known/agent.json"
+"""The address of the card for clients before 0.3."""
+
+_MODES = ("text/plain", "application/json")
+
+# How the server is reached, in order of preference: binding, version of the protocol.
+_INTERFACES = (
+    ("JSONRPC", "1.0"),
+    ("HTTP+JSON", "1.0"),
+    ("GRPC", "1.0"),
+    ("JSONRPC", "0.3"),
+    ("HTTP+JSON", "0.3"),
+    ("GRPC", "0.3"),
+)
+_GRPC_PORTS = {"http": 80, "https": 443}
+
+
+def build_card(
+    settings: Settings,
+    url: str,
+    schemes: Mapping[str, Any] | None = None,
+    *,
+    grpc_port: int | None = None,
+    offer: Offer | None = None,
+    has_extended: bool = False,
+) -> AgentCard:
+    """The card of a server.
+
+    Args:
+        settings: What to put on it.
+        url: What all its addresses begin with: that of its JSON-RPC endpoint, with the slash.
+        schemes: Its security schemes by name, any one of which lets a caller in.
+        grpc_port: Where the same host answers gRPC, unless ``settings.card.grpc_url`` says more; None where nothing does.
+        offer: What the agent offers and asks for.
+        has_extended: There is a further card for callers that are known.
+    """
+    offer = offer or Offer()
+    addresses = {
+        (binding, version): url if binding == "JSONRPC" else url.rstrip("/")
+        for binding, version in _INTERFACES
+        if binding != "GRPC"
+    }
+    if grpc_port is not None:
+        address = _grpc_address(settings.card.grpc_url, url, grpc_port)
+        addresses |= {("GRPC", version): address for version in ("1.0", "0.3")}
+    skill = AgentSkill(id="chat", name="Chat", description=settings.card.description, tags=("chat", "text"))
+    return AgentCard(
+        name=settings.agent_name,
+        description=settings.card.description,
+        version=settings.card.version,
+        supported_interfaces=tuple(
+            AgentInterface(
+                url=addresses[binding, version], protocol_binding=binding, protocol_version=version
+            )
+            for binding, version in _INTERFACES
+            if (binding, version) in addresses
+        ),
+        capabilities=AgentCapabilities(
+            streaming=True,
+            push_notifications=bool(settings.push_notifications),
+            extended_agent_card=has_extended,
+            extensions=offer.all_extensions,
+        ),
+        default_input_modes=offer.input_modes or _MODES,
+        default_output_modes=offer.output_modes or _MODES,
+        skills=offer.skills or (skill,),
+        security_schemes=dict(schemes or {}),
+        security_requirements=tuple({"schemes": {name: {"list": []}}} for name in schemes or ()),
+    )
+
+
+def _grpc_address(given: str | None, url: str, port: int) -> str:
+    """Return the address of gRPC as ``host:port``, the form that the official clients of both versions can dial.
+
+    Args:
+        given: The address in the settings, with or without a scheme.
+        url: The beginning of the other addresses.
+        port: The port that the server listens on.
+    """
+    if given is None:
+        parts = urlsplit(url)
+    else:
+        parts = urlsplit(given if "://" in given else f"//{given}")
+        port = parts.port or _GRPC_PORTS[parts.scheme or "https"]
+    host = parts.hostname or ""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class CardEndpoint:
+    """Serves the card, in the form of the version that the request names.
+
+    A request that names none gets the form of ``settings.card.protocol_version``: by default one card with the members of
+    both versions. A signed card has the form of 1.0 instead, since a signature covers no member of 0.3.
+
+    Args:
+        settings: What to put on the card.
+        schemes: As for `build_card`.
+        guard: Says under which host a client reaches the server, where ``settings.public_url`` does not.
+        grpc_port: Says where gRPC is answered at present; None where it is not.
+        offer: As for `build_card`.
+        has_extended: As for `build_card`.
+        signers: Sign the card of 1.0. (0.3 does not say what a signature is over.)
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        schemes: Mapping[str, Any],
+        guard: RequestGuard,
+        grpc_port: Callable[[], int | None] = lambda: None,
+        *,
+        offer: Offer | None = None,
+        has_extended: bool = False,
+        signers: "Sequence[CardSigner]" = (),
+    ) -> None:
+        self._settings = settings
+        self._schemes = schemes
+        self._guard = guard
+        self._grpc_port = grpc_port
+        self._offer = offer
+        self._has_extended = has_extended
+        self._signers = signers
+
+    def add_to(self, router: APIRouter) -> None:
+        """Put the addresses of the card into a router."""
+        # A client of 0.3 that looks for more than the public card finds that one where there is no more.
+        paths = (CARD_PATH, OLD_CARD_PATH) if self._has_extended else (CARD_PATH, OLD_CARD_PATH, CARD.path)
+        for path in paths:
+            router.add_api_route(path, self._at(path), methods=["GET", "HEAD"], include_in_schema=False)
+
+    def _at(self, path: str) -> Callable[[Request], Awaitable[Response]]:
+        async def card(request: Request) -> Response:
+            return self._answer(request, path)
+
+        return card
+
+    def _answer(self, request: Request, path: str) -> Response:
+        """The card, in the form that is asked for, or else that the address is for."""
+        mounted_at = request.url.path.removesuffix(path) + "/"
+        url = self._settings.public_url
+        if not url:
+            authority = self._guard.authority(request.scope)
+            url = str(request.url.replace(netloc=authority, path=mounted_at, query=""))
+        card = build_card(
+            self._settings,
+            url,
+            self._schemes,
+            grpc_port=self._grpc_port(),
+            offer=self._offer,
+            has_extended=self._has_extended,
+        )
+        version = asked_version(request) or (
+            self._settings.card.protocol_version if path == CARD_PATH else "0.3"
+        )
+        if version == "both" and self._signers:
+            version = "1.0"
+        if version == "0.1":
+            body = json.dumps(write_card_v0_1(card)).encode()
+        elif version.startswith("0."):
+            body = json.dumps(write_card(card)).encode()
+        elif version == "both":
+            body = json.dumps(merge_cards(card)).encode()
+        else:
+            if self._signers:
+                from tailrace.server.protocols.a2a.card_signing import sign_card
+
+                card = sign_card(card, self._signers)
+            body = card.to_json()
+        return cached_response(request, body, vary="A2A-Version")

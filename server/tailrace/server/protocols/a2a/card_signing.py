@@ -1,0 +1,191 @@
+"""Signatures of the agent card, by which a client verifies that it was not changed on the way (A2A 1.0, section 8.4).
+
+A signature is a JSON Web Signature (RFC 7515) over the card's JSON without its signatures, in the one form that JSON
+has by RFC 8785. What is no fact is left out of that form: empty lists, and texts and flags that say nothing.
+
+Verifiers differ over what else is empty. A message of the proto without members, such as the scopes of a requirement
+that needs none, is there for the specification and is not for the official Python SDK. Where that makes a difference
+the card carries a signature for each reading, and a verifier needs one that is right.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import rfc8785
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from fastapi import APIRouter, Request, Response
+from jwt import api_jws
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+from tailrace.server.http.caching import cached_response
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.models import AgentCard
+from tailrace.wrappers import ConfigurationError
+
+KEYS_PATH = "/.well-known/jwks.json"
+"""The address of the public keys."""
+
+SigningKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
+
+_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_MIN_RSA_BITS = 2048
+_KEPT = 64  # cards whose signatures are remembered: one an address that the server is reached at
+
+
+class CardSigner:
+    """Signs cards with one key.
+
+    Args:
+        key: The private key; its kind says the algorithm (RS256, ES256, ES384, ES512, EdDSA).
+        kid: Its id, by which a verifier finds the public one.
+        jku: Where a verifier finds that, as a JSON Web Key Set (RFC 7517); empty to leave that open.
+
+    Raises:
+        ConfigurationError: The key is of a kind that cannot be used, or it has no id.
+    """
+
+    def __init__(self, key: SigningKey, kid: str, *, jku: str = "") -> None:
+        if not kid:
+            raise ConfigurationError("a key that signs the card needs an id (kid)")
+        self.kid = kid
+        self._key = key
+        self._algorithm = _algorithm(key)
+        self._header = {"typ": "JOSE", "kid": kid, **({"jku": jku} if jku else {})}
+        # Some algorithms never give the same signature twice, and a card that changes with each request is kept by
+        # no cache.
+        self._sign = lru_cache(_KEPT)(self._sign_anew)
+
+    def sign(self, card: Mapping[str, Any]) -> list[dict[str, str]]:
+        """The signatures of a card: one, or one for each reading of it.
+
+        Args:
+            card: Its JSON as A2A 1.0 writes it; ``signatures`` in it do not count.
+
+        Raises:
+            ConfigurationError: The card has no canonical form: it holds a number that not every reader would read
+                the same.
+        """
+        return [self._sign(payload) for payload in canonical_forms(card)]
+
+    def public_key(self) -> dict[str, Any]:
+        """The public key as a JSON Web Key."""
+        if isinstance(self._key, RSAPrivateKey):
+            written = RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        elif isinstance(self._key, EllipticCurvePrivateKey):
+            written = ECAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        else:
+            written = OKPAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        return {
+            **{name: value for name, value in written.items() if name != "key_ops"},
+            "kid": self.kid,
+            "use": "sig",
+            "alg": self._algorithm,
+        }
+
+    def _sign_anew(self, payload: bytes) -> dict[str, str]:
+        token = api_jws.encode(payload, self._key, self._algorithm, headers=dict(self._header))
+        protected, _, signature = token.split(".")
+        return {"protected": protected, "signature": signature}
+
+
+def create_signers(settings: Settings) -> tuple[CardSigner, ...]:
+    """The signers that the settings name.
+
+    Raises:
+        ConfigurationError: A key cannot be read or used, or the server's public address is not set: a card that
+            names whatever address it was asked at must not be signed.
+    """
+    card = settings.card
+    if not card.signing_keys:
+        return ()
+    if not settings.public_url:
+        raise ConfigurationError("TAILRACE_CARD: signing_keys require TAILRACE_PUBLIC_URL")
+    jku = card.signing_jku or settings.public_url.rstrip("/") + KEYS_PATH
+    return tuple(_load_signer(kid, path, jku) for kid, path in card.signing_keys.items())
+
+
+def sign_card(card: AgentCard, signers: Iterable[CardSigner]) -> AgentCard:
+    """The card with a signature of each signer, in place of any it had."""
+    fields = card.to_dict()
+    signatures = tuple(signature for signer in signers for signature in signer.sign(fields))
+    return card.model_copy(update={"signatures": signatures})
+
+
+def canonical_forms(card: Mapping[str, Any]) -> list[bytes]:
+    """Return the canonical form of a card for its signature, by the specification, and by the SDK if it differs.
+
+    Args:
+        card: Its JSON as A2A 1.0 writes it.
+
+    Raises:
+        ConfigurationError: It has none.
+    """
+    facts = {name: value for name, value in card.items() if name != "signatures"}
+    try:
+        forms = [rfc8785.dumps(_without_empty_lists(facts)), rfc8785.dumps(_without_empties(facts))]
+    except rfc8785.CanonicalizationError as error:
+        raise ConfigurationError(f"the card cannot be signed: {error}") from None
+    return list(dict.fromkeys(forms))
+
+
+def add_keys_to(router: APIRouter, signers: Sequence[CardSigner]) -> None:
+    """Put the address of the public keys into a router, where there are any."""
+    if not signers:
+        return
+    body = json.dumps({"keys": [signer.public_key() for signer in signers]}).encode()
+
+    async def keys(request: Request) -> Response:
+        return cached_response(request, body)
+
+    router.add_api_route(KEYS_PATH, keys, methods=["GET"], include_in_schema=False)
+
+
+def _without_empty_lists(value: Any) -> Any:
+    """Remove members that are empty lists, which are equivalent to absent ones (section 8.4.1)."""
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value).items()
+        return {name: _without_empty_lists(member) for name, member in members if member != []}
+    if isinstance(value, list | tuple):
+        return [_without_empty_lists(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
+def _without_empties(value: Any) -> Any:
+    """Without anything that is empty, at any depth; None when nothing is left."""
+    if isinstance(value, dict):
+        members = {name: _without_empties(member) for name, member in cast("dict[str, Any]", value).items()}
+        return {name: member for name, member in members.items() if member is not None} or None
+    if isinstance(value, list | tuple):
+        items = [_without_empties(item) for item in cast("Sequence[Any]", value)]
+        return [item for item in items if item is not None] or None
+    return None if value == "" else value
+
+
+def _load_signer(kid: str, path: str, jku: str) -> CardSigner:
+    try:
+        key = load_pem_private_key(Path(path).read_bytes(), password=None)
+    except OSError as error:
+        raise ConfigurationError(f"TAILRACE_CARD: signing_keys: {path}: {error.strerror}") from None
+    except (ValueError, TypeError):
+        raise ConfigurationError(
+            f"TAILRACE_CARD: signing_keys: {path} holds no private key in PEM form without a password"
+        ) from None
+    return CardSigner(cast("SigningKey", key), kid, jku=jku)
+
+
+def _algorithm(key: object) -> str:
+    if isinstance(key, RSAPrivateKey) and key.key_size >= _MIN_RSA_BITS:
+        return "RS256"
+    if isinstance(key, EllipticCurvePrivateKey) and key.curve.name in _CURVES:
+        return _CURVES[key.curve.name]
+    if isinstance(key, Ed25519PrivateKey):
+        return "EdDSA"
+    raise ConfigurationError(
+        f"a card is signed with an RSA key of {_MIN_RSA_BITS} bits or more, or one of P-256, P-384, P-521 or Ed25519"
+    )

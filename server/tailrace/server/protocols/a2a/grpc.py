@@ -1,0 +1,437 @@
+"""The gRPC binding of A2A: the service of each version that is spoken, on one port.
+
+HTTP headers of other bindings are metadata of a call, in lower case: ``a2a-version``,
+``a2a-extensions``, credentials (``authorization``, ``x-api-key``), and ``last-event-id``, the number after which a
+subscription goes on. As gRPC has no place beside an event for its number, the number is among the extension's facts.
+
+The binding is the same for every version; what differs is a `GrpcVersion`. That of 1.0 (section 10 of its
+specification) is in `tailrace.server.protocols.a2a.grpc_v1_0`, that of 0.3 in `tailrace.server.protocols.a2a.grpc_v0_3`. A client
+says which it speaks by the name of the service.
+
+An error is a gRPC status whose ``grpc-status-details-bin`` is a ``google.rpc.Status`` with an ErrorInfo and, where
+fields are wrong, a BadRequest. All of it is bounded: what a client sent is not sent back to it at any length, since
+metadata beyond 8 KiB would take the place of the error.
+"""
+
+import logging
+import math
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, NoReturn, Self, cast
+
+import anyio
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from tailrace.server.auth.authentication import Authenticator, Credentials
+from tailrace.server.http.problems import (
+    as_a2a_error,
+    drop_frames,
+    major_minor,
+    parse_cursor,
+    parse_extensions,
+)
+from tailrace.server.http.request_guard import RequestGuard, is_loopback
+from tailrace.server.observability.requests import observe_call
+from tailrace.server.protocols.a2a.card import build_card
+from tailrace.server.protocols.a2a.grpc_bounds import count_fields
+from tailrace.server.protocols.a2a.grpc_v0_3 import Grpc03
+from tailrace.server.protocols.a2a.grpc_v1_0 import Grpc10
+from tailrace.server.protocols.a2a.grpc_version import MAX_MESSAGE, GrpcVersion, clipped
+from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.limits import RequestTooLargeError
+from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.costs import cost_of_result
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import ParseError, VersionNotSupportedError
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.fields import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.models import A2AModel, AgentCard
+from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, release_memory_later, run_bounded
+from tailrace.wrappers.messages import shortened
+
+logger = logging.getLogger("tailrace.server")
+
+STOP_TIMEOUT = 2.0
+"""Seconds that calls have to end by themselves once their tasks are over because the server stops."""
+
+_LARGE = 1024 * 1024  # bytes of a call that is refused
+_BYTES_OF_VALUE = 8  # of a part of a message, at least
+
+_ANY_SIZE = -1  # as gRPC writes it
+
+_MIN_CLIENT_PING = 10_000
+"""Milliseconds between the pings of a client; gRPC's own minimum (five minutes) disconnects subscribers of an idle stream."""
+
+# Where a client lists extensions: as A2A 1.0 has it, and as 0.3 has it.
+_EXTENSIONS = ("a2a-extensions", "x-a2a-extensions")
+
+_Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class GrpcBinding:
+    """Answers the calls of the service of one version.
+
+    Args:
+        operations: What carries them out.
+        settings: Limits and intervals.
+        authenticator: Says who asks.
+        version: The version that is spoken.
+        guard: Refuses calls that the settings do not allow.
+        public_card: Gives the card that is answered where there is no extended one; None to refuse.
+        observer: Told of calls that are refused.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        settings: Settings,
+        authenticator: Authenticator,
+        version: GrpcVersion,
+        *,
+        guard: RequestGuard,
+        public_card: Callable[[], AgentCard] | None = None,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        self._observer = observer
+        self._operations = operations
+        self._settings = settings
+        self._authenticator = authenticator
+        self._version = version
+        self._guard = guard
+        self._public_card = public_card
+
+    def service(self) -> grpc.GenericRpcHandler:
+        """The service, to be added to a ``grpc.aio`` server.
+
+        Requests and responses pass as bytes: what cannot be parsed is then told in the protocol's own words.
+        """
+        descriptor = self._version.descriptor
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            method.name: (
+                grpc.unary_stream_rpc_method_handler(self._streaming(method))
+                if method.server_streaming
+                else grpc.unary_unary_rpc_method_handler(self._unary(method))
+            )
+            for method in descriptor.methods
+        }
+        return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+
+    def _unary(self, method: Any) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+        operation, kind = self._version.operations[method.name], GetMessageClass(method.output_type)
+
+        async def respond(body: bytes, context: _Context) -> bytes:
+            asked, caller = await self._admit(operation, method, body, context)
+            result = await self._answer(operation, asked, caller)
+            version = self._version.for_client(_metadata(context).get("user-agent", ""))
+            cost = cost_of_result(result)
+            written = await run_bounded(cost, _written, version, operation, result, kind)
+            await _confirm_extensions(context, caller)
+            return written
+
+        async def answer(body: bytes, context: _Context) -> bytes:
+            try:
+                return await respond(body, context)
+            except Exception as error:
+                if len(body) > _LARGE:
+                    release_memory_later()
+                del body  # gRPC keeps the frames of an aborted call until the garbage collector runs
+                await self._abort(context, error)
+
+        return answer
+
+    async def _answer(self, operation: Operation, asked: A2AModel, caller: Caller) -> A2AModel | None:
+        is_card = operation is Operation.GET_EXTENDED_CARD
+        if is_card and self._public_card is not None and not self._operations.has_extended_card:
+            return self._public_card()
+        return await self._operations.answer(operation, asked, caller)
+
+    def _streaming(self, method: Any) -> Callable[[bytes, _Context], Awaitable[None]]:
+        operation = self._version.operations[method.name]
+
+        async def respond(body: bytes, context: _Context) -> bool:
+            asked, caller = await self._admit(operation, method, body, context)
+            return await self._stream(operation, asked, caller, context)
+
+        async def answer(body: bytes, context: _Context) -> None:
+            try:
+                taken = await respond(body, context)
+            except Exception as error:
+                if len(body) > _LARGE:
+                    release_memory_later()
+                del body  # as above
+                await self._abort(context, error)
+            if not taken:
+                # Nothing of the task is held here any more: the client may take long to learn that it was dropped,
+                # since the status waits behind what it has not taken.
+                seconds = f"{self._settings.bounds.send_timeout:g} seconds"
+                logger.info("a client that took nothing for %s was dropped", seconds)
+                await context.abort(grpc.StatusCode.ABORTED, f"nothing was taken for {seconds}")
+
+        return answer
+
+    async def _stream(self, operation: Operation, asked: A2AModel, caller: Caller, context: _Context) -> bool:
+        """Write the events of a stream; False when the client left one of them waiting too long."""
+        after = _cursor_of(context) if operation is Operation.SUBSCRIBE_TO_TASK else None
+        stream = await self._operations.stream(
+            operation, asked, caller, after=after, repeat_finished=self._version.repeats_finished
+        )
+        await _confirm_extensions(context, caller)
+        version = self._version.for_client(_metadata(context).get("user-agent", ""))
+        with anyio.CancelScope() as scope:
+            async with aclosing(stream.batches()) as batches:
+                async for events in batches:
+                    for event in events:
+                        response = await run_bounded(
+                            json_text_cost(event.body),
+                            _written_event,
+                            version,
+                            event,
+                            stream.closes(event),
+                        )
+                        scope.deadline = anyio.current_time() + self._settings.bounds.send_timeout
+                        await context.write(response)
+                        scope.deadline = math.inf
+        return not scope.cancelled_caught
+
+    async def _admit(
+        self,
+        operation: Operation,
+        method: Any,
+        body: bytes,
+        context: _Context,
+    ) -> tuple[A2AModel, Caller]:
+        """Authenticate the caller, then read the request: nothing else is read before.
+
+        Raises:
+            AuthError: The caller is not let in, or the guard refuses the call.
+            A2AError: The version is not spoken, or the request is none.
+        """
+        metadata = _metadata(context)
+        observe_call(self._observer, metadata)
+        try:
+            self._guard.check_call(context.peer(), metadata)
+        except AuthError as error:
+            self._observer.refused(error)
+            logger.warning("a call was refused: %s", error)
+            raise
+        identity = await self._authenticator.authenticate(Credentials(metadata))
+        asked_version, spoken = major_minor(metadata.get("a2a-version", "")), self._version.version
+        if asked_version and asked_version not in self._version.accepts:
+            raise VersionNotSupportedError(
+                f"{shortened(asked_version)}; supported: {spoken}", metadata={"supportedVersions": spoken}
+            )
+        cost = len(body) // _BYTES_OF_VALUE
+        version = self._version.for_client(metadata.get("user-agent", ""))
+        asked = await run_bounded(cost, self._read, version, operation, method, body)
+        listed = ",".join(metadata.get(name, "") for name in _EXTENSIONS)
+        extensions = self._operations.offer.activated(parse_extensions(listed))
+        return asked, Caller(
+            identity.user,
+            getattr(asked, "tenant", ""),
+            speaks=spoken,
+            extensions=extensions,
+            send_key=metadata.get("idempotency-key", ""),
+            cost=cost,
+        )
+
+    def _read(self, version: GrpcVersion, operation: Operation, method: Any, body: bytes) -> A2AModel:
+        limit = self._settings.bounds.max_request_values
+        if limit and len(body) > limit and count_fields(body, method.input_type, limit) > limit:
+            raise RequestTooLargeError(limit, setting="max_request_values")
+        try:
+            message = GetMessageClass(method.input_type).FromString(body)
+        except DecodeError as error:
+            # The parser has a depth limit of its own, without an error; the model has ours.
+            raise ParseError(f"{error} (values may nest {MAX_JSON_DEPTH} levels)") from None
+        return version.read_request(operation, message)
+
+    async def _abort(self, context: _Context, error: Exception) -> NoReturn:
+        """End a call with the status of an error."""
+        if isinstance(error, AuthError):
+            drop_frames(error)
+            code = grpc.StatusCode.PERMISSION_DENIED if error.forbidden else grpc.StatusCode.UNAUTHENTICATED
+            challenge = error.challenge.encode("ascii", "replace").decode()
+            trailers = (("www-authenticate", challenge),) if challenge else ()
+            await context.abort(code, clipped(str(error), MAX_MESSAGE), trailers)
+        status = self._version.write_status(as_a2a_error(error))
+        code = _code(status.code)
+        await context.abort(code, status.message, (("grpc-status-details-bin", status.SerializeToString()),))
+
+
+def _written_event(version: GrpcVersion, event: Event, closes: bool) -> bytes:
+    return version.write_event(event, closes=closes).SerializeToString()
+
+
+def _written(version: GrpcVersion, operation: Operation, result: A2AModel | None, kind: Any) -> bytes:
+    return version.write_result(operation, result, kind).SerializeToString()
+
+
+class GrpcServer:
+    """The binding on a port of its own, beside the HTTP server and on the same engine.
+
+    Args:
+        operations: As for `GrpcBinding`.
+        settings: As for `GrpcBinding`; ``host``, ``grpc_port`` and ``grpc_tls``, too.
+        authenticator: As for `GrpcBinding`.
+        observer: As for `GrpcBinding`.
+        guard: As for `GrpcBinding`.
+
+    Raises:
+        ConfigurationError: The certificate or its key cannot be used.
+
+    Attributes:
+        port: The port that it listens on; None while it does not.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        settings: Settings,
+        authenticator: Authenticator,
+        observer: Observer = NO_OBSERVER,
+        *,
+        guard: RequestGuard,
+    ) -> None:
+        self.port: int | None = None
+        self._credentials = _server_credentials(settings)
+        self._operations = operations
+        self._settings = settings
+        self._authenticator = authenticator
+        self._bindings = (
+            GrpcBinding(operations, settings, authenticator, Grpc10(), guard=guard, observer=observer),
+            GrpcBinding(
+                operations,
+                settings,
+                authenticator,
+                Grpc03(),
+                guard=guard,
+                public_card=self._public_card,
+                observer=observer,
+            ),
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Self]:
+        """Serve until the block is left; the engine must be running around it.
+
+        On leaving, the engine is told to stop, so that streams end by themselves with their tasks' last event; what
+        is left `STOP_TIMEOUT` seconds after the grace time is cut off.
+
+        Raises:
+            ConfigurationError: The port cannot be listened on.
+        """
+        server = grpc.aio.server(options=self._options())
+        server.add_generic_rpc_handlers([binding.service() for binding in self._bindings])
+        host = self._settings.host
+        address = f"[{host}]" if ":" in host else host
+        try:
+            where = f"{address}:{self._settings.grpc_port or 0}"
+            port = (
+                server.add_insecure_port(where)
+                if self._credentials is None
+                else server.add_secure_port(where, self._credentials)
+            )
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"TAILRACE_GRPC_PORT: cannot listen on {address}:{self._settings.grpc_port}: {error}"
+            ) from None
+        await server.start()
+        self.port = port
+        logger.info("gRPC on %s:%d", address, port)
+        if self._credentials is None and self._authenticator.schemes() and not is_loopback(host):
+            logger.warning(
+                "gRPC on %s:%d is not encrypted: callers send their keys in clear; set TAILRACE_GRPC_TLS, or "
+                "terminate TLS in a proxy",
+                address,
+                port,
+            )
+        try:
+            yield self
+        finally:
+            self.port = None
+            self._operations.stopping.set()
+            with anyio.CancelScope(shield=True):
+                await server.stop(self._settings.shutdown_grace + STOP_TIMEOUT)
+
+    def _public_card(self) -> AgentCard:
+        """Return the card with the addresses known here: the HTTP server's only if its public URL is configured."""
+        url = self._settings.public_url
+        card = build_card(
+            self._settings,
+            url or f"http://{self._settings.host}/",
+            self._authenticator.schemes(),
+            grpc_port=self.port,
+            offer=self._operations.offer,
+        )
+        if url:
+            return card
+        known = tuple(each for each in card.supported_interfaces if each.protocol_binding == "GRPC")
+        return card.model_copy(update={"supported_interfaces": known})
+
+    def _options(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a coin toss
+            ("grpc.max_receive_message_length", self._settings.max_request_bytes or _ANY_SIZE),
+            # A connection whose other end is gone is noticed, and its streams are given up.
+            ("grpc.keepalive_time_ms", self._settings.bounds.ping_interval * 1000),
+            ("grpc.keepalive_timeout_ms", int(self._settings.bounds.send_timeout * 1000)),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_CLIENT_PING),
+        ]
+
+
+def _server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
+    """The certificate and the key for TLS; None where none are configured.
+
+    Raises:
+        ConfigurationError: A file cannot be read, or the key does not belong to the certificate.
+    """
+    if not settings.grpc_tls:
+        return None
+    certificate, key_file = settings.grpc_tls
+    try:
+        # gRPC would only fail to listen, and not name the reason.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            certificate, key_file, password=_refuse_password
+        )
+        chain, key = Path(certificate).read_bytes(), Path(key_file).read_bytes()
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        raise ConfigurationError(
+            f"TAILRACE_GRPC_TLS: {certificate} and {key_file} cannot be used: {error}"
+        ) from None
+    return grpc.ssl_server_credentials([(key, chain)])
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key is encrypted; decrypt it")
+
+
+def _metadata(context: _Context) -> Mapping[str, str]:
+    """Return the text metadata of a call by lower-case name; repeated entries are joined to a list, as in headers."""
+    sent = cast("tuple[tuple[str, str | bytes], ...]", context.invocation_metadata() or ())
+    found: dict[str, str] = {}
+    for name, value in sent:
+        if isinstance(value, str):
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def _cursor_of(context: _Context) -> int | None:
+    return parse_cursor(_metadata(context).get("last-event-id", ""), "last-event-id")
+
+
+async def _confirm_extensions(context: _Context, caller: Caller) -> None:
+    """Send the client the list of activated extensions (A2A 1.0, section 3.2.6)."""
+    if caller.extensions:
+        await context.send_initial_metadata((("a2a-extensions", ", ".join(caller.extensions)),))
+
+
+def _code(number: int) -> grpc.StatusCode:
+    return next(code for code in grpc.StatusCode if code.value[0] == number)

@@ -1,0 +1,134 @@
+"""A2A 0.3 over gRPC: the service ``a2a.v1.A2AService``.
+
+Its messages are read and written by way of their ProtoJSON, which is what HTTP+JSON of 0.3 speaks; what differs is that a
+request names tasks and webhooks as resources (``tasks/ID/pushNotificationConfigs/ID``).
+
+Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. It defines errors only as gRPC statuses. Clients look for
+the name of the error before a colon in the status's message, and take two of the errors for something else under the
+status that 1.0.1 gives them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+from a2a.compat.v0_3 import a2a_v0_3_pb2
+from google.protobuf.message import Message as ProtoMessage
+from google.rpc import status_pb2
+
+from tailrace.server.protocols.a2a.grpc_version import GrpcVersion, to_status
+from tailrace.server.protocols.a2a.sdk_types import fill, to_json
+from tailrace.streaming.a2a.card_v0_3 import write_proto_card
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import (
+    A2AError,
+    ExtendedAgentCardNotConfiguredError,
+    FieldViolation,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.extension import with_extension_facts
+from tailrace.streaming.a2a.models import A2AModel, AgentCard
+from tailrace.streaming.a2a.v0_3_rest import Version03Http
+
+Fields = dict[str, Any]
+
+_TASKS = "tasks/"
+_CONFIGS = "/pushNotificationConfigs"
+
+# What a client of 0.3 takes for "cannot be canceled" under FAILED_PRECONDITION.
+_UNIMPLEMENTED = (PushNotificationNotSupportedError, UnsupportedOperationError)
+
+
+class Grpc03(GrpcVersion):
+    """A2A 0.3, with the messages of its proto as the SDK brings them."""
+
+    version = "0.3"
+    accepts = frozenset({"0.3", "0.2"})
+    repeats_finished: ClassVar[bool] = True
+    descriptor: ClassVar[Any] = a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"]
+    operations: ClassVar[Mapping[str, Operation]] = {
+        "SendMessage": Operation.SEND_MESSAGE,
+        "SendStreamingMessage": Operation.SEND_STREAMING_MESSAGE,
+        "GetTask": Operation.GET_TASK,
+        "CancelTask": Operation.CANCEL_TASK,
+        "TaskSubscription": Operation.SUBSCRIBE_TO_TASK,
+        "CreateTaskPushNotificationConfig": Operation.CREATE_PUSH_CONFIG,
+        "GetTaskPushNotificationConfig": Operation.GET_PUSH_CONFIG,
+        "ListTaskPushNotificationConfig": Operation.LIST_PUSH_CONFIGS,
+        "DeleteTaskPushNotificationConfig": Operation.DELETE_PUSH_CONFIG,
+        "GetAgentCard": Operation.GET_EXTENDED_CARD,
+    }
+
+    def __init__(self, dialect: Version03Http | None = None) -> None:
+        self._dialect = dialect or Version03Http()
+
+    def for_client(self, user_agent: str) -> "Grpc03":
+        """The version with the client's reading of file bytes."""
+        return Grpc03(self._dialect.for_client(user_agent))
+
+    def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
+        """The request of the same fields over HTTP+JSON, where a resource's name is parted into ids."""
+        fields = to_json(message)
+        if operation in (Operation.GET_TASK, Operation.CANCEL_TASK, Operation.SUBSCRIBE_TO_TASK):
+            fields |= {"id": _task_id(fields.pop("name", ""), "name")}
+        elif operation in (Operation.GET_PUSH_CONFIG, Operation.DELETE_PUSH_CONFIG):
+            fields |= _config_ids(fields.pop("name", ""))
+        elif operation in (Operation.CREATE_PUSH_CONFIG, Operation.LIST_PUSH_CONFIGS):
+            # Its own HTTP rule has the parent end with what it is the parent of.
+            fields |= {"taskId": _task_id(fields.pop("parent", "").removesuffix(_CONFIGS), "parent")}
+        return self._dialect.read_request(operation, fields)
+
+    def write_result(
+        self, operation: Operation, result: A2AModel | None, kind: type[ProtoMessage]
+    ) -> ProtoMessage:
+        """The message of the proto."""
+        if isinstance(result, AgentCard):
+            return fill(kind(), write_proto_card(result))
+        return fill(kind(), cast("Fields", self._dialect.result_fields(operation, result)))
+
+    def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
+        """A ``StreamResponse``, with the event's number among the extension's facts."""
+        fields = self._dialect.event_fields(event, closes=closes)
+        [(kind, update)] = fields.items()
+        if kind.endswith("Update") and event.number:
+            update["metadata"] = with_extension_facts(update.get("metadata", {}), number=event.number)
+        return fill(a2a_v0_3_pb2.StreamResponse(), fields)
+
+    def write_status(self, error: A2AError) -> status_pb2.Status:
+        """Return the status with the name of the error before its message."""
+        name = type(error).__name__
+        if isinstance(error, ExtendedAgentCardNotConfiguredError):
+            name = "AuthenticatedExtendedCardNotConfiguredError"
+        status = "UNIMPLEMENTED" if isinstance(error, _UNIMPLEMENTED) else error.status
+        return to_status(error, name=status, message=f"{name}: {error}")
+
+
+def _task_id(name: str, field: str) -> str:
+    """The id in ``tasks/ID``.
+
+    Raises:
+        InvalidParamsError: It is no name of a task.
+    """
+    task_id = name.removeprefix(_TASKS)
+    if not name.startswith(_TASKS) or not task_id:
+        raise _misnamed(field, "tasks/ID")
+    return task_id
+
+
+def _config_ids(name: str) -> Fields:
+    """The ids in ``tasks/ID/pushNotificationConfigs/ID``, as HTTP+JSON names them.
+
+    Raises:
+        InvalidParamsError: It is no name of a webhook.
+    """
+    task, parted, config_id = name.rpartition(f"{_CONFIGS}/")
+    if not parted or not config_id or not task.removeprefix(_TASKS):
+        raise _misnamed("name", f"tasks/ID{_CONFIGS}/ID")
+    return {"taskId": _task_id(task, "name"), "configId": config_id}
+
+
+def _misnamed(field: str, form: str) -> InvalidParamsError:
+    why = f"must be {form}"
+    return InvalidParamsError(f"{field}: {why}", violations=[FieldViolation(field, why)])

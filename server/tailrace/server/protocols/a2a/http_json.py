@@ -1,0 +1,231 @@
+"""The HTTP+JSON binding of A2A, and the address for a browser's EventSource.
+
+Every operation has an address of its own. Values in the path override the same field in the body. Errors are
+always ``application/json``.
+
+The binding is the same for every version; what differs is a `Version`: its addresses, its dialect and the form of its
+errors. That of 1.0 (section 11 of its specification) is here; there the addresses are with and without a tenant before
+them, and errors are ``google.rpc.Status``. That of 0.3 is in `tailrace.server.protocols.a2a.http_json_v0_3`.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.requests import ClientDisconnect
+
+from tailrace.server.auth.authentication import API_KEY_QUERY, TOKEN_QUERY, Authenticator
+from tailrace.server.http.caching import cached_response
+from tailrace.server.http.problems import (
+    EXTENSIONS_QUERY,
+    Problem,
+    accepts,
+    asked_extensions,
+    asked_version,
+    credentials_of,
+    cursor_of,
+    extension_headers,
+)
+from tailrace.server.http.request_body import read_json
+from tailrace.server.http.sse import EventFrames, EventResponse
+from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.costs import cost_of_result
+from tailrace.streaming.a2a.dialect import Dialect, Operation
+from tailrace.streaming.a2a.errors import VersionNotSupportedError
+from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.wrappers import StoreError
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+from tailrace.wrappers.messages import shortened
+
+
+@dataclass(frozen=True)
+class Route:
+    """An address of an operation.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path, with the names of the request's fields in braces.
+        operation: What is asked there.
+        for_event_source: A browser's EventSource may send the request, which reconnects whenever a stream ends. It gets
+            an event ``end`` where it requests our extension, and else 204 (No Content) when it reconnects after the last
+            event of a task. Clients that take every event for one of the task therefore get nothing else.
+    """
+
+    method: str
+    path: str
+    operation: Operation
+    for_event_source: bool = False
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of the protocol as this binding speaks it.
+
+    Attributes:
+        dialect: Reads requests, writes results and events.
+        routes: Its addresses.
+        prefixes: What may stand before each of them.
+        write_problem: The body of a response that is an error.
+    """
+
+    dialect: Dialect
+    routes: Sequence[Route]
+    prefixes: Sequence[str] = ("",)
+    write_problem: Callable[[Problem], bytes] = Problem.body
+
+
+ROUTES = (
+    Route("POST", "/message:send", Operation.SEND_MESSAGE),
+    Route("POST", "/message:stream", Operation.SEND_STREAMING_MESSAGE),
+    Route("GET", "/tasks", Operation.LIST_TASKS),
+    Route("POST", "/tasks/{id}:cancel", Operation.CANCEL_TASK),
+    Route("POST", "/tasks/{id}:subscribe", Operation.SUBSCRIBE_TO_TASK),
+    Route("GET", "/tasks/{id}:subscribe", Operation.SUBSCRIBE_TO_TASK, for_event_source=True),
+    Route("POST", "/tasks/{taskId}/pushNotificationConfigs", Operation.CREATE_PUSH_CONFIG),
+    Route("GET", "/tasks/{taskId}/pushNotificationConfigs", Operation.LIST_PUSH_CONFIGS),
+    Route("GET", "/tasks/{taskId}/pushNotificationConfigs/{id}", Operation.GET_PUSH_CONFIG),
+    Route("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}", Operation.DELETE_PUSH_CONFIG),
+    Route("GET", "/tasks/{id}", Operation.GET_TASK),
+    Route("GET", "/extendedAgentCard", Operation.GET_EXTENDED_CARD),
+    Route("GET", "/conversations/{contextId}", Operation.GET_CONVERSATION),
+)
+
+# Those without a tenant come first: the others would match them too.
+VERSION_1_0 = Version(Version10(), ROUTES, prefixes=("", "/{tenant}"))
+
+# Query parameters that are not fields of a request.
+_NOT_FIELDS = frozenset({"A2A-Version", EXTENSIONS_QUERY, "after", API_KEY_QUERY, TOKEN_QUERY})
+_NUMBERS = frozenset({"historyLength", "pageSize", "history_length", "page_size"})
+_NUMBER = re.compile(r"-?[0-9]{1,10}")
+_FLAGS = frozenset({"includeArtifacts", "include_artifacts"})
+
+# The headers with credentials and protocol version.
+_CREDENTIALS = "Authorization, X-API-Key, Cookie, A2A-Version"
+
+
+class HttpJsonBinding:
+    """Answers requests to the addresses of one version.
+
+    Args:
+        operations: What carries them out.
+        settings: Limits and intervals.
+        authenticator: Says who asks.
+        version: The version that is spoken.
+    """
+
+    def __init__(
+        self, operations: Operations, settings: Settings, authenticator: Authenticator, version: Version
+    ) -> None:
+        self._operations = operations
+        self._authenticator = authenticator
+        self._settings = settings
+        self._dialect = version.dialect
+        self._version = version
+
+    def add_to(self, router: APIRouter) -> None:
+        """Put all addresses into a router."""
+        for prefix in self._version.prefixes:
+            for route in self._version.routes:
+                router.add_api_route(
+                    prefix + route.path,
+                    self._endpoint(route),
+                    methods=[route.method],
+                    include_in_schema=False,
+                )
+
+    def _endpoint(self, route: Route) -> Any:
+        async def endpoint(request: Request) -> Response:
+            return await self._handle(request, route)
+
+        return endpoint
+
+    async def _handle(self, request: Request, route: Route) -> Response:
+        extensions = self._operations.offer.activated(asked_extensions(request))
+        headers = extension_headers(request, extensions)
+        try:
+            response = await self._answer(request, route, extensions)
+        except ClientDisconnect:
+            return Response(status_code=400)  # the client has disconnected
+        except Exception as error:
+            response = self._refuse(Problem.of(error))
+        response.headers.update(headers)
+        return response
+
+    async def _answer(self, request: Request, route: Route, extensions: tuple[str, ...]) -> Response:
+        identity = await self._authenticator.authenticate(credentials_of(request))
+        operation = route.operation
+        self._check_version(request)
+        dialect = self._dialect.for_client(request.headers.get("user-agent", ""))
+        cost, fields = await self._fields(request)
+        asked = await run_bounded(cost, dialect.read_request, operation, fields)
+        caller = Caller(
+            identity.user,
+            getattr(asked, "tenant", ""),
+            speaks=dialect.version,
+            extensions=extensions,
+            send_key=request.headers.get("idempotency-key", ""),
+            cost=cost,
+        )
+        if operation.streams:
+            after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None
+            ends = route.for_event_source and EXTENSION_URI in extensions
+            if route.for_event_source and not ends and after is not None:
+                if await self._operations.ended_by(request.path_params["id"], caller, after):
+                    return Response(status_code=204)
+            stream = await self._operations.stream(
+                operation, asked, caller, after=after, repeat_finished=dialect.repeats_finished
+            )
+            frames = EventFrames(stream, dialect, self._write_failure, self._operations.stopping, ends=ends)
+            return EventResponse(
+                frames, settings=self._settings, headers={}, streams=self._operations.streams
+            )
+        result = await self._operations.answer(operation, asked, caller)
+        body = await run_bounded(cost_of_result(result), dialect.write_result, operation, result)
+        if operation is Operation.GET_EXTENDED_CARD:
+            return cached_response(request, body, private=True, vary=_CREDENTIALS)
+        return Response(body, media_type=_media_type(request))
+
+    def _check_version(self, request: Request) -> None:
+        asked = asked_version(request)
+        if asked not in ("", self._dialect.version):
+            raise VersionNotSupportedError(
+                f"{shortened(asked)}; supported: {self._dialect.version}",
+                metadata={"supportedVersions": self._dialect.version},
+            )
+
+    async def _fields(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """Return the cost of a request and its fields: of its body or query, overridden by those of its path."""
+        if request.method != "POST":
+            query = request.query_params
+            fields = {name: _query_value(name, query[name]) for name in query if name not in _NOT_FIELDS}
+            return len(fields), fields | request.path_params
+        body = await read_json(request, self._settings, optional=True)
+        return body.cost, body.members | request.path_params
+
+    def _write_failure(self, error: StoreError) -> bytes:
+        """The error that ends a stream whose events cannot be read."""
+        return self._version.write_problem(Problem.of(error))
+
+    def _refuse(self, problem: Problem) -> Response:
+        body = self._version.write_problem(problem)
+        return Response(body, problem.code, headers=problem.headers, media_type="application/json")
+
+
+def _query_value(name: str, value: str) -> object:
+    """Convert a query parameter to the type of its field; the field refuses invalid values."""
+    if name in _NUMBERS and _NUMBER.fullmatch(value):
+        return int(value)
+    if name in _FLAGS and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return value
+
+
+def _media_type(request: Request) -> str:
+    """As the client speaks: ``application/a2a+json`` for one that names it, else what every client takes."""
+    media_type = "application/a2a+json"
+    named = media_type in request.headers.get("content-type", "") or accepts(request, media_type)
+    return media_type if named else "application/json"

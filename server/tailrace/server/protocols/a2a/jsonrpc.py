@@ -1,0 +1,212 @@
+"""The JSON-RPC binding of A2A, every dialect on one address (A2A 1.0, section 9; A2A 0.3, section 3.2.1).
+
+Checks go from the outside in: media type, JSON, envelope, method, version, parameters. Every error is a JSON-RPC
+error object in an HTTP 200 response, but for a request that is not JSON-RPC at all: one of another media type gets that
+error with 415, one that is too large 413, and one whose body arrives too slowly 408.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
+
+from tailrace.server.auth.authentication import Authenticator, Identity
+from tailrace.server.http.problems import (
+    Problem,
+    accepts,
+    as_a2a_error,
+    asked_extensions,
+    asked_version,
+    credentials_of,
+    cursor_of,
+    encode_ascii,
+    error_headers,
+    extension_headers,
+)
+from tailrace.server.http.request_body import JsonBody, read_json
+from tailrace.server.http.sse import EventFrames, EventResponse, frame_data
+from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.costs import cost_of_result
+from tailrace.streaming.a2a.dialect import Dialect, Operation
+from tailrace.streaming.a2a.errors import (
+    A2AError,
+    InvalidParamsError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    ParseError,
+    VersionNotSupportedError,
+)
+from tailrace.wrappers import StoreError
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+from tailrace.wrappers.messages import join_surrogates, shortened
+
+JsonRpcId = str | int | float | None
+
+
+class JsonRpcBinding:
+    """Answers JSON-RPC requests.
+
+    Args:
+        operations: What carries them out.
+        settings: Limits and intervals.
+        authenticator: Says who asks.
+        dialects: The versions that are spoken; a method that several have belongs to the first.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        settings: Settings,
+        authenticator: Authenticator,
+        dialects: Sequence[Dialect],
+    ) -> None:
+        self._operations = operations
+        self._authenticator = authenticator
+        self._settings = settings
+        self._dialects = dialects
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one HTTP request: a JSON-RPC response, or an SSE stream of them."""
+        try:
+            identity = await self._authenticator.authenticate(credentials_of(request))
+        except AuthError as error:
+            return Problem.of(error).response()
+        except Exception as error:  # an authenticator may raise any error
+            failed = as_a2a_error(error)
+            answer = _encode({"id": None, "error": failed.to_jsonrpc()})
+            return Response(
+                answer, failed.http_status, headers=error_headers(failed), media_type="application/json"
+            )
+        try:
+            body = await read_json(request, self._settings)
+        except ClientDisconnect:
+            return Response(status_code=400)  # the client has disconnected
+        except A2AError as error:
+            found = as_a2a_error(error)
+            answer = _encode({"id": None, "error": found.to_jsonrpc()})
+            # A body that was read is a JSON-RPC request, valid or not.
+            status = 200 if isinstance(found, ParseError) else found.http_status
+            return Response(answer, status, headers=error_headers(found), media_type="application/json")
+        request_id: JsonRpcId = None
+        dialect = self._dialects[0]
+        extensions = self._operations.offer.activated(asked_extensions(request))
+        headers = extension_headers(request, extensions)
+        as_stream = False
+        try:
+            envelope = _envelope(body)
+            request_id = _request_id(envelope)
+            speakers, name = self._speakers(envelope, request)
+            dialect = speakers[0]
+            params = envelope.get("params", {})
+            if not isinstance(params, Mapping):
+                raise InvalidParamsError('"params" must be an object')
+            fields = cast("Mapping[str, Any]", params)
+            if len(speakers) > 1:
+                dialect = await self._dialect_of_task(speakers, fields.get("id"), identity)
+            operation = dialect.methods[name]
+            as_stream = operation.streams and dialect.streams_errors and accepts(request, "text/event-stream")
+            asked = await run_bounded(body.cost, dialect.read_request, operation, fields)
+            caller = Caller(
+                user=identity.user,
+                tenant=getattr(asked, "tenant", ""),
+                names_tasks_in=dialect.version if dialect.names_tasks else "",
+                speaks=dialect.version,
+                extensions=extensions,
+                send_key=request.headers.get("idempotency-key", ""),
+                cost=body.cost,
+            )
+            if operation.streams:
+                after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None
+                stream = await self._operations.stream(
+                    operation, asked, caller, after=after, repeat_finished=dialect.repeats_finished
+                )
+                frames = EventFrames(
+                    stream,
+                    dialect,
+                    partial(_write_failure, dialect, request_id),
+                    self._operations.stopping,
+                    head=_head(request_id),
+                    tail=b"}",
+                )
+                return EventResponse(
+                    frames, settings=self._settings, headers=headers, streams=self._operations.streams
+                )
+            result = await self._operations.answer(operation, asked, caller)
+            written = await run_bounded(cost_of_result(result), dialect.write_result, operation, result)
+            answer = _head(request_id) + written + b"}"
+        except AuthError as error:
+            return Problem.of(error).response()
+        except Exception as error:
+            found = as_a2a_error(error)
+            headers |= error_headers(found)
+            answer = _encode({"id": request_id, "error": dialect.write_error(found)})
+            if as_stream:
+                return Response(frame_data(answer), media_type="text/event-stream", headers=headers)
+        return Response(answer, media_type="application/json", headers=headers)
+
+    def _speakers(self, envelope: Mapping[str, Any], request: Request) -> tuple[list[Dialect], str]:
+        """Return the dialects with the method, and its name; several if neither name nor version decide."""
+        name = envelope.get("method")
+        if envelope.get("jsonrpc") != "2.0":
+            raise InvalidRequestError('"jsonrpc" must be "2.0"')
+        if not isinstance(name, str):
+            raise InvalidRequestError('"method" must be a string')
+        speakers = [dialect for dialect in self._dialects if name in dialect.methods]
+        if not speakers:
+            raise MethodNotFoundError(shortened(name))
+        asked = asked_version(request)
+        if asked and asked not in {dialect.version for dialect in self._dialects}:
+            known = ", ".join(dialect.version for dialect in self._dialects)
+            raise VersionNotSupportedError(
+                f"{shortened(asked)}; supported: {known}", metadata={"supportedVersions": known}
+            )
+        speakers = [dialect for dialect in speakers if asked in ("", dialect.version)]
+        if not speakers:
+            raise MethodNotFoundError(f"{shortened(name)} is no method of version {asked}")
+        return speakers, name
+
+    async def _dialect_of_task(
+        self, speakers: Sequence[Dialect], task_id: object, identity: Identity
+    ) -> Dialect:
+        """Return the dialect in which a task was created, if it has the method; else the first."""
+        if not isinstance(task_id, str):
+            return speakers[0]
+        version = await self._operations.dialect_of(join_surrogates(task_id), Caller(identity.user))
+        return next((dialect for dialect in speakers if dialect.version == version), speakers[0])
+
+
+def _envelope(body: JsonBody) -> Mapping[str, Any]:
+    value = body.value
+    if isinstance(value, list):
+        raise InvalidRequestError("batches are not supported; send one request at a time")
+    if not isinstance(value, dict):
+        raise InvalidRequestError("a JSON-RPC request is a JSON object")
+    return cast("Mapping[str, Any]", value)
+
+
+def _request_id(envelope: Mapping[str, Any]) -> JsonRpcId:
+    value = envelope.get("id")
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        raise InvalidRequestError('"id" must be a string, a number or null')
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequestError('"id" is too large a number')
+    return value
+
+
+def _head(request_id: JsonRpcId) -> bytes:
+    """The opening of a JSON-RPC response up to its result, which a closing brace completes."""
+    return b'{"jsonrpc":"2.0","id":' + encode_ascii(request_id) + b',"result":'
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
+    return encode_ascii({"jsonrpc": "2.0", **fields})
+
+
+def _write_failure(dialect: Dialect, request_id: JsonRpcId, error: StoreError) -> bytes:
+    """The response that ends a stream whose events cannot be read."""
+    return _encode({"id": request_id, "error": dialect.write_error(as_a2a_error(error))})

@@ -1,0 +1,79 @@
+"""Our errors and those of the official SDK, each made from the other.
+
+The classes have the same names, but for one. What they carry is in the form that the SDK's own routes write out:
+``data`` becomes the metadata of an ErrorInfo, and its ``errors`` the violations of a BadRequest.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from a2a.utils import errors as sdk_errors
+
+from tailrace.server.http.problems import as_a2a_error
+from tailrace.server.runtime.errors import AuthError
+from tailrace.streaming.a2a import errors
+from tailrace.streaming.a2a.errors import A2AError, FieldViolation
+
+_CLASSES: Mapping[type[A2AError], type[sdk_errors.A2AError]] = {
+    errors.TaskNotFoundError: sdk_errors.TaskNotFoundError,
+    errors.TaskNotCancelableError: sdk_errors.TaskNotCancelableError,
+    errors.PushNotificationNotSupportedError: sdk_errors.PushNotificationNotSupportedError,
+    errors.UnsupportedOperationError: sdk_errors.UnsupportedOperationError,
+    errors.ContentTypeNotSupportedError: sdk_errors.ContentTypeNotSupportedError,
+    errors.InvalidAgentResponseError: sdk_errors.InvalidAgentResponseError,
+    errors.ExtendedAgentCardNotConfiguredError: sdk_errors.ExtendedAgentCardNotConfiguredError,
+    errors.ExtensionSupportRequiredError: sdk_errors.ExtensionSupportRequiredError,
+    errors.VersionNotSupportedError: sdk_errors.VersionNotSupportedError,
+    errors.InvalidRequestError: sdk_errors.InvalidRequestError,
+    errors.MethodNotFoundError: sdk_errors.MethodNotFoundError,
+    errors.InvalidParamsError: sdk_errors.InvalidParamsError,
+    errors.InternalError: sdk_errors.InternalError,
+    errors.ParseError: sdk_errors.JSONParseError,
+}
+_OURS = {theirs: ours for ours, theirs in _CLASSES.items()}
+
+
+def to_sdk_error(error: A2AError) -> sdk_errors.A2AError:
+    """The SDK's error of one of ours, with the same message, metadata and violations."""
+    data: dict[str, Any] = dict(error.metadata)
+    if error.violations:
+        data["errors"] = [
+            {"field": violation.field, "message": violation.description} for violation in error.violations
+        ]
+    kind = next(
+        (_CLASSES[each] for each in type(error).__mro__ if each in _CLASSES), sdk_errors.InternalError
+    )
+    return kind(str(error), data or None)
+
+
+def from_sdk_error(error: sdk_errors.A2AError) -> A2AError:
+    """Our error of one of the SDK's; one of a class that the protocol does not have is an InternalError."""
+    kind = next((_OURS[each] for each in type(error).__mro__ if each in _OURS), errors.InternalError)
+    data = dict(cast("Mapping[str, object]", vars(error).get("data") or {}))
+    listed = cast("list[Mapping[str, object]]", data.pop("errors", None) or [])
+    violations = [FieldViolation(str(each.get("field", "")), str(each.get("message", ""))) for each in listed]
+    return kind(
+        _detail(error, kind),
+        metadata={str(name): str(value) for name, value in data.items()},
+        violations=violations,
+    )
+
+
+def as_sdk_error(error: Exception) -> sdk_errors.A2AError:
+    """Convert an exception to the SDK's error; log errors of the server.
+
+    The SDK has no error for a caller that is not let in; that is an InvalidRequestError.
+    """
+    if isinstance(error, sdk_errors.A2AError):
+        return error
+    if isinstance(error, AuthError):
+        return sdk_errors.InvalidRequestError(str(error))
+    return to_sdk_error(as_a2a_error(error))
+
+
+def _detail(error: sdk_errors.A2AError, kind: type[A2AError]) -> str:
+    """Return the part of an error's message after the standard text, ours or the SDK's."""
+    for standard in (kind.message, type(error).message):
+        if error.message.startswith(standard):
+            return error.message.removeprefix(standard).removeprefix(": ")
+    return error.message

@@ -1,0 +1,199 @@
+"""Our objects and those of the official SDK, each made from the other.
+
+The SDK's objects are protobuf messages of the same names. Between the two stands the protocol's own JSON, so that
+nothing is told twice; it is put into the messages field by field, which costs a sixth of what protobuf's own JSON
+parser takes.
+
+What protobuf cannot hold as it is, in metadata and data parts: numbers are doubles, so an integer beyond 2**53 loses
+its last digits, and one beyond a double's range becomes the text of its digits. Values nest no deeper than
+a protobuf parser goes: the model's own limit (`tailrace.streaming.a2a.fields.MAX_JSON_DEPTH`) is made so.
+"""
+
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from google.protobuf import json_format
+from google.protobuf.message import Message as ProtoMessage
+from pydantic import ValidationError
+
+from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError
+from tailrace.streaming.a2a.models import A2AModel
+from tailrace.streaming.a2a.protobuf import protobuf_json
+
+P = TypeVar("P", bound=ProtoMessage)
+M = TypeVar("M", bound=A2AModel)
+
+_MAX_LEVELS = 90
+"""Maximum nesting of a JSON value: a parser accepts 100 levels, some of which are outside of the value."""
+_OBJECT_LEVELS = 3  # Struct, its entry, the entry's Value
+_LIST_LEVELS = 2  # ListValue, the item's Value
+
+
+_Setter = Callable[[Any, Any], object]
+
+
+def to_sdk(model: A2AModel, kind: type[P]) -> P:
+    """The SDK's object of one of ours.
+
+    Args:
+        model: Any object, request or response.
+        kind: The SDK's class for it, which has the same name.
+
+    Raises:
+        InternalError: It holds JSON that protobuf cannot carry: nested too deep, or (in a card's security schemes and
+            signatures) not of the form that the protocol gives it.
+    """
+    return fill(kind(), model.to_dict())
+
+
+def from_sdk(message: ProtoMessage, kind: type[M]) -> M:
+    """Our object of one of the SDK's, checked as everything that comes from outside is.
+
+    Args:
+        message: The SDK's object.
+        kind: Our class for it, which has the same name.
+
+    Raises:
+        InvalidParamsError: It lacks what the protocol requires, or holds what it does not allow.
+    """
+    try:
+        return kind.model_validate(to_json(message))
+    except ValidationError as error:
+        raise InvalidParamsError.from_validation(error) from None
+
+
+def to_json(message: ProtoMessage) -> dict[str, Any]:
+    """The protocol's JSON of an SDK object, as plain dicts and lists; whole numbers are integers.
+
+    Raises:
+        InvalidParamsError: It holds a number that JSON has not (NaN, infinity), or nests too deep.
+    """
+    try:
+        return protobuf_json(message)
+    except (json_format.Error, RecursionError) as error:
+        raise InvalidParamsError(f"not JSON: {error}") from None
+
+
+def fill(message: P, fields: Mapping[str, Any]) -> P:
+    """Put the protocol's JSON of an object into an empty SDK object; members that it does not know are left out.
+
+    Returns:
+        The same message.
+
+    Raises:
+        InternalError: As `to_sdk`.
+    """
+    setters = _setters(type(message))
+    for name, value in fields.items():
+        setter = setters.get(name)
+        if setter is not None:
+            setter(message, value)
+    return message
+
+
+@cache
+def _setters(kind: type[ProtoMessage]) -> Mapping[str, _Setter]:
+    """Return the setters of a message's members by JSON name."""
+    return {field.json_name: _setter(field) for field in cast("Any", kind.DESCRIPTOR).fields}
+
+
+def _setter(field: Any) -> _Setter:
+    name: str = field.name
+    if field.message_type is not None:
+        return _message_setter(field)
+    if field.enum_type is not None:
+        numbers: dict[str, int] = {value.name: value.number for value in field.enum_type.values}
+        return lambda message, value: setattr(message, name, numbers[value])
+    if _is_repeated(field):
+        return lambda message, value: getattr(message, name).extend(value)
+    if field.type == field.TYPE_BYTES:
+        return lambda message, value: setattr(message, name, b64decode(value))
+    return lambda message, value: setattr(message, name, value)
+
+
+def _is_repeated(field: Any) -> bool:
+    # protobuf 6.31 has the property, 7 no longer the label.
+    known = getattr(field, "is_repeated", None)
+    return field.label == field.LABEL_REPEATED if known is None else known
+
+
+def _message_setter(field: Any) -> _Setter:
+    name: str = field.name
+    full_name: str = field.message_type.full_name
+    if field.message_type.GetOptions().map_entry:
+        return lambda message, value: _parse(message, {field.json_name: value})
+    if _is_repeated(field):
+
+        def add_all(message: Any, value: Any) -> None:
+            items = getattr(message, name)
+            for item in value:
+                fill(items.add(), item)
+
+        return add_all
+    if full_name == "google.protobuf.Struct":
+        return lambda message, value: _set_struct(getattr(message, name), value)
+    if full_name == "google.protobuf.Value":
+        return lambda message, value: _set_value(getattr(message, name), value)
+    if full_name == "google.protobuf.Timestamp":
+        return lambda message, value: getattr(message, name).FromJsonString(value)
+
+    def set_message(message: Any, value: Any) -> None:
+        inner = getattr(message, name)
+        inner.SetInParent()  # present even when nothing is in it
+        fill(inner, value)
+
+    return set_message
+
+
+def _parse(message: ProtoMessage, fields: Mapping[str, Any]) -> None:
+    try:
+        json_format.ParseDict(dict(fields), message, ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise InternalError(str(error)) from None
+
+
+def _set_struct(target: Any, value: object) -> None:
+    target.SetInParent()  # present even when nothing is in it
+    target.update(_plain(value, _MAX_LEVELS))
+
+
+def _set_value(target: Any, value: object) -> None:
+    plain = _plain(value, _MAX_LEVELS)
+    if plain is None:
+        target.null_value = 0
+    elif isinstance(plain, bool):
+        target.bool_value = plain
+    elif isinstance(plain, str):
+        target.string_value = plain
+    elif isinstance(plain, int | float):
+        target.number_value = plain
+    elif isinstance(plain, dict):
+        target.struct_value.SetInParent()
+        target.struct_value.update(plain)
+    else:
+        target.list_value.SetInParent()
+        target.list_value.extend(plain)
+
+
+def _plain(value: object, room: int) -> Any:
+    """A JSON value as protobuf can hold it; ``room`` is how many messages deep it may become."""
+    if isinstance(value, dict):
+        _check_room(room, _OBJECT_LEVELS)
+        items = cast("dict[str, object]", value).items()
+        return {key: _plain(member, room - _OBJECT_LEVELS) for key, member in items}
+    if isinstance(value, list):
+        _check_room(room, _LIST_LEVELS)
+        return [_plain(item, room - _LIST_LEVELS) for item in cast("list[object]", value)]
+    if isinstance(value, int):
+        try:
+            float(value)
+        except OverflowError:
+            return str(value)
+    return value
+
+
+def _check_room(room: int, wanted: int) -> None:
+    if room < wanted:
+        raise InternalError("a value nests deeper than protobuf can carry")

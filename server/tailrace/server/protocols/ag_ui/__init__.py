@@ -1,0 +1,5 @@
+"""AG-UI; see ``docs/ag-ui.md``."""
+
+from tailrace.server.protocols.ag_ui.routes import AgUiEndpoint
+
+__all__ = ["AgUiEndpoint"]

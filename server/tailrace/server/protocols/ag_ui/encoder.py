@@ -1,0 +1,175 @@
+"""The events of AG-UI 1.0 (https://docs.ag-ui.com). Sans-IO.
+
+A round of the turn is one assistant message, with its calls; its id is made from the task's. Results of the agent's tools
+are tool messages. Files are text, as Markdown: an assistant's message has no place for them.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.encoder import Fields, UiEncoder
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.markdown import file_markdown
+from tailrace.server.protocols.turn import TurnFold
+from tailrace.streaming.a2a.encoding import encode_text
+from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.wrappers import ContentPartFile
+
+PROTOCOL_VERSION = "1.0"
+"""The version of AG-UI that is spoken."""
+
+
+class AgUiEncoder(UiEncoder):
+    """Encodes a turn as the events of one run.
+
+    Args:
+        turn: Folds the task's events.
+        thread_id: The client's id of the conversation.
+        run_id: The client's id of the run.
+        messages: The earlier messages in AG-UI's form, for a client that does not have them; else None.
+    """
+
+    def __init__(
+        self, turn: TurnFold, thread_id: str, run_id: str, messages: Sequence[Fields] | None = None
+    ) -> None:
+        super().__init__(turn)
+        self._snapshot = messages
+        self._run: Fields = {"threadId": thread_id, "runId": run_id}
+        self._base = run_id  # of message ids
+        self._message_id = message_id(run_id, 1, 1)  # of the round
+        self._used_ids: set[str] = set()
+        self._message_ids: dict[str, str] = {}  # by text
+        self._open_calls: list[str] = []
+        self._rewritten: set[str] = set()  # calls whose arguments differ from those sent
+        self._result: Fields = {}
+
+    def error(self, error: OpenAIError) -> Fields:
+        """Return the event for an error."""
+        return {"type": "RUN_ERROR", "message": str(error), "code": error.code or "failed"}
+
+    def encode(self, event: ui_events.UiEvent) -> Iterator[Fields]:
+        """Return the events of AG-UI for an event that is not a delta."""
+        match event:
+            case ui_events.TurnStarted():
+                yield from self._start(event)
+            case ui_events.TextStarted(text_id, channel):
+                yield from self._start_text(text_id, channel)
+            case ui_events.TextEnded(text_id, "reasoning"):
+                yield {"type": "REASONING_MESSAGE_END", "messageId": self._message_ids[text_id]}
+                yield {"type": "REASONING_END", "messageId": self._message_ids[text_id]}
+            case ui_events.TextEnded(text_id):
+                yield {"type": "TEXT_MESSAGE_END", "messageId": self._message_ids[text_id]}
+            case ui_events.RoundStarted(turn, number):
+                self._message_id = message_id(self._base, turn, number)
+            case ui_events.FileAdded(artifact_id, url, media_type, filename):
+                file = ContentPartFile(url=url, media_type=media_type, filename=filename)
+                own_id = self._new_message_id(artifact_id)
+                yield {"type": "TEXT_MESSAGE_START", "messageId": own_id, "role": "assistant"}
+                yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": own_id, "delta": file_markdown(file)}
+                yield {"type": "TEXT_MESSAGE_END", "messageId": own_id}
+            case ui_events.DataAdded(_, name, data, is_output):
+                if is_output:
+                    self._result = {"result": data}
+                else:
+                    yield {"type": "CUSTOM", "name": "artifact", "value": {"name": name, "data": data}}
+            case ui_events.StateChanged(state, text):
+                value = {"state": state, "message": text} if text else {"state": state}
+                yield {"type": "CUSTOM", "name": "status", "value": value}
+            case ui_events.TurnEnded():
+                yield from self._end(event)
+            case _:
+                yield from self._encode_call(event)
+
+    def _encode_call(self, event: ui_events.UiEvent) -> Iterator[Fields]:
+        match event:
+            case ui_events.CallStarted(call_id, name):
+                self._open_calls.append(call_id)
+                prefix = b'{"type":"TOOL_CALL_ARGS","toolCallId":%b,"delta":'
+                self._arguments_prefixes[call_id] = prefix % encode_text(call_id)
+                call = {"toolCallId": call_id, "toolCallName": name}
+                yield {"type": "TOOL_CALL_START", **call, "parentMessageId": self._message_id}
+            case ui_events.CallEnded(call, _, as_written):
+                self._open_calls.remove(call.id)
+                if not as_written:
+                    self._rewritten.add(call.id)
+                yield {"type": "TOOL_CALL_END", "toolCallId": call.id}
+            case ui_events.CallResult(call_id, output):
+                text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+                ids = {"messageId": result_id(self._base, call_id), "toolCallId": call_id}
+                yield {"type": "TOOL_CALL_RESULT", **ids, "content": text, "role": "tool"}
+            case _:
+                pass
+
+    def _start(self, event: ui_events.TurnStarted) -> Iterator[Fields]:
+        started: Fields = {"type": "RUN_STARTED", **self._run, "protocolVersion": PROTOCOL_VERSION}
+        if event.task_id:
+            self._base = event.task_id
+            self._message_id = message_id(self._base, event.first_turn, 1)
+            facts = {"taskId": event.task_id, "contextId": event.context_id}
+            started["metadata"] = {EXTENSION_URI: facts}
+        yield started
+        if self._snapshot is not None:
+            yield {"type": "MESSAGES_SNAPSHOT", "messages": self._snapshot}
+
+    def _start_text(self, text_id: str, channel: ui_events.Channel) -> Iterator[Fields]:
+        if channel == "reasoning":
+            kind, own_id = "REASONING_MESSAGE", f"{self._message_id}-{text_id}"
+            yield {"type": "REASONING_START", "messageId": own_id}
+            yield {"type": "REASONING_MESSAGE_START", "messageId": own_id, "role": "reasoning"}
+        else:
+            kind, own_id = "TEXT_MESSAGE", self._new_message_id(text_id)
+            yield {"type": "TEXT_MESSAGE_START", "messageId": own_id, "role": "assistant"}
+        self._message_ids[text_id] = own_id
+        prefix = b'{"type":"%b_CONTENT","messageId":%b,"delta":'
+        self._text_prefixes[text_id] = prefix % (kind.encode(), encode_text(own_id))
+
+    def _new_message_id(self, text_id: str) -> str:
+        """Return the id of a text's message: the round's for the first text of the round."""
+        own_id = self._message_id
+        if own_id in self._used_ids:
+            own_id = f"{own_id}-{text_id}"
+        self._used_ids.add(own_id)
+        return own_id
+
+    def _end(self, ended: ui_events.TurnEnded) -> Iterator[Fields]:
+        for call_id in self._open_calls:
+            yield {"type": "TOOL_CALL_END", "toolCallId": call_id}
+        usage = _usage(ended)
+        if ended.error is not None and ended.state is not TaskState.CANCELED:
+            yield {**self.error(ended.error), **usage}
+            return
+        if not self._rewritten.isdisjoint(ended.pending):
+            # The client would run the call with the arguments already sent.
+            yield {"type": "RUN_ERROR", "message": "the arguments of a call were rewritten", **usage}
+            return
+        outcome: Fields = {"type": "cancelled"} if ended.error is not None else {"type": "success"}
+        if ended.pending:
+            outcome["pendingToolCallIds"] = list(ended.pending)
+        finished = {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **usage, **self._result}
+        if ended.error is None:
+            finished["metadata"] = {EXTENSION_URI: {"finishReason": ended.finish}}
+        yield finished
+
+
+def message_id(task_id: str, turn: int, number: int) -> str:
+    """Return the id of the agent's message of a round."""
+    return f"{task_id}-{turn}-{number}"
+
+
+def result_id(task_id: str, call_id: str) -> str:
+    """Return the id of the message with the result of an agent's tool."""
+    return f"{task_id}-result-{call_id}"
+
+
+def _usage(ended: ui_events.TurnEnded) -> Fields:
+    """Return the counts of tokens, if any."""
+    if ended.usage is None:
+        return {}
+    names = ("inputTokens", "outputTokens", "totalTokens")
+    counts: Fields = {name: count for name in names if isinstance(count := ended.usage.get(name), int)}
+    model = ended.response.get("model")
+    named: Mapping[str, Any] = {"model": model} if isinstance(model, str) else {}
+    return {"usage": [{**named, **counts}]}

@@ -1,0 +1,187 @@
+"""Requests of AG-UI: ``RunAgentInput``."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from tailrace.server.protocols.chat_request import (
+    ChatRequest,
+    Items,
+    LenientModel,
+    conversation_key,
+    split_history,
+)
+from tailrace.server.protocols.errors import reject_invalid
+from tailrace.server.protocols.request_options import facts_of, file_of
+from tailrace.server.protocols.task_events import is_mapping
+from tailrace.wrappers import (
+    ContentPart,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+    Role,
+)
+from tailrace.wrappers.assembly.tool_calls import parse_arguments
+from tailrace.wrappers.conversion.texts import join_texts
+
+_MEDIA = frozenset({"image", "audio", "video", "document"})
+
+
+class _Function(LenientModel):
+    name: str
+    arguments: str = ""
+
+
+class _ToolCall(LenientModel):
+    id: str
+    function: _Function
+
+
+class _Message(LenientModel):
+    role: str
+    content: str | Items[dict[str, Any]] | dict[str, Any] | None = None
+    tool_calls: Items[_ToolCall] | None = Field(default=None, alias="toolCalls")
+    tool_call_id: str = Field(default="", alias="toolCallId")
+    error: str | None = None
+
+
+class _Context(LenientModel):
+    description: str = ""
+    value: Any = ""
+
+
+class _RunAgentInput(LenientModel):
+    thread_id: str = Field(alias="threadId", min_length=1)
+    run_id: str = Field(alias="runId", min_length=1)
+    messages: Items[_Message]
+    tools: Items[dict[str, Any]] | None = None
+    context: Items[_Context] | None = None
+    forwarded_props: Any = Field(default=None, alias="forwardedProps")
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A request for a run.
+
+    Attributes:
+        thread_id: The conversation.
+        run_id: The run.
+        request: The message; None if the request has none, as from a client that joins the thread.
+    """
+
+    thread_id: str
+    run_id: str
+    request: ChatRequest | None
+
+
+def read_run_request(body: Mapping[str, Any]) -> RunRequest:
+    """Read a request for a run.
+
+    Args:
+        body: Its JSON.
+
+    Raises:
+        OpenAIError: The request is invalid or unsupported.
+    """
+    with reject_invalid():
+        run = _RunAgentInput.model_validate(body)
+        conversation = tuple(_conversation(run.messages))
+    key = conversation_key(None, run.thread_id)
+    if not conversation:
+        return RunRequest(run.thread_id, run.run_id, None)
+    instructions = [text for message in run.messages if (text := _instructions(message))]
+    instructions += [f"{each.description}: {_text(each.value)}" for each in run.context or ()]
+    earlier, new = split_history(History(conversation=conversation), param="messages")
+    options: Mapping[str, Any] = run.forwarded_props if is_mapping(run.forwarded_props) else {}
+    facts = facts_of(options, run.tools, "\n\n".join(instructions))
+    return RunRequest(run.thread_id, run.run_id, ChatRequest(earlier, new, facts, key=key))
+
+
+def _instructions(message: _Message) -> str:
+    if message.role not in ("system", "developer"):
+        return ""
+    if isinstance(message.content, str):
+        return message.content
+    return _joined_text(message.content) if isinstance(message.content, list) else ""
+
+
+def _conversation(messages: Sequence[_Message]) -> Iterator[Message]:
+    """Return the conversation; reasoning and activities are only for display."""
+    results: list[ContentPartToolResult] = []
+    names: dict[str, str] = {}
+    for at, message in enumerate(messages):
+        where = f"messages[{at}]"
+        if message.role == "tool":
+            results.append(_result(message, names))
+            continue
+        if results:
+            yield Message(role=Role.TOOL, content=tuple(results))
+            results = []
+        if message.role == "user":
+            yield Message(role=Role.USER, content=tuple(_content(message.content, where)))
+        elif message.role == "assistant":
+            calls = tuple(map(_call, message.tool_calls or ()))
+            names |= {call.id: call.name for call in calls}
+            content = (*_content(message.content, where), *calls)
+            if content:
+                yield Message(role=Role.MODEL, content=content)
+    if results:
+        yield Message(role=Role.TOOL, content=tuple(results))
+
+
+def _content(
+    content: str | list[dict[str, Any]] | dict[str, Any] | None, where: str
+) -> Iterator[ContentPart]:
+    if isinstance(content, str):
+        if content:
+            yield ContentPartText(text=content)
+        return
+    for at, part in enumerate(content if isinstance(content, list) else ()):
+        kind, text = part.get("type"), part.get("text")
+        if kind == "text" and isinstance(text, str):
+            yield ContentPartText(text=text)
+        elif kind in _MEDIA or kind == "binary":
+            yield _file(part, f"{where}.content[{at}]")
+
+
+def _file(part: Mapping[str, Any], where: str) -> ContentPart:
+    """Return a file; versions before 1.0 have its members in the part."""
+    source: object = part.get("source")
+    fields: Mapping[str, Any] = source if is_mapping(source) else part
+    value, media_type = fields.get("value"), fields.get("mimeType")
+    if fields.get("type") == "data":
+        value = f"data:{media_type or ''};base64,{value}"
+    elif fields is part:
+        data = part.get("data")
+        value = f"data:{media_type or ''};base64,{data}" if data else part.get("url")
+    return file_of(value, media_type, part.get("filename"), where)
+
+
+def _call(call: _ToolCall) -> ContentPartToolCall:
+    read = parse_arguments(call.function.arguments)
+    return ContentPartToolCall.model_validate({"id": call.id, "name": call.function.name, **read})
+
+
+def _result(message: _Message, names: Mapping[str, str]) -> ContentPartToolResult:
+    output: object = message.content
+    if isinstance(message.content, list) and all(part.get("type") == "text" for part in message.content):
+        output = _joined_text(message.content)
+    call_id = message.tool_call_id
+    if message.error:
+        output = f"{message.error}\n{_text(output)}".strip() if output else message.error
+    name = names.get(call_id, "unknown")
+    return ContentPartToolResult(id=call_id, name=name, output=output, is_error=bool(message.error))
+
+
+def _joined_text(parts: Sequence[Mapping[str, Any]]) -> str:
+    texts = (part.get("text") for part in parts if part.get("type") == "text")
+    return join_texts(text for text in texts if isinstance(text, str))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,60 @@
+"""The route of AG-UI: a request is one run, and the response streams its events."""
+
+from fastapi import APIRouter, Request, Response
+
+from tailrace.server.auth.authentication import Authenticator
+from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder
+from tailrace.server.protocols.ag_ui.request import RunRequest, read_run_request
+from tailrace.server.protocols.ag_ui.snapshot import finished_run, snapshot
+from tailrace.server.protocols.delivery import Delivery, add_routes, conversation_headers, is_running
+from tailrace.server.protocols.encoder import frame_payloads
+from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.costs import cost_of, cost_of_task
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+
+
+class AgUiEndpoint:
+    """Responds to runs of AG-UI.
+
+    Args:
+        operations: Runs the requests.
+        settings: Limits and intervals.
+        authenticator: Identifies the caller.
+    """
+
+    def __init__(self, operations: Operations, settings: Settings, authenticator: Authenticator) -> None:
+        self._delivery = Delivery(operations, settings, authenticator)
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the route to a router."""
+        add_routes(router, {("POST", "/ag-ui"): self._run})
+
+    async def _run(self, request: Request) -> Response:
+        caller, run = await self._delivery.read(request, read_run_request)
+        if run.request is None:
+            return await self._join(run, caller)
+        stream, call_ids = await self._delivery.send(run.request, caller)
+        turn = TurnFold(tools=run.request.tool_names, known_ids=call_ids)
+        return await self._delivery.stream(stream, AgUiEncoder(turn, run.thread_id, run.run_id))
+
+    async def _join(self, run: RunRequest, caller: Caller) -> Response:
+        """Send the messages of a thread, and stream the response that it is receiving."""
+        task, stored = await self._delivery.conversation(run.thread_id, caller)
+        if task is not None and is_running(task):
+            stream, turn = await self._delivery.subscribe(task.id, caller)
+            messages = await run_bounded(cost_of(stored), snapshot, stored)
+            return await self._delivery.stream(stream, AgUiEncoder(turn, run.thread_id, run.run_id, messages))
+        turn = TurnFold()
+        if task is not None:
+            turn.task_id, turn.context_id = task.id, task.context_id
+
+        def frames() -> bytes:
+            encoder = AgUiEncoder(turn, run.thread_id, run.run_id, snapshot(stored))
+            return frame_payloads(finished_run(encoder, task))
+
+        cost = cost_of(stored) + (cost_of_task(task) if task is not None else 0)
+        body = await run_bounded(cost, frames)
+        headers = {"cache-control": "no-store", **conversation_headers(turn)}
+        return Response(body, headers=headers, media_type="text/event-stream")

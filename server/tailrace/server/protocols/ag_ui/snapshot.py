@@ -1,0 +1,120 @@
+"""A stored conversation as the messages of AG-UI, for a client that joins a thread.
+
+The agent's messages have the ids that they had in its stream.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+
+from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder, message_id, result_id
+from tailrace.server.protocols.encoder import Fields
+from tailrace.server.protocols.markdown import markdown_of
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message as A2AMessage
+from tailrace.streaming.a2a.models import Role as A2ARole
+from tailrace.streaming.a2a.models import Task
+from tailrace.streaming.agent.request_facts import without_request_facts
+from tailrace.streaming.conversion.conversation import is_callers, to_common_message
+from tailrace.wrappers import ContentPartFile, ContentPartText, Message
+from tailrace.wrappers.conversion.texts import message_text
+from tailrace.wrappers.openai.converter import arguments_text
+
+
+def snapshot(stored: Iterable[A2AMessage]) -> list[Fields]:
+    """Return a conversation in AG-UI's form.
+
+    Args:
+        stored: Its messages, oldest first.
+    """
+    messages: list[Fields] = []
+    turns: dict[str, int] = {}
+    rounds: dict[str, int] = {}
+    for each in stored:
+        message = to_common_message(without_request_facts(each))
+        task_id = each.task_id
+        if is_callers(each):
+            turns[task_id] = turns.get(task_id, 0) + 1
+            rounds[task_id] = 0
+            messages += _callers(message, each.message_id)
+        elif each.role is A2ARole.AGENT:
+            rounds[task_id] = rounds.get(task_id, 0) + 1
+            own_id = message_id(task_id, turns.get(task_id, 1), rounds[task_id])
+            messages += _agents(message, own_id if task_id else each.message_id)
+        else:
+            for result in message.tool_results:
+                own_id = result_id(task_id, result.id) if task_id else f"{each.message_id}-{result.id}"
+                messages.append(_result(result.id, result.output, result.is_error, own_id))
+    return messages
+
+
+def finished_run(encoder: AgUiEncoder, task: Task | None) -> list[bytes]:
+    """Return the payloads of a run without a response.
+
+    Args:
+        encoder: Has the snapshot of the conversation.
+        task: The newest task of the thread; None if it has none.
+    """
+    message = task.status.message if task is not None else None
+    waits = task is not None and task.status.state is TaskState.INPUT_REQUIRED and message is not None
+    calls = to_common_message(message).tool_calls if waits else ()
+    started = (
+        ui_events.TurnStarted(task.id, task.context_id) if task is not None else ui_events.TurnStarted("", "")
+    )
+    ended = ui_events.TurnEnded(TaskState.COMPLETED, pending=tuple(call.id for call in calls))
+    return encoder.payloads([started, ended])
+
+
+def _callers(message: Message, own_id: str) -> Iterator[Fields]:
+    for result in message.tool_results:
+        yield _result(result.id, result.output, result.is_error, f"{own_id}-{result.id}")
+    files = [part for part in message.content if isinstance(part, ContentPartFile)]
+    if not files:
+        text = message_text(message)
+        if text or not message.tool_results:
+            yield {"id": own_id, "role": "user", "content": text}
+        return
+    parts = (part for part in message.content if isinstance(part, ContentPartText | ContentPartFile))
+    yield {"id": own_id, "role": "user", "content": list(map(_part, parts))}
+
+
+def _part(part: ContentPartText | ContentPartFile) -> Fields:
+    if isinstance(part, ContentPartText):
+        return {"type": "text", "text": part.text}
+    kind = part.media_type.partition("/")[0]
+    source: Fields = {"type": "url", "value": part.url}
+    if part.data is not None:
+        source = {"type": "data", "value": base64.b64encode(part.data).decode("ascii")}
+    if part.media_type or part.data is not None:
+        source["mimeType"] = part.media_type or "application/octet-stream"
+    return {"type": kind if kind in ("image", "audio", "video") else "document", "source": source}
+
+
+def _agents(message: Message, own_id: str) -> Iterator[Fields]:
+    if message.reasoning:
+        yield {"id": f"{own_id}-reasoning", "role": "reasoning", "content": message.reasoning}
+    fields: Fields = {"id": own_id, "role": "assistant"}
+    text = markdown_of(message.content, with_data=False)
+    refusal = message.metadata.get("refusal")
+    text += refusal if isinstance(refusal, str) else ""
+    if text:
+        fields["content"] = text
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments_text(call)},
+        }
+        for call in message.tool_calls
+    ]
+    if calls:
+        fields["toolCalls"] = calls
+    if text or calls:
+        yield fields
+
+
+def _result(call_id: str, output: object, is_error: bool, own_id: str) -> Fields:
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    fields: Fields = {"id": own_id, "role": "tool", "toolCallId": call_id, "content": text}
+    return {**fields, "error": text} if is_error else fields

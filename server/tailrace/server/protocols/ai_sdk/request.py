@@ -1,0 +1,178 @@
+"""Requests of the AI SDK's chats, as ``DefaultChatTransport`` sends them and its hooks may change them."""
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+from pydantic import Field
+
+from tailrace.server.protocols.chat_request import (
+    ChatRequest,
+    Items,
+    LenientModel,
+    conversation_key,
+    split_history,
+)
+from tailrace.server.protocols.errors import OpenAIError, reject_invalid
+from tailrace.server.protocols.request_options import facts_of, file_of
+from tailrace.server.protocols.task_events import is_mapping
+from tailrace.wrappers import (
+    ContentPart,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+    Role,
+)
+from tailrace.wrappers.assembly.tool_calls import parse_arguments
+from tailrace.wrappers.messages import shortened
+
+
+class _UIMessage(LenientModel):
+    id: str = ""
+    role: str
+    parts: Items[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+
+
+class _Request(LenientModel):
+    id: str
+    messages: Items[_UIMessage] | None = None
+    message: _UIMessage | None = None
+    system: str | None = None
+
+
+def read_chat_id(chat_id: str) -> str:
+    """Return the id of a chat, which is the key of its conversation.
+
+    Raises:
+        OpenAIError: The id is invalid.
+    """
+    if not chat_id:
+        raise OpenAIError(400, "a chat has an id", param="id", code="invalid_value")
+    return conversation_key(None, chat_id)
+
+
+def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
+    """Read a request with a message, for another response, or with results of tools.
+
+    ``messages`` is the whole conversation; ``message`` is only the new one.
+
+    Args:
+        body: Its JSON.
+
+    Raises:
+        OpenAIError: The request is invalid or unsupported.
+    """
+    with reject_invalid():
+        request = _Request.model_validate(body)
+    messages = request.messages if request.message is None else [request.message]
+    if not messages:
+        raise OpenAIError(400, "Invalid value for 'messages': there is none", param="messages")
+    instructions = [request.system] if request.system else []
+    conversation: list[Message] = []
+    for at, message in enumerate(messages):
+        where = f"messages[{at}]"
+        if message.role == "system":
+            instructions += [text for part in message.parts if isinstance(text := part.get("text"), str)]
+        elif message.role in ("user", "assistant"):
+            with reject_invalid(where):
+                conversation += _read_message(message, where)
+        else:
+            raise OpenAIError(
+                400, f"Invalid value for '{where}.role': {shortened(message.role)}", param=where
+            )
+    with reject_invalid("messages"):
+        history = History(conversation=tuple(conversation))
+    earlier, new = split_history(history, param="messages")
+    last = messages[-1]
+    unanswered = conversation[len(earlier) :] if request.message is None and last.role == "user" else []
+    return ChatRequest(
+        earlier=() if request.message is not None else earlier,
+        new=new,
+        unanswered=tuple(unanswered[:-1]),
+        last=unanswered[-1] if len(unanswered) > 1 else None,
+        facts=facts_of(body, body.get("tools"), "\n\n".join(instructions)),
+        key=read_chat_id(request.id),
+        continues=request.message is not None,
+        message_id=last.id if last.role == "assistant" else "",
+    )
+
+
+def _read_message(message: _UIMessage, where: str) -> Iterator[Message]:
+    """Return a client's message as messages of the conversation: an assistant's has one for each step."""
+    if message.role == "user":
+        yield Message(role=Role.USER, content=tuple(_content(message.parts, where)))
+        return
+    for parts in _steps(message.parts):
+        content = tuple(_content(parts, where))
+        results = tuple(result for part in parts if (result := _result_of(part)) is not None)
+        if content:
+            yield Message(role=Role.MODEL, content=content)
+        if results:
+            yield Message(role=Role.TOOL, content=results)
+
+
+def _steps(parts: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    steps = groupby(parts, lambda part: part.get("type") == "step-start")
+    return (list(step) for is_start, step in steps if not is_start)
+
+
+def _content(parts: list[dict[str, Any]], where: str) -> Iterator[ContentPart]:
+    for at, part in enumerate(parts):
+        kind, text = str(part.get("type")), part.get("text")
+        if kind == "text" and isinstance(text, str):
+            yield ContentPartText(text=text)
+        elif kind == "reasoning" and isinstance(text, str):
+            yield ContentPartReasoning(text=text)
+        elif kind == "file":
+            url, media_type = part.get("url"), part.get("mediaType")
+            yield file_of(url, media_type, part.get("filename"), f"{where}.parts[{at}]")
+        elif _is_complete_call(part):
+            yield _call_of(part)
+
+
+def _is_complete_call(part: Mapping[str, Any]) -> bool:
+    """Return whether a part is a complete call."""
+    kind = str(part.get("type"))
+    return (kind.startswith("tool-") or kind == "dynamic-tool") and part.get("state") != "input-streaming"
+
+
+def _names_of(part: Mapping[str, Any]) -> dict[str, Any]:
+    name = part.get("toolName") if part["type"] == "dynamic-tool" else part["type"].removeprefix("tool-")
+    return {"id": part.get("toolCallId"), "name": name}
+
+
+def _call_of(part: Mapping[str, Any]) -> ContentPartToolCall:
+    given: object = part.get("input")
+    if given is None:
+        given = part.get("rawInput")  # of a call that could not be parsed, in older clients
+    if isinstance(given, str):
+        read = parse_arguments(given)
+        if "arguments_text" not in read:  # the text of a tool that takes text
+            read = {"arguments_text": given}
+    else:
+        read = {"arguments": dict(given)} if is_mapping(given) else {}
+    return ContentPartToolCall.model_validate({**_names_of(part), **read})
+
+
+def _result_of(part: Mapping[str, Any]) -> ContentPartToolResult | None:
+    """Return the result of a call; None if there is none yet."""
+    if not _is_complete_call(part):
+        return None
+    state = part.get("state")
+    approval: object = part.get("approval")
+    decision: Mapping[str, Any] = approval if is_mapping(approval) else {}
+    is_denied = state == "approval-responded" and decision.get("approved") is False
+    output: object
+    if state == "output-available" and part.get("preliminary") is not True:
+        output = part.get("output")
+    elif state == "output-error":
+        output = part.get("errorText") or "the tool failed"
+    elif state == "output-denied" or is_denied:
+        output = str(decision.get("reason") or "the user did not allow it")
+    else:
+        return None
+    fields = {**_names_of(part), "output": output, "is_error": state != "output-available"}
+    return ContentPartToolResult.model_validate(fields)

@@ -1,0 +1,92 @@
+"""The routes of Vercel's AI SDK: ``useChat`` needs only their URL.
+
+A chat is a conversation of the same id. The AI SDK has no request that stops a response, so a further route does.
+"""
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from tailrace.server.auth.authentication import Authenticator
+from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
+from tailrace.server.protocols.ai_sdk.request import read_chat_id, read_ui_request
+from tailrace.server.protocols.ai_sdk.snapshot import ui_messages
+from tailrace.server.protocols.delivery import Delivery, add_routes
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.costs import cost_of
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import TaskNotCancelableError
+from tailrace.streaming.a2a.models import Task
+from tailrace.streaming.a2a.requests import CancelTaskRequest
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+
+_HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
+
+
+class AiSdkEndpoint:
+    """Responds to chats of the AI SDK.
+
+    Args:
+        operations: Runs the requests.
+        settings: Limits and intervals.
+        authenticator: Identifies the caller.
+    """
+
+    def __init__(self, operations: Operations, settings: Settings, authenticator: Authenticator) -> None:
+        self._delivery = Delivery(operations, settings, authenticator)
+        self._operations = operations
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the routes to a router."""
+        stream = "/ai-sdk/{chat_id}/stream"
+        routes = {
+            ("POST", "/ai-sdk"): self._chat,
+            ("GET", stream): self._resume,
+            ("DELETE", stream): self._stop,
+            ("GET", "/ai-sdk/{chat_id}/messages"): self._messages,
+        }
+        add_routes(router, routes, _text_response)
+
+    async def _chat(self, request: Request) -> Response:
+        caller, chat = await self._delivery.read(request, read_ui_request)
+        stream, call_ids = await self._delivery.send(chat, caller)
+        turn = TurnFold(tools=chat.tool_names, known_ids=call_ids)
+        return await self._delivery.stream(stream, UiMessageEncoder(turn, chat.message_id), _HEADERS)
+
+    async def _resume(self, request: Request) -> Response:
+        """Stream the response that a chat is receiving, from its beginning; 204 if there is none."""
+        task, caller = await self._running_task(request)
+        if task is None:
+            return Response(status_code=204)
+        stream, turn = await self._delivery.subscribe(task.id, caller)
+        return await self._delivery.stream(stream, UiMessageEncoder(turn), _HEADERS)
+
+    async def _stop(self, request: Request) -> Response:
+        """Cancel the response that a chat is receiving, if there is one."""
+        task, caller = await self._running_task(request)
+        if task is not None:
+            try:
+                await self._operations.answer(Operation.CANCEL_TASK, CancelTaskRequest(id=task.id), caller)
+            except TaskNotCancelableError:
+                pass  # it ended meanwhile
+        return Response(status_code=204)
+
+    async def _messages(self, request: Request) -> Response:
+        """Return the messages of a chat, without the response that it is receiving."""
+        caller = await self._delivery.authenticate(request)
+        key = read_chat_id(request.path_params["chat_id"])
+        _, stored = await self._delivery.conversation(key, caller)
+        body = await run_bounded(cost_of(stored), lambda: msgspec.json.encode(ui_messages(stored)))
+        return Response(body, headers={"cache-control": "no-store"}, media_type="application/json")
+
+    async def _running_task(self, request: Request) -> tuple[Task | None, Caller]:
+        caller = await self._delivery.authenticate(request)
+        key = read_chat_id(request.path_params["chat_id"])
+        return await self._delivery.newest_task(key, caller, running=True), caller
+
+
+def _text_response(error: OpenAIError) -> Response:
+    """Return the response whose body is the text that the client displays."""
+    return Response(str(error), error.status, headers=error.headers, media_type="text/plain")

@@ -1,0 +1,143 @@
+"""A stored conversation as the messages of the AI SDK, for a page that is loaded again.
+
+The agent's messages have the ids that they had in its stream: one message for everything up to the user's next message.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+
+from tailrace.server.protocols.comparison import calls_run_here
+from tailrace.server.protocols.encoder import Fields
+from tailrace.server.protocols.task_events import is_mapping
+from tailrace.streaming.a2a.models import Message as A2AMessage
+from tailrace.streaming.a2a.models import Role as A2ARole
+from tailrace.streaming.agent.request_facts import without_request_facts
+from tailrace.streaming.conversion.conversation import is_callers, to_common_message
+from tailrace.wrappers import (
+    ContentPartData,
+    ContentPartFile,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    Message,
+)
+from tailrace.wrappers.conversion.files import data_url
+
+
+def ui_messages(stored: Iterable[A2AMessage]) -> list[Fields]:
+    """Return a conversation as ``UIMessage`` objects.
+
+    Args:
+        stored: Its messages, oldest first.
+    """
+    stored = list(stored)
+    snapshot = _Snapshot(calls_run_here(stored))
+    for each in stored:
+        snapshot.add(each)
+    return snapshot.messages
+
+
+class _Snapshot:
+    """Builds the messages of a conversation.
+
+    Args:
+        ran_here: The ids of the calls that the agent ran.
+
+    Attributes:
+        messages: The messages.
+    """
+
+    def __init__(self, ran_here: frozenset[str]) -> None:
+        self.messages: list[Fields] = []
+        self._ran_here = ran_here
+        self._turns: dict[str, int] = {}
+        self._calls: dict[str, Fields] = {}
+        self._parts: list[Fields] | None = None  # of the agent's message, until the user's next one
+
+    def add(self, stored: A2AMessage) -> None:
+        """Add the next message."""
+        message = to_common_message(without_request_facts(stored))
+        if is_callers(stored):
+            self._turns[stored.task_id] = self._turns.get(stored.task_id, 0) + 1
+        for result in message.tool_results:
+            self._add_result(result)
+        if is_callers(stored):
+            parts = [part for each in message.content if (part := _content_part(each)) is not None]
+            if parts or not message.tool_results:
+                self.messages.append({"id": stored.message_id, "role": "user", "parts": parts})
+                self._parts = None
+        elif stored.role is A2ARole.AGENT:
+            if self._parts is None:
+                self._parts = self._start(stored)
+            self._parts += [{"type": "step-start"}, *self._agents_parts(message)]
+
+    def _start(self, stored: A2AMessage) -> list[Fields]:
+        parts: list[Fields] = []
+        message: Fields = {"id": stored.message_id, "role": "assistant", "parts": parts}
+        if stored.task_id:
+            turn = self._turns.get(stored.task_id, 1)
+            message["id"] = stored.task_id if turn == 1 else f"{stored.task_id}-{turn}"
+            message["metadata"] = {"taskId": stored.task_id, "contextId": stored.context_id}
+        self.messages.append(message)
+        return parts
+
+    def _agents_parts(self, message: Message) -> Iterator[Fields]:
+        for each in message.content:
+            if isinstance(each, ContentPartToolCall):
+                yield self._call(each)
+            elif (part := _content_part(each, {"state": "done"})) is not None:
+                yield part
+        refusal = message.metadata.get("refusal")
+        if isinstance(refusal, str):
+            yield {"type": "text", "text": refusal, "state": "done"}
+
+    def _call(self, call: ContentPartToolCall) -> Fields:
+        given = call.arguments_text if call.arguments_text is not None else call.arguments
+        part: Fields = {"type": f"tool-{call.name}", "toolCallId": call.id}
+        if call.id in self._ran_here:
+            part = {
+                "type": "dynamic-tool",
+                "toolName": call.name,
+                "toolCallId": call.id,
+                "providerExecuted": True,
+            }
+        part |= {"state": "input-available", "input": given}
+        if call.arguments_error:
+            part |= {"state": "output-error", "errorText": call.arguments_error}
+        self._calls[call.id] = part
+        return part
+
+    def _add_result(self, result: ContentPartToolResult) -> None:
+        part = self._calls.get(result.id)
+        if part is None:
+            return
+        if not result.is_error:
+            part |= {"state": "output-available", "output": result.output}
+            return
+        output = result.output
+        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+        part |= {"state": "output-error", "errorText": text}
+
+
+def _content_part(part: object, state: Fields | None = None) -> Fields | None:
+    """Return a part with text, reasoning, a file or data; None for other parts."""
+    match part:
+        case ContentPartText(text=text):
+            return {"type": "text", "text": text, **(state or {})}
+        case ContentPartReasoning(text=text) if text:
+            return {"type": "reasoning", "text": text, **(state or {})}
+        case ContentPartFile():
+            return _file(part)
+        case ContentPartData(data=data):
+            name = data.get("name") if is_mapping(data) else None
+            return {"type": "data-artifact", "data": {"name": name or "", "data": data}}
+        case _:
+            return None
+
+
+def _file(part: ContentPartFile) -> Fields:
+    media_type = part.media_type or "application/octet-stream"
+    url = part.url if part.data is None else data_url(media_type, part.data)
+    name: Fields = {"filename": part.filename} if part.filename else {}
+    return {"type": "file", "mediaType": media_type, "url": url, **name}

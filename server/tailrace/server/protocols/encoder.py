@@ -1,0 +1,101 @@
+"""The base of all encoders: a fold over a task's log, from its events to frames of server-sent events."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.turn import TurnFold
+from tailrace.streaming.a2a.encoding import encode_json as encode_line
+from tailrace.streaming.a2a.encoding import encode_text
+from tailrace.streaming.a2a.event import Event
+from tailrace.wrappers.messages import json_value
+
+Fields = dict[str, Any]
+
+
+class Encoder(ABC):
+    """Encodes the response to one request.
+
+    Args:
+        turn: Folds the task's events.
+
+    Attributes:
+        turn: As given.
+        failed: The stream ended with an error.
+    """
+
+    def __init__(self, turn: TurnFold) -> None:
+        self.turn = turn
+        self.failed = False
+
+    @abstractmethod
+    def feed(self, event: Event) -> bytes:
+        """Return the frames for an event of the task."""
+
+    @abstractmethod
+    def fail(self, error: OpenAIError) -> bytes:
+        """Return the last frames of a stream that ends before its turn."""
+
+
+class UiEncoder(Encoder):
+    """Encodes a response as JSON payloads; the last frame for each event of the task has its number as ``id``."""
+
+    def __init__(self, turn: TurnFold) -> None:
+        super().__init__(turn)
+        self._text_prefixes: dict[str, bytes] = {}
+        self._arguments_prefixes: dict[str, bytes] = {}
+
+    def feed(self, event: Event) -> bytes:
+        """Return the frames for an event of the task."""
+        return frame_payloads(self.payloads(self.turn.feed(event)), event.number)
+
+    def fail(self, error: OpenAIError) -> bytes:
+        """Return the last frames of a stream that ends before its turn."""
+        return frame_payloads([encode_json(self.error(error))])
+
+    def payloads(self, events: Iterable[ui_events.UiEvent]) -> list[bytes]:
+        """Return the payloads for events of the turn."""
+        payloads: list[bytes] = []
+        for event in events:
+            if isinstance(event, ui_events.TextAdded):
+                payloads.append(self._text_prefixes[event.id] + encode_text(event.text) + b"}")
+            elif isinstance(event, ui_events.ArgumentsAdded):
+                payloads.append(self._arguments_prefixes[event.id] + encode_text(event.text) + b"}")
+            else:
+                payloads += map(encode_json, self.encode(event))
+        return payloads
+
+    @abstractmethod
+    def encode(self, event: ui_events.UiEvent) -> Iterator[Fields | msgspec.Raw]:
+        """Return the payloads for an event that is not a delta; the start of a text or call sets the prefix of its deltas."""
+
+    @abstractmethod
+    def error(self, error: OpenAIError) -> Fields:
+        """Return the payload for an error."""
+
+
+def encode_json(value: Mapping[str, Any] | msgspec.Raw) -> bytes:
+    """Encode an object as one line of JSON; lone surrogates become U+FFFD."""
+    try:
+        return encode_line(value)
+    except UnicodeEncodeError:
+        return encode_line(json_value(value))
+
+
+def frame_payloads(payloads: Sequence[bytes], number: int = 0) -> bytes:
+    """Return one-line payloads as frames.
+
+    Args:
+        payloads: The payloads for one event of a task.
+        number: The event's number, the ``id`` of the last frame, so that no client resumes between them; 0 for none.
+    """
+    if not payloads:
+        return b""
+    if not number:
+        return b"data: " + b"\n\ndata: ".join(payloads) + b"\n\n"
+    *others, last = payloads
+    return b"".join(b"data: %b\n\n" % each for each in others) + b"id: %d\ndata: %b\n\n" % (number, last)

@@ -1,0 +1,86 @@
+"""Routes that refuse what the guard refuses, in the error format of each protocol."""
+
+import logging
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
+
+from tailrace.server.http.problems import Problem
+from tailrace.server.http.request_guard import EXEMPT, RequestGuard
+from tailrace.server.http.uploads import Uploads, has_body
+from tailrace.server.observability.query_secrets import MAX_QUERY_BYTES, query_of
+from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.observer import OBSERVER
+
+logger = logging.getLogger("tailrace.server")
+
+_WITHOUT_BODY = frozenset({"GET", "HEAD"})  # methods whose requests have no body with a meaning
+
+# Routes whose errors have another form than google.rpc.Status, by a part of their path.
+_OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/models")
+
+
+_V0_3_PATHS = ("/v1/message", "/v1/tasks", "/v1/card")
+
+
+def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
+    """The class of a router's routes that refuses what a guard refuses, also where the router is part of another app.
+
+    The response to a refused request has the form of that route's errors: OpenAI's, A2A 0.3's, else
+    ``google.rpc.Status``. No response is taken for another media type than it has.
+
+    Args:
+        guard: Checks every request.
+        uploads: The deadlines of request bodies.
+    """
+
+    class GuardedRoute(APIRoute):
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            response = self._refused(scope)
+            if response is None and scope["method"] not in self.methods:
+                await super().handle(scope, receive, send)
+                return
+            if response is None:
+                uploads.attach_to(scope)
+                request = Request(scope, receive, send)
+                if scope["method"] in _WITHOUT_BODY and has_body(request):
+                    await uploads.discard(request)
+                # Without what FastAPI does for dependencies, of which there are none.
+                response = await self.endpoint(request)
+            response.headers["X-Content-Type-Options"] = "nosniff"
+            await response(scope, receive, send)
+
+        def _refused(self, scope: Scope) -> Response | None:
+            size = len(query_of(scope))
+            if size > MAX_QUERY_BYTES:
+                return _query_refusal(size, self.path)
+            if not getattr(self.endpoint, EXEMPT, False):
+                try:
+                    guard.check(scope)
+                except AuthError as error:
+                    OBSERVER.get().refused(error)
+                    logger.warning("a request was refused (403): %s", error)
+                    return _refusal(error, self.path)
+            return None
+
+    return GuardedRoute
+
+
+def _query_refusal(size: int, path: str) -> Response:
+    message = f"The query has {size} bytes, and may have {MAX_QUERY_BYTES}; send a POST request with a body"
+    if any(part in path for part in _OPENAI_PATHS):
+        return OpenAIError(414, message).response()
+    problem = Problem(414, "INVALID_ARGUMENT", "UriTooLongError", message)
+    body = write_problem(problem) if any(part in path for part in _V0_3_PATHS) else problem.body()
+    return Response(body, problem.code, media_type="application/json")
+
+
+def _refusal(error: AuthError, path: str) -> Response:
+    if any(part in path for part in _OPENAI_PATHS):
+        return OpenAIError.of(error).response()
+    problem = Problem.of(error)
+    body = write_problem(problem) if any(part in path for part in _V0_3_PATHS) else problem.body()
+    return Response(body, problem.code, headers=problem.headers, media_type="application/json")

@@ -1,0 +1,92 @@
+"""Files and data of a response as Markdown, for chats that only have text, and back.
+
+An image is a Markdown image with its URL, which may be a ``data:`` URL; another file is a link; data is a block of JSON.
+Responses in a client's conversation get their files back, so that models do not receive base64 as text.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+
+from tailrace.wrappers import ContentPart, ContentPartData, ContentPartFile, ContentPartText, Message
+from tailrace.wrappers.conversion.texts import is_same_text, join_texts
+
+_FILE = re.compile(r"\n*!?\[([^\]\n]*)\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")
+
+
+def file_markdown(file: ContentPartFile) -> str:
+    """Return a file as Markdown."""
+    address = file.url
+    if address is None:
+        data = file.model_dump(mode="json")["data"]
+        address = f"data:{file.media_type or 'application/octet-stream'};base64,{data}"
+    name = re.sub(r"[\[\]\n]", " ", file.filename)
+    if file.media_type.startswith("image/"):
+        return f"![{name or 'image'}]({address})"
+    return f"[{name or 'file'}]({address})"
+
+
+def data_markdown(data: object) -> str:
+    """Return data as a block of JSON."""
+    return f"```json\n{json.dumps(data, ensure_ascii=False, indent=2)}\n```"
+
+
+def markdown_of(parts: Iterable[ContentPart], *, with_data: bool = True) -> str:
+    """Return the parts of a response as Markdown, without reasoning, calls and results.
+
+    Each text stands apart from the one before it (see `tailrace.wrappers.texts`).
+
+    Args:
+        parts: The parts.
+        with_data: Include data.
+    """
+    blocks: list[str] = []
+    before: ContentPart | None = None  # the text that the last block is
+    for part in parts:
+        if isinstance(part, ContentPartText):
+            if before is not None and is_same_text(before, part):
+                blocks[-1] += part.text
+            elif part.text:
+                blocks.append(part.text)
+            before = part if part.text else before
+        elif isinstance(part, ContentPartFile):
+            blocks.append(file_markdown(part))
+            before = None
+        elif isinstance(part, ContentPartData) and with_data:
+            blocks.append(data_markdown(part.data))
+            before = None
+    return join_texts(blocks)
+
+
+def with_files(message: Message) -> Message:
+    """Return a response with the files that its text has as ``data:`` URLs; the same object if it has none."""
+    if not any(isinstance(part, ContentPartText) and ";base64," in part.text for part in message.content):
+        return message
+    content: list[ContentPart] = []
+    for part in message.content:
+        content += _parted(part) if isinstance(part, ContentPartText) else (part,)
+    return message.model_copy(update={"content": tuple(content)})
+
+
+def _parted(part: ContentPartText) -> list[ContentPart]:
+    content: list[ContentPart] = []
+    at = 0
+    for found in _FILE.finditer(part.text):
+        name, media_type, data = found.groups()
+        try:
+            file = ContentPartFile.model_validate(
+                {
+                    "data": data,
+                    "media_type": media_type,
+                    "filename": "" if name in ("image", "file") else name,
+                }
+            )
+        except ValueError:
+            continue  # not base64
+        if found.start() > at:
+            content.append(ContentPartText(text=part.text[at : found.start()], metadata=part.metadata))
+        content.append(file)
+        at = found.end()
+    if at < len(part.text):
+        content.append(ContentPartText(text=part.text[at:], metadata=part.metadata))
+    return content

@@ -1,0 +1,148 @@
+"""One choice of a completion: the members that the choices of a response share, and their sum of the usage."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.chat_request import ChatRequest
+from tailrace.server.protocols.encoder import Encoder, Fields, encode_json
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.turn import TurnFold
+from tailrace.streaming.a2a.encoding import encode_text
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.extension import provider_usage
+
+_DONE = b"data: [DONE]\n\n"
+
+
+def chat_usage(usage: Mapping[str, Any]) -> Fields:
+    """Return the usage in the form of Chat Completions, with the provider's own members if they have that form.
+
+    Args:
+        usage: The fact ``usage`` of a task.
+    """
+    raw = provider_usage(usage)
+    own: Fields = raw if "prompt_tokens" in raw else {}
+    return {
+        **own,
+        "prompt_tokens": usage.get("inputTokens", 0),
+        "completion_tokens": usage.get("outputTokens", 0),
+        "total_tokens": usage.get("totalTokens", 0),
+    }
+
+
+class ChoiceEncoder(Encoder):
+    """Encodes a turn as one choice of a completion. The last choice ends the stream with ``[DONE]``.
+
+    Args:
+        turn: Folds the task's events.
+        request: The request of this choice.
+        previous: The encoder of the preceding choice, which is complete before this one begins.
+
+    Attributes:
+        choice_prefix: The frame of a chunk up to what the choice adds.
+    """
+
+    id_prefix: ClassVar[str]
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    def __init__(self, turn: TurnFold, request: ChatRequest, previous: "ChoiceEncoder | None" = None) -> None:
+        super().__init__(turn)
+        self._request = request
+        self._previous = previous
+        self._fields: Fields = {}
+        self._usage: Fields | None = None  # of the choices so far
+        self._choices: list[Fields] = []
+        usage = b',"usage":null' if request.include_usage else b""
+        self._head = self.choice_prefix = b""
+        self._suffix = b',"logprobs":null,"finish_reason":null}]' + usage + b"}\n\n"
+        self._last_suffix = b',"logprobs":null,"finish_reason":%b}]' + usage + b"}\n\n"
+
+    @abstractmethod
+    def encode(self, event: ui_events.UiEvent) -> bytes:
+        """Return the chunks for an event of the turn."""
+
+    @abstractmethod
+    def _choice(self, events: Iterable[ui_events.UiEvent]) -> Fields:
+        """Return the choice for all events of a successful turn, without its index and finish reason."""
+
+    def feed(self, event: Event) -> bytes:
+        """Return the frames for an event of the task."""
+        return b"".join(map(self.encode, self.turn.feed(event)))
+
+    def fail(self, error: OpenAIError) -> bytes:
+        """Return the last frame of a stream that ends before its turn."""
+        self.failed = True
+        return b"data: " + error.body() + b"\n\n"
+
+    def complete(self, events: Iterable[ui_events.UiEvent], ended: ui_events.TurnEnded) -> Fields:
+        """Return the completion for all events of a successful turn, with the preceding choices."""
+        events = list(events)
+        for event in events:
+            if isinstance(event, ui_events.TurnStarted):
+                self._start(event)
+        self._add_usage(ended)
+        choice: Fields = {
+            "index": self._request.choice,
+            **self._choice(events),
+            "logprobs": None,
+            "finish_reason": ended.finish,
+        }
+        self._choices = [*(self._previous._choices if self._previous else ()), choice]
+        usage = {"usage": self._usage} if self._usage is not None else {}
+        return {**self._fields, "object": self.kind, "choices": self._choices, **usage}
+
+    def _start(self, started: ui_events.TurnStarted) -> None:
+        if self._previous is not None:
+            self._fields = self._previous._fields
+        else:
+            self._fields = {
+                "id": f"{self.id_prefix}-{started.task_id}-{started.first_turn}",
+                "object": self.chunk_kind,
+                "created": int(time.time()),
+                "model": self._request.model,
+                **({"warnings": self._request.warnings} if self._request.warnings else {}),
+            }
+        self._head = b"data: " + encode_json(self._fields)[:-1]
+        self.choice_prefix = self._head + b',"choices":[{"index":%d,' % self._request.choice
+
+    def _chunk(self, content: bytes) -> bytes:
+        return self.choice_prefix + content + self._suffix
+
+    def _end(self, ended: ui_events.TurnEnded, content: bytes) -> bytes:
+        """Return the last frames of the choice.
+
+        Args:
+            ended: The end of the turn.
+            content: The content of a chunk without text.
+        """
+        if ended.error is not None:
+            return self.fail(ended.error)
+        self._add_usage(ended)
+        last = self.choice_prefix + content + self._last_suffix % encode_text(ended.finish)
+        if self._request.choice < self._request.choices - 1:
+            return last
+        if not self._request.include_usage:
+            return last + _DONE
+        usage = encode_json(self._usage) if self._usage is not None else b"null"
+        return last + self._head + b',"choices":[],"usage":' + usage + b"}\n\n" + _DONE
+
+    def _add_usage(self, ended: ui_events.TurnEnded) -> None:
+        own = chat_usage(ended.usage) if ended.usage is not None else None
+        earlier = self._previous._usage if self._previous is not None else None
+        self._usage = _sum(earlier, own) if earlier is not None and own is not None else own or earlier
+
+
+def _sum(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
+    """Return the sum of two usages, with their details."""
+    both: Fields = {**one, **other}
+    for name in one.keys() & other.keys():
+        first, second = one[name], other[name]
+        if isinstance(first, int | float) and isinstance(second, int | float):
+            both[name] = first + second
+        elif isinstance(first, Mapping) and isinstance(second, Mapping):
+            both[name] = _sum(first, second)  # pyright: ignore[reportUnknownArgumentType]
+    return both

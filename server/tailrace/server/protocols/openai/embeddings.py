@@ -1,0 +1,98 @@
+"""Requests of the Embeddings API, which are sent on to a provider.
+
+https://platform.openai.com/docs/api-reference/embeddings. There is no task: nothing is stored.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from pydantic import ConfigDict, PositiveInt, Strict, ValidationError
+
+from tailrace.server.protocols.chat_request import LenientModel
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.wrappers import UpstreamError, UpstreamFault
+
+MAX_INPUTS = 2048
+"""The maximum number of inputs of a request."""
+
+
+class EmbeddingRequest(LenientModel):
+    """A request.
+
+    Attributes:
+        model: The name of the model.
+        input: A text, a list of tokens, or a list of texts or of lists of tokens.
+        encoding_format: The form of the vectors.
+        dimensions: Their length.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model: str = ""
+    input: Any
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[PositiveInt, Strict()] | None = None
+
+    def members(self) -> dict[str, Any]:
+        """Return the members that the provider receives."""
+        return self.model_dump(exclude={"model"}, exclude_none=True)
+
+
+class _Response(msgspec.Struct):
+    data: msgspec.Raw
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def read_embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
+    """Read a request.
+
+    Raises:
+        OpenAIError: The request is invalid.
+    """
+    try:
+        request = EmbeddingRequest.model_validate(body)
+    except ValidationError as error:
+        raise OpenAIError.of_validation(error) from None
+    given: object = request.input
+    if isinstance(given, str) and given:
+        return request
+    inputs = cast("list[object]", given) if isinstance(given, list) else []
+    if len(inputs) > MAX_INPUTS and not _are_tokens(inputs):
+        raise _invalid(f"{len(inputs)} inputs; a request may have {MAX_INPUTS}")
+    is_list_of_texts = all(isinstance(each, str) and each for each in inputs)
+    if not inputs or not (is_list_of_texts or _are_tokens(inputs) or all(map(_are_tokens, inputs))):
+        raise _invalid("it must be a text, a list of tokens, or a list of these, without empty ones")
+    return request
+
+
+def _are_tokens(value: object) -> bool:
+    tokens = cast("list[object]", value) if isinstance(value, list) else []
+    return bool(tokens) and all(type(each) is int for each in tokens)
+
+
+def _invalid(why: str) -> OpenAIError:
+    return OpenAIError(400, f"Invalid value for 'input': {why}", param="input", code="invalid_value")
+
+
+def encode_embeddings(body: bytes, model: str, provider: str) -> bytes:
+    """Return the response of a provider under the name that the client requested.
+
+    Args:
+        body: The provider's response.
+        model: The name of the model.
+        provider: The provider, for the error.
+
+    Raises:
+        UpstreamError: The response is none of the Embeddings API.
+    """
+    try:
+        response = msgspec.json.decode(body, type=_Response)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise UpstreamError(
+            "the provider's response is not one of the Embeddings API",
+            fault=UpstreamFault.INVALID,
+            provider=provider,
+        ) from None
+    fields = {"object": "list", "data": response.data, "model": model, "usage": response.usage}
+    return msgspec.json.encode(fields)

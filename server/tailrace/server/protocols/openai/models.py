@@ -1,0 +1,124 @@
+"""The names of models that clients of OpenAI's APIs may request."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.settings import Settings
+from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.http.model import DirectModel
+from tailrace.wrappers.messages import clipped
+
+ANY_NAME = "*"
+"""The alias for all names that are not listed."""
+
+_MAX_NAME = 200
+
+
+def embedding_targets(settings: Settings) -> Mapping[str, str]:
+    """Return the aliases of models for embeddings: their targets by name."""
+    aliases = _aliases(settings)
+    return {name: target for name, target in aliases.items() if target not in ("", settings.model)}
+
+
+def _aliases(settings: Settings) -> Mapping[str, str]:
+    pairs = (alias.partition("=") for alias in settings.model_aliases)
+    return {name.strip(): target.strip() for name, _, target in pairs}
+
+
+class ServedModels:
+    """The agent and the models for embeddings, by the names that clients may request.
+
+    Args:
+        settings: ``model`` and ``model_aliases``.
+        names: The names of the agent, its own first.
+        embeddings: The models of `embedding_targets`, by name.
+
+    Attributes:
+        listed: All names that clients see.
+
+    Raises:
+        ConfigurationError: The provider of a model has no embeddings.
+    """
+
+    def __init__(self, settings: Settings, names: Sequence[str], embeddings: Mapping[str, object]) -> None:
+        self._agent = names[0]
+        self._embeddings: dict[str, DirectModel] = {}
+        for name, model in embeddings.items():
+            if not isinstance(model, DirectModel) or not model.has_embeddings:
+                raise ConfigurationError(
+                    f"TAILRACE_MODEL_ALIASES: the target of {name!r} is neither this server's model ({settings.model}) nor "
+                    "one of a provider with embeddings"
+                )
+            self._embeddings[name] = model
+        aliases = _aliases(settings)
+        self._any_name = ANY_NAME in aliases
+        agents = [*names, *(name for name in aliases if name not in self._embeddings)]
+        self._agent_names = frozenset([*agents, *filter(None, [settings.model])])
+        self.listed = [name for name in dict.fromkeys([*agents, *self._embeddings]) if name != ANY_NAME]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Close the connections of the models for embeddings at the end."""
+        async with AsyncExitStack() as stack:
+            for model in self._embeddings.values():
+                stack.push_async_callback(model.aclose)
+            yield
+
+    def agent_name(self, name: str) -> str:
+        """Return the name of the agent that a request names; the agent's own if it names none.
+
+        Raises:
+            OpenAIError: The model is unknown, or a model for embeddings.
+        """
+        if not name:
+            return self._agent
+        if name in self._agent_names:
+            return name
+        if name in self._embeddings:
+            raise _refusal(name, "is a model for embeddings: POST /v1/embeddings")
+        if not self._any_name or ANY_NAME in self._embeddings:
+            raise _unknown(name)
+        return name
+
+    def known_name(self, name: str) -> str:
+        """Return a listed name, or any if all are allowed.
+
+        Raises:
+            OpenAIError: The model is unknown.
+        """
+        if not (name in self._agent_names or name in self._embeddings or self._any_name):
+            raise _unknown(name)
+        return name
+
+    def embedding(self, name: str) -> DirectModel:
+        """Return the model for embeddings that a request names.
+
+        Raises:
+            OpenAIError: The model is unknown, or the agent.
+        """
+        model = self._embeddings.get(name)
+        if model is None and name and name not in self._agent_names:
+            model = self._embeddings.get(ANY_NAME)
+        if model is not None:
+            return model
+        if not name or name in self._agent_names or self._any_name:
+            raise _refusal(
+                name or self._agent,
+                "has no embeddings; the operator can add a model that has them: "
+                "TAILRACE_MODEL_ALIASES=NAME=PROVIDER:MODEL",
+            )
+        raise _unknown(name)
+
+
+def _refusal(name: str, why: str) -> OpenAIError:
+    message = f"The model '{clipped(name, _MAX_NAME)}' {why}"
+    return OpenAIError(400, message, code="unsupported_value", param="model")
+
+
+def _unknown(name: str) -> OpenAIError:
+    message = (
+        f"The model '{clipped(name, _MAX_NAME)}' does not exist or you do not have access to it. GET /v1/models lists the "
+        "names; the operator can add others (TAILRACE_MODEL_ALIASES)."
+    )
+    return OpenAIError(404, message, code="model_not_found", param="model")

@@ -1,0 +1,367 @@
+"""Requests of Chat Completions and of the Responses API.
+
+https://platform.openai.com/docs/api-reference/chat/create and …/responses/create.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import Field, StrictBool, StrictInt, ValidationError
+
+from tailrace.server.protocols.chat_request import (
+    ChatRequest,
+    Items,
+    LenientModel,
+    Number,
+    conversation_key,
+    read_history,
+    split_history,
+)
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.request_options import (
+    function_definition,
+    output_format,
+    request_facts,
+    tool_choice,
+    unsupported,
+)
+from tailrace.streaming.agent.request_facts import NATIVE_TOOLS
+from tailrace.wrappers import ContentPartText, Message, Role
+from tailrace.wrappers.conversion.options import OutputFormat, ToolDefinition
+from tailrace.wrappers.messages import clipped, shortened
+from tailrace.wrappers.openai.history import OpenAIConverter
+from tailrace.wrappers.openai_responses.converter import ResponsesConverter
+
+MAX_CHOICES = 16
+"""The maximum number of choices of a request; each is a task."""
+
+_MAX_KIND = 40  # characters of a tool's type in a warning
+
+# Members that a response repeats, with the values that it has without them.
+_ECHOED: Mapping[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+    "user": None,
+}
+
+
+class _Request(LenientModel):
+    """The members that both APIs have."""
+
+    model: str | None = None
+    stream: StrictBool | None = None
+    tools: Items[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: StrictBool | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+
+    def facts(self, nested: bool, **others: object) -> dict[str, Any]:
+        """Return the facts that both APIs have.
+
+        Args:
+            nested: As of `_inner`.
+            others: Further facts.
+        """
+        choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
+        function = _inner(choice, "function", nested=nested) if choice.get("type") == "function" else None
+        functions = [
+            (at, tool)
+            for at, tool in enumerate(self.tools or ())
+            if tool.get("type", "function") == "function"
+        ]
+        return {
+            "tools": tuple(_function(tool, f"tools[{at}]", nested) for at, tool in functions),
+            "tool_choice": tool_choice(self.tool_choice, (function or {}).get("name"), "tool_choice"),
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            **others,
+        }
+
+    def other_tools(self) -> list[dict[str, Any]]:
+        """Return the tools that are not functions."""
+        return [tool for tool in self.tools or () if tool.get("type", "function") != "function"]
+
+
+class _StreamOptions(LenientModel):
+    include_usage: StrictBool | None = None
+
+
+class _CompletionRequest(_Request):
+    messages: Items[dict[str, Any]] = Field(min_length=1)
+    stream_options: _StreamOptions | None = None
+    n: StrictInt | None = None
+    response_format: dict[str, Any] | None = None
+    max_tokens: StrictInt | None = None
+    max_completion_tokens: StrictInt | None = None
+    stop: str | Items[str] | None = None
+    seed: StrictInt | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    reasoning_effort: str | None = None
+
+
+def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False) -> ChatRequest:
+    """Read a request for a chat completion.
+
+    Args:
+        body: Its JSON.
+        header: ``X-Conversation-Id``.
+        user_is_key: The member ``user`` names the conversation if nothing else does.
+
+    Raises:
+        OpenAIError: The request is invalid or unsupported.
+    """
+    try:
+        request = _CompletionRequest.model_validate(body)
+    except ValidationError as error:
+        raise OpenAIError.of_validation(error) from None
+    choices = 1 if request.n is None else request.n
+    _check_choices(choices, "n")
+    history = read_history(OpenAIConverter(), request.messages, param="messages")
+    earlier, new = split_history(history, param="messages")
+    facts = request.facts(
+        nested=True,
+        output=_output_format(request.response_format, "response_format", nested=True),
+        instructions=history.system_message if history.conversation else None,
+        max_output_tokens=request.max_completion_tokens or request.max_tokens,
+        stop=_texts(request.stop),
+        seed=request.seed,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        reasoning_effort=request.reasoning_effort,
+    )
+    options = request.stream_options
+    return ChatRequest(
+        model=request.model or "",
+        earlier=earlier,
+        new=new,
+        facts=request_facts(**facts),
+        stream=bool(request.stream),
+        include_usage=bool(options is not None and options.include_usage),
+        key=conversation_key(request.metadata, header, request.user if user_is_key else None),
+        warnings=_omission(request.other_tools()),
+        choices=choices,
+    )
+
+
+class _TextRequest(LenientModel):
+    model: str | None = None
+    prompt: str | Items[str]
+    stream: StrictBool | None = None
+    stream_options: _StreamOptions | None = None
+    n: StrictInt | None = None
+    best_of: StrictInt | None = None
+    echo: StrictBool | None = None
+    suffix: str | None = None
+    max_tokens: StrictInt | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    stop: str | Items[str] | None = None
+    seed: StrictInt | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+
+
+def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
+    """Read a request for a text completion; return a request for each choice.
+
+    Each prompt is the message of a conversation of its own.
+
+    Args:
+        body: Its JSON.
+
+    Raises:
+        OpenAIError: The request is invalid or unsupported.
+    """
+    try:
+        request = _TextRequest.model_validate(body)
+    except ValidationError as error:
+        raise OpenAIError.of_validation(error) from None
+    if request.echo:
+        raise unsupported("echo", "Repeating the prompt (echo)")
+    if request.suffix:
+        raise unsupported("suffix", "A text after the completion (suffix)")
+    each = 1 if request.n is None else request.n
+    if request.best_of not in (None, each):
+        raise unsupported("best_of", "A best_of other than n")
+    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    if not all(prompts):
+        raise OpenAIError(
+            400,
+            "'prompt' must be text, or a list of texts, that is not empty",
+            param="prompt",
+            code="invalid_value",
+        )
+    _check_choices(each, "n")
+    _check_choices(each * len(prompts), "prompt")
+    facts = request_facts(
+        max_output_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        stop=_texts(request.stop),
+        seed=request.seed,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+    )
+    options = request.stream_options
+    return [
+        ChatRequest(
+            model=request.model or "",
+            earlier=(),
+            new=Message(role=Role.USER, content=(ContentPartText(text=prompt),)),
+            facts=facts,
+            stream=bool(request.stream),
+            include_usage=bool(options is not None and options.include_usage),
+            choice=at * each + number,
+            choices=each * len(prompts),
+        )
+        for at, prompt in enumerate(prompts)
+        for number in range(each)
+    ]
+
+
+class _Reasoning(LenientModel):
+    effort: str | None = None
+
+
+class _Text(LenientModel):
+    format: dict[str, Any] | None = None
+
+
+class _Conversation(LenientModel):
+    id: str
+
+
+class _ResponseRequest(_Request):
+    input: str | Items[dict[str, Any]]
+    instructions: str | None = None
+    background: StrictBool | None = None
+    text: _Text | None = None
+    max_output_tokens: StrictInt | None = None
+    reasoning: _Reasoning | None = None
+    conversation: str | _Conversation | None = None
+    previous_response_id: str | None = None
+
+
+def read_responses_request(
+    body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False, native_tools: bool = False
+) -> ChatRequest:
+    """Read a request for a response; the other arguments and the errors are those of `read_chat_request`.
+
+    Args:
+        body: As for `read_chat_request`.
+        header: As for `read_chat_request`.
+        user_is_key: As for `read_chat_request`.
+        native_tools: The model accepts tools of this API that are not functions.
+    """
+    try:
+        request = _ResponseRequest.model_validate(body)
+    except ValidationError as error:
+        raise OpenAIError.of_validation(error) from None
+    if request.background:
+        raise unsupported("background", "A response in the background")
+    named = request.conversation
+    conversation = named.id if isinstance(named, _Conversation) else named
+    previous = request.previous_response_id
+    if conversation and previous:
+        raise OpenAIError(
+            400,
+            "'conversation' and 'previous_response_id' exclude each other",
+            param="previous_response_id",
+            code="mutually_exclusive_parameters",
+        )
+    items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
+    history = read_history(ResponsesConverter(), items, param="input")
+    earlier, new = split_history(history, param="input")
+    system = history.system_message if history.conversation else None
+    native: list[dict[str, Any]] = []
+    omitted: list[dict[str, Any]] = []
+    for tool in request.other_tools():
+        (native if native_tools and tool.get("type") in NATIVE_TOOLS else omitted).append(tool)
+    facts = request.facts(
+        nested=False,
+        native_tools=tuple(native),
+        output=_output_format(request.text.format if request.text else None, "text.format", nested=False),
+        instructions="\n\n".join(filter(None, (request.instructions, system))) or None,
+        max_output_tokens=request.max_output_tokens,
+        reasoning_effort=request.reasoning.effort if request.reasoning is not None else None,
+    )
+    key = conversation_key(
+        {"conversation_id": conversation} if conversation else request.metadata,
+        "" if conversation else header,
+        request.user if user_is_key else None,
+    )
+    return ChatRequest(
+        model=request.model or "",
+        earlier=earlier,
+        new=new,
+        facts=request_facts(**facts),
+        stream=bool(request.stream),
+        include_usage=True,
+        key="" if previous else key,
+        continues=bool(conversation) and not earlier,
+        previous=previous or "",
+        warnings=_omission(omitted),
+        echo={name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()},
+    )
+
+
+def _check_choices(count: int, param: str) -> None:
+    if not 0 < count <= MAX_CHOICES:
+        raise OpenAIError(
+            400,
+            f"'{param}' results in {count} choices; a request may have 1 to {MAX_CHOICES}",
+            param=param,
+            code="invalid_value",
+        )
+
+
+def _texts(given: str | list[str] | None) -> tuple[str, ...] | None:
+    """Return the texts of a member that is one text or a list."""
+    return ((given,) if isinstance(given, str) else tuple(given)) if given else None
+
+
+def _inner(fields: Mapping[str, Any], name: str, *, nested: bool) -> Mapping[str, Any] | None:
+    """Return the members of a typed object: in Chat Completions they are nested, in the Responses API they are not."""
+    inner = fields.get(name) if nested else fields
+    return cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else None
+
+
+def _function(tool: Mapping[str, Any], where: str, nested: bool) -> ToolDefinition:
+    where = f"{where}.function" if nested else where
+    return function_definition(_inner(tool, "function", nested=nested) or {}, where)
+
+
+def _omission(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the warning about tools that the model does not receive; empty if it receives all."""
+    if not tools:
+        return ()
+    kinds = ", ".join(dict.fromkeys(clipped(str(tool.get("type")), _MAX_KIND) for tool in tools))
+    return (
+        clipped(f"This server's model does not support tools of these types, which were left out: {kinds}"),
+    )
+
+
+def _output_format(form: Mapping[str, Any] | None, where: str, *, nested: bool) -> OutputFormat | None:
+    kind = form.get("type") if form is not None else "text"
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return OutputFormat()
+    schema = _inner(form, "json_schema", nested=nested)
+    if kind != "json_schema" or schema is None:
+        raise unsupported(f"{where}.type", f"A {where} of type {shortened(kind)}")
+    return output_format(schema, f"{where}.json_schema" if nested else where)

@@ -1,0 +1,293 @@
+"""Responses of the Responses API: the events of a stream, or the complete response.
+
+https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning is an item with a
+summary, which clients display. A stream without a complete response ends with ``response.failed``.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast
+
+from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.chat_request import ChatRequest
+from tailrace.server.protocols.conversations import response_id
+from tailrace.server.protocols.encoder import Encoder, Fields, encode_json
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.turn import TurnFold
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.extension import provider_usage
+from tailrace.wrappers import ContentPartToolCall
+from tailrace.wrappers.openai_responses.items import KEY
+
+# Why a response is incomplete, by the finish reasons of Chat Completions.
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class _Part(NamedTuple):
+    """A type of part of an item.
+
+    Attributes:
+        item_prefix: The prefix of the item's ids.
+        item: The item's members.
+        parts: The member of the item that holds its parts.
+        part_index: The member of an event that holds the index of the part.
+        part_event: The prefix of the types of the part's events.
+        fields: The part's members at the start.
+        text: The member of the part that holds its text.
+        text_event: The prefix of the types of the text's events.
+    """
+
+    item_prefix: str
+    item: Fields
+    parts: str
+    part_index: str
+    part_event: str
+    fields: Fields
+    text: str
+    text_event: str
+
+
+_MESSAGE: Fields = {"type": "message", "role": "assistant", "status": "in_progress"}
+_IN_MESSAGE = ("msg", _MESSAGE, "content", "content_index", "response.content_part")
+_IN_REASONING = ("rs", {"type": "reasoning"}, "summary", "summary_index", "response.reasoning_summary_part")
+_TEXT: Fields = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+_SUMMARY: Fields = {"type": "summary_text", "text": ""}
+_REFUSAL: Fields = {"type": "refusal", "refusal": ""}
+
+_PARTS = {
+    "text": _Part(*_IN_MESSAGE, _TEXT, "text", "response.output_text"),
+    "refusal": _Part(*_IN_MESSAGE, _REFUSAL, "refusal", "response.refusal"),
+    "reasoning": _Part(*_IN_REASONING, _SUMMARY, "text", "response.reasoning_summary_text"),
+}
+
+
+class _CallKind(NamedTuple):
+    """A type of tool call.
+
+    Attributes:
+        item_prefix: The prefix of the item's ids.
+        type: The item's type.
+        text: The member of the item that holds the arguments.
+        text_event: The prefix of the types of the arguments' events.
+    """
+
+    item_prefix: str
+    type: str
+    text: str
+    text_event: str
+
+
+_FUNCTION = _CallKind("fc", "function_call", "arguments", "response.function_call_arguments")
+_CUSTOM = _CallKind("ctc", "custom_tool_call", "input", "response.custom_tool_call_input")
+
+
+class _Call(NamedTuple):
+    """A call among the output."""
+
+    kind: _CallKind
+    item: Fields
+    place: Fields
+    pieces: list[str]
+
+
+def responses_usage(usage: Mapping[str, Any]) -> Fields:
+    """Return the usage in the form of the Responses API.
+
+    Args:
+        usage: The fact ``usage`` of a task, with the provider's own object in any form.
+    """
+    raw = provider_usage(usage)
+    cached = _detail(raw, "cached_tokens", "input_tokens_details", "prompt_tokens_details")
+    thought = _detail(raw, "reasoning_tokens", "output_tokens_details", "completion_tokens_details")
+    return {
+        "input_tokens": usage.get("inputTokens", 0),
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": usage.get("outputTokens", 0),
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": usage.get("totalTokens", 0),
+    }
+
+
+def _detail(raw: Mapping[str, Any], name: str, *places: str) -> int:
+    for place in places:
+        details = raw.get(place)
+        count = details.get(name) if isinstance(details, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if isinstance(count, int):
+            return count
+    return 0
+
+
+def _namespace(call: ContentPartToolCall) -> Fields:
+    """Return the namespace of a call's tool as a member of its item, if it has one."""
+    own = call.metadata.get(KEY)
+    namespace = cast("Mapping[str, object]", own).get("namespace") if isinstance(own, Mapping) else None
+    return {"namespace": namespace} if isinstance(namespace, str) else {}
+
+
+class ResponsesEncoder(Encoder):
+    """Encodes a turn as a response, which grows with the stream."""
+
+    def __init__(self, turn: TurnFold, request: ChatRequest) -> None:
+        super().__init__(turn)
+        self._request = request
+        self._sequence_number = 0
+        self._item: Fields | None = None  # that grows: text or reasoning
+        self._part: _Part | None = None  # its last part
+        self._place: Fields = {}  # of that part
+        self._delta_fields: Fields = {}  # of events of its text
+        self._pieces: list[str] = []
+        self._calls: dict[str, _Call] = {}
+        native = request.facts.native_tools
+        self._custom_tools = frozenset(tool.get("name") for tool in native if tool["type"] == "custom")
+        self._output: list[Fields] = []
+        self._response: Fields = {}
+
+    def feed(self, event: Event) -> bytes:
+        """Return the frames for an event of the task."""
+        return b"".join(map(self.encode, self.turn.feed(event)))
+
+    def encode(self, event: ui_events.UiEvent) -> bytes:
+        """Return the events of the API for an event of the turn."""
+        if isinstance(event, ui_events.TextAdded):
+            part = _PARTS[event.channel]
+            frames = self._open_part(part)
+            self._pieces.append(event.text)
+            return frames + self._event(f"{part.text_event}.delta", **self._delta_fields, delta=event.text)
+        if isinstance(event, ui_events.ArgumentsAdded):
+            call = self._calls[event.id]
+            call.pieces.append(event.text)
+            return self._event(f"{call.kind.text_event}.delta", **call.place, delta=event.text)
+        if isinstance(event, ui_events.CallStarted):
+            return self._start_call(event)
+        if isinstance(event, ui_events.CallEnded):
+            self._calls[event.call.id].item.update(_namespace(event.call))
+            return b""
+        if isinstance(event, ui_events.TurnEnded):
+            return self._end(event)
+        return self._start(event) if isinstance(event, ui_events.TurnStarted) else b""
+
+    def fail(self, error: OpenAIError) -> bytes:
+        """Return the last events of a stream that ends before its turn."""
+        frames = self._close_item("incomplete")
+        fields = error.fields()
+        self._response["status"] = "failed"
+        self._response["error"] = {**fields, "code": fields["code"] or fields["type"]}
+        return frames + self._event("response.failed", response=self._response)
+
+    def complete(self, events: Iterable[ui_events.UiEvent], ended: ui_events.TurnEnded) -> Fields:
+        """Return the ``response`` for all events of a successful turn."""
+        for event in events:
+            self.encode(event)
+        return self._response
+
+    def _start(self, started: ui_events.TurnStarted) -> bytes:
+        self._suffix = f"{started.task_id}_{started.first_turn}"
+        self._response = {
+            "id": response_id(started.task_id, started.first_turn),
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "model": self._request.model,
+            "output": self._output,
+            "conversation": {"id": started.context_id},
+            "store": True,
+            "usage": None,
+            "truncation": "disabled",
+            **self._request.echo,
+            **({"warnings": self._request.warnings} if self._request.warnings else {}),
+        }
+        return self._event("response.created", response=self._response) + self._event(
+            "response.in_progress", response=self._response
+        )
+
+    # --- items --------------------------------------------------------------------------------------------------
+
+    def _add_item(self, prefix: str, **fields: Any) -> tuple[Fields, Fields, bytes]:
+        """Add an item; return it, its place, and the event."""
+        index = len(self._output)
+        item: Fields = {"id": f"{prefix}_{self._suffix}_{index}", **fields}
+        self._output.append(item)
+        frame = self._event("response.output_item.added", output_index=index, item=item)
+        return item, {"item_id": item["id"], "output_index": index}, frame
+
+    def _open_part(self, part: _Part) -> bytes:
+        """Open the part that text of a channel is added to."""
+        if self._part is part:
+            return b""
+        item, frames = self._item, b""
+        if item is None or self._part is None or self._part.item is not part.item:
+            frames = self._close_item()
+            item, self._place, frame = self._add_item(part.item_prefix, **part.item, **{part.parts: []})
+            self._item = item
+            frames += frame
+        else:
+            frames = self._close_part()
+        item[part.parts].append(fields := dict(part.fields))
+        self._part = part
+        self._place[part.part_index] = len(item[part.parts]) - 1
+        self._delta_fields = {**self._place, **({"logprobs": []} if "logprobs" in fields else {})}
+        return frames + self._event(f"{part.part_event}.added", **self._place, part=fields)
+
+    def _close_part(self) -> bytes:
+        part, item = self._part, self._item
+        if part is None or item is None:
+            return b""
+        self._part = None
+        fields = item[part.parts][-1]
+        fields[part.text] = text = "".join(self._pieces)
+        self._pieces.clear()
+        frames = self._event(f"{part.text_event}.done", **self._delta_fields, **{part.text: text})
+        return frames + self._event(f"{part.part_event}.done", **self._place, part=fields)
+
+    def _close_item(self, status: str = "completed") -> bytes:
+        """Complete the item that grows."""
+        item = self._item
+        if item is None:
+            return b""
+        frames = self._close_part()
+        if "status" in item:
+            item["status"] = status
+        self._item = None
+        return frames + self._event(
+            "response.output_item.done", output_index=self._place["output_index"], item=item
+        )
+
+    def _start_call(self, call: ui_events.CallStarted) -> bytes:
+        frames = self._close_item()
+        kind = _CUSTOM if call.name in self._custom_tools else _FUNCTION
+        fields = {"call_id": call.id, "name": call.name, kind.text: "", "status": "in_progress"}
+        item, place, frame = self._add_item(kind.item_prefix, type=kind.type, **fields)
+        self._calls[call.id] = _Call(kind, item, place, [])
+        return frames + frame
+
+    def _close_call(self, call: _Call) -> bytes:
+        kind, item, place = call.kind, call.item, call.place
+        item[kind.text] = text = "".join(call.pieces)
+        item["status"] = "completed"
+        return self._event(
+            f"{kind.text_event}.done", **place, name=item["name"], **{kind.text: text}
+        ) + self._event("response.output_item.done", output_index=place["output_index"], item=item)
+
+    def _end(self, ended: ui_events.TurnEnded) -> bytes:
+        response = self._response
+        if ended.usage is not None:
+            response["usage"] = responses_usage(ended.usage)
+        if ended.error is not None:
+            return self.fail(ended.error)
+        reason = _INCOMPLETE.get(ended.finish)
+        frames = self._close_item("completed" if reason is None else "incomplete")
+        if reason is not None:
+            response["status"] = "incomplete"
+            response["incomplete_details"] = {"reason": reason}
+            return frames + self._event("response.incomplete", response=response)
+        frames += b"".join(map(self._close_call, self._calls.values()))
+        response["status"] = "completed"
+        return frames + self._event("response.completed", response=response)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        data = encode_json({"type": kind, "sequence_number": self._sequence_number, **fields})
+        self._sequence_number += 1
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)

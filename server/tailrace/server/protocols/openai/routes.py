@@ -1,0 +1,234 @@
+"""The routes of OpenAI's APIs: Chat Completions, Responses, Completions, Embeddings and the list of models.
+
+A request becomes one message to a task, and the task's events the response. Each further choice is a task of its own.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypedDict
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from tailrace.server.auth.authentication import Authenticator, Credentials
+from tailrace.server.http.problems import credentials_of
+from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.chat_request import ChatRequest
+from tailrace.server.protocols.delivery import (
+    CONVERSATION_HEADER,
+    Delivery,
+    add_routes,
+    conversation_headers,
+)
+from tailrace.server.protocols.encoder import Fields
+from tailrace.server.protocols.errors import OpenAIError, server_stops
+from tailrace.server.protocols.openai.chat_completions import ChatCompletionEncoder
+from tailrace.server.protocols.openai.completions import CompletionEncoder
+from tailrace.server.protocols.openai.embeddings import encode_embeddings, read_embedding_request
+from tailrace.server.protocols.openai.models import ServedModels
+from tailrace.server.protocols.openai.request import (
+    read_chat_request,
+    read_completion_request,
+    read_responses_request,
+)
+from tailrace.server.protocols.openai.responses import ResponsesEncoder
+from tailrace.server.protocols.serial_texts import SerialTexts
+from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.runtime.limits import UpstreamGate
+from tailrace.server.runtime.operations import EventStream, Operations
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.encoding import encode_json
+from tailrace.wrappers import UpstreamError
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded, text_cost
+
+logger = logging.getLogger("tailrace.server")
+
+_KEY_HEADER = "x-api-key"
+
+
+_Encoder = ChatCompletionEncoder | CompletionEncoder | ResponsesEncoder
+_Body = Mapping[str, object]
+
+
+class _KeyOptions(TypedDict):
+    header: str
+    user_is_key: bool
+
+
+class OpenAIFacade:
+    """Responds to clients of OpenAI's APIs.
+
+    Args:
+        operations: Runs the requests.
+        settings: Limits and intervals.
+        authenticator: Identifies the caller; ``Authorization`` may hold an API key, as these clients send theirs.
+        models: The models that clients may name.
+        gate: Bounds the calls to providers.
+        user_is_key: The member ``user`` names the conversation if nothing else in a request does.
+        native_tools: The agent's model accepts tools of the Responses API that are not functions.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        settings: Settings,
+        authenticator: Authenticator,
+        models: ServedModels,
+        gate: UpstreamGate,
+        *,
+        user_is_key: bool = False,
+        native_tools: bool = False,
+    ) -> None:
+        self._delivery = Delivery(operations, settings, authenticator, _credentials)
+        self._models = models
+        self._gate = gate
+        self._user_is_key = user_is_key
+        self._native_tools = native_tools
+        self._started = int(time.time())
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add the routes to a router."""
+        routes = {
+            ("POST", "/v1/chat/completions"): self._chat_completions,
+            ("POST", "/v1/responses"): self._responses,
+            ("POST", "/v1/completions"): self._completions,
+            ("POST", "/v1/embeddings"): self._embeddings,
+            ("GET", "/v1/models"): self._list_models,
+            ("GET", "/v1/models/{model:path}"): self._model,
+        }
+        add_routes(router, routes)
+
+    async def _chat_completions(self, request: Request) -> Response:
+        key = self._key_options(request)
+
+        def parse(body: _Body) -> list[ChatRequest]:
+            return read_chat_request(body, **key).each_choice()
+
+        return await self._respond(request, parse, ChatCompletionEncoder)
+
+    async def _responses(self, request: Request) -> Response:
+        key = self._key_options(request)
+
+        def parse(body: _Body) -> list[ChatRequest]:
+            return [read_responses_request(body, native_tools=self._native_tools, **key)]
+
+        return await self._respond(request, parse, ResponsesEncoder)
+
+    async def _completions(self, request: Request) -> Response:
+        return await self._respond(request, read_completion_request, CompletionEncoder)
+
+    async def _embeddings(self, request: Request) -> Response:
+        _, wanted = await self._delivery.read(request, read_embedding_request)
+        model = self._models.embedding(wanted.model)
+        try:
+            async with self._gate.call():
+                body = await model.embed(wanted.members())
+            cost = text_cost(body)
+            return Response(
+                await run_bounded(cost, encode_embeddings, body, wanted.model, model.provider),
+                media_type="application/json",
+            )
+        except UpstreamError as error:
+            logger.warning("embeddings: %s", error.diagnosis or error)
+            raise OpenAIError.of_upstream(error) from None
+
+    async def _list_models(self, request: Request) -> Response:
+        await self._delivery.authenticate(request)
+        return _json_response({"object": "list", "data": list(map(self._model_fields, self._models.listed))})
+
+    async def _model(self, request: Request) -> Response:
+        await self._delivery.authenticate(request)
+        return _json_response(self._model_fields(self._models.known_name(request.path_params["model"])))
+
+    def _model_fields(self, name: str) -> Fields:
+        return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
+
+    def _key_options(self, request: Request) -> _KeyOptions:
+        return {"header": request.headers.get(CONVERSATION_HEADER, ""), "user_is_key": self._user_is_key}
+
+    async def _respond(
+        self,
+        request: Request,
+        parse: Callable[[_Body], list[ChatRequest]],
+        create_encoder: Callable[..., _Encoder],
+    ) -> Response:
+        caller, choices = await self._delivery.read(request, parse)
+        model = self._models.agent_name(choices[0].model)
+        turns: list[tuple[EventStream, _Encoder]] = []
+        try:
+            for choice in choices:
+                chat = replace(choice, model=model)
+                stream, call_ids = await self._delivery.send(chat, caller)
+                texts = SerialTexts(live=chat.stream, last_round=chat.facts.output is not None)
+                fold = TurnFold(tools=chat.tool_names, known_ids=call_ids, texts=texts)
+                encoder = create_encoder(fold, chat, *(previous for _, previous in turns[-1:]))
+                turns.append((stream, encoder))
+            if choices[0].stream:
+                [(stream, encoder), *following] = turns
+                return await self._delivery.stream(stream, encoder, following=following)
+            return await _complete_response(turns)
+        except BaseException:
+            for stream, _ in turns:
+                stream.close()
+            raise
+
+
+async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> Response:
+    """Return the response with the complete object, once the turns of all choices ended.
+
+    Raises:
+        OpenAIError: A turn failed, or the server is stopping.
+    """
+    headers: dict[str, str] = {}
+    response: Fields = {}
+    total = 0
+    try:
+        for stream, encoder in turns:
+            try:
+                events, cost = await _events_of(stream, encoder.turn)
+            finally:
+                headers = headers or conversation_headers(encoder.turn)
+            ended = events[-1] if events else None
+            if not isinstance(ended, ui_events.TurnEnded):
+                raise server_stops()
+            if ended.error is not None:
+                raise ended.error
+            response = await run_bounded(cost, encoder.complete, events, ended)
+            total += cost
+        body = await run_bounded(total, encode_json, response)
+        return Response(body, headers=headers, media_type="application/json")
+    except Exception as error:
+        failure = OpenAIError.of(error)
+        failure.headers = {**headers, **failure.headers}
+        raise failure from None
+
+
+async def _events_of(stream: EventStream, turn: TurnFold) -> tuple[list[ui_events.UiEvent], int]:
+    """Return the events of a turn up to its end, and what encoding them may take, for `run_bounded`."""
+    events: list[ui_events.UiEvent] = []
+    total = 0
+    async with aclosing(stream.batches()) as batches:
+        async for batch in batches:
+            for event in batch:
+                cost = json_text_cost(event.body)
+                events += await run_bounded(cost, turn.feed, event)
+                total += cost
+            if turn.ended:
+                break
+    return events, total
+
+
+def _credentials(request: Request) -> Credentials:
+    """Return the credentials of a request: OpenAI's clients send an API key as a bearer token."""
+    given = credentials_of(request)
+    if given.bearer and not given.headers.get(_KEY_HEADER):
+        headers = {**given.headers, _KEY_HEADER: given.bearer}
+        return Credentials(headers, given.query, reads=given.reads)
+    return given
+
+
+def _json_response(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,90 @@
+"""The description of an application's routes, for people and tools; an A2A client needs the agent card alone."""
+
+import json
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.routing import BaseRoute
+
+from tailrace.server.http.caching import cached_response
+from tailrace.server.protocols.openapi.http_json import SCHEMAS_0_3, http_json, http_json_0_3, model_schemas
+from tailrace.server.protocols.openapi.pages import DESCRIPTION_PATH, pages
+from tailrace.server.protocols.openapi.parts import STATUS_ERROR, Address, Json
+from tailrace.server.protocols.openapi.protocols import SCHEMAS, json_rpc, openai_api, user_interfaces
+
+_SECURITY_SCHEMES: Mapping[str, Json] = {
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "bearer": {"type": "http", "scheme": "bearer"},
+}
+
+
+def describe(addresses: Iterable[Address] | None = None, *, security: Iterable[str] = ()) -> Json:
+    """The description, as OpenAPI 3.1.
+
+    Args:
+        addresses: Which operations are described; all that a server can have when None.
+        security: The security schemes by which a caller can authenticate, ``apiKey`` and ``bearer``; none where
+            no authentication is required.
+
+    Raises:
+        KeyError: An address is not known.
+    """
+    known = {
+        **pages(),
+        **http_json_0_3(),  # the extended card, where it and the public card have the same address
+        **json_rpc(),
+        **openai_api(),
+        **user_interfaces(),
+        **http_json(),
+    }
+    paths: dict[str, Json] = {}
+    for method, path in known if addresses is None else addresses:
+        paths.setdefault(path, {})[method.lower()] = known[(method, path)]
+    schemes = {name: _SECURITY_SCHEMES[name] for name in security}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "tailrace",
+            "version": version("tailrace"),
+            "description": "An A2A agent, and the other protocols that it is called by.",
+        },
+        "servers": [{"url": "./"}],
+        "paths": paths,
+        "components": {
+            "schemas": {**model_schemas(), **SCHEMAS_0_3, **SCHEMAS, "Error": STATUS_ERROR},
+            **({"securitySchemes": schemes} if schemes else {}),
+        },
+        **({"security": [{name: []} for name in schemes]} if schemes else {}),
+    }
+
+
+def addresses_of(routes: Iterable[BaseRoute]) -> list[Address]:
+    """The methods and paths of routes, as OpenAPI writes them, in the same order."""
+    return [
+        (method, str(getattr(route, "path", "")).replace(":path}", "}"))
+        for route in routes
+        for method in sorted(getattr(route, "methods", None) or ())
+    ]
+
+
+def add_description_to(router: APIRouter, *, security: Mapping[str, Any]) -> None:
+    """Add the route of the description to a router that has all others already.
+
+    Args:
+        router: The router.
+        security: The security schemes of the agent card, by name.
+    """
+    schemes = [
+        name
+        for name, kind in (("apiKey", "apiKeySecurityScheme"), ("bearer", "httpAuthSecurityScheme"))
+        if any(kind in scheme for scheme in security.values())
+    ]
+    body = b""
+
+    async def description(request: Request) -> Response:
+        return cached_response(request, body)
+
+    router.add_api_route(DESCRIPTION_PATH, description, methods=["GET"], include_in_schema=False)
+    body = json.dumps(describe(addresses_of(router.routes), security=schemes)).encode()

@@ -1,0 +1,165 @@
+"""What the descriptions of all operations have in common: errors, media types, parameters, references."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+Address = tuple[str, str]
+"""An HTTP method in upper case, and a path as OpenAPI writes it."""
+
+JSON_TYPE, SSE_TYPE, TEXT_TYPE = "application/json", "text/event-stream", "text/plain"
+
+ERRORS: Mapping[str, str] = {
+    "400": "The request is invalid, or cannot be processed in the current state of the task.",
+    "401": "Authentication is required.",
+    "403": "The caller, its host or its origin is not allowed.",
+    "404": "The resource does not exist, or belongs to another caller.",
+    "405": "The path does not support the method.",
+    "408": "The request body did not arrive in time.",
+    "413": "The request is larger than a limit.",
+    "415": "The media type of the request body is not JSON.",
+    "429": "The caller has too many open streams or running tasks.",
+    "500": "The server failed.",
+    "503": "The server is overloaded or is shutting down.",
+}
+
+
+def reference(name: str) -> Json:
+    """A reference to a schema of the components."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def content(schema: Json, *media_types: str) -> Json:
+    """The content of a body, in each of the media types; JSON when none is given."""
+    return {media_type: {"schema": schema} for media_type in media_types or (JSON_TYPE,)}
+
+
+def text(description: str = "", **fields: Any) -> Json:
+    """The schema of a text."""
+    return {"type": "string", **({"description": description} if description else {}), **fields}
+
+
+def nullable(schema: Json) -> Json:
+    """A schema that accepts null as well."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def object_of(required: Iterable[str] = (), /, **properties: Json) -> Json:
+    """The schema of an object. Members that are not required accept null, which is the same as leaving them out."""
+    names = list(required)
+    schema: Json = {
+        "type": "object",
+        "properties": {
+            name: member if name in names else nullable(member) for name, member in properties.items()
+        },
+    }
+    if names:
+        schema["required"] = names
+    return schema
+
+
+def array_of(items: Json, **fields: Any) -> Json:
+    """The schema of an array."""
+    return {"type": "array", "items": items, **fields}
+
+
+def parameter(name: str, schema: Json, place: str = "query", description: str = "") -> Json:
+    """A parameter of an operation; one of the path is required."""
+    described: Json = {"name": name, "in": place, "required": place == "path", "schema": schema}
+    return {**described, "description": description} if description else described
+
+
+def response(description: str, body: Json | None = None, links: Json | None = None) -> Json:
+    """A response.
+
+    Args:
+        description: One sentence.
+        body: Its content; None for none.
+        links: The operations that take what is in it.
+    """
+    found: Json = {"description": description, **({"content": body} if body else {})}
+    return {**found, "links": links} if links else found
+
+
+def errors(schema: str, codes: Iterable[str] = ERRORS, *media_types: str) -> Json:
+    """The responses of all errors, in one form.
+
+    Args:
+        schema: The name of the schema.
+        codes: The HTTP statuses.
+        media_types: In which the body is sent; JSON when none is given.
+    """
+    shape = reference(schema)
+    return {code: response(ERRORS[code], content(shape, *media_types)) for code in codes}
+
+
+def operation(
+    name: str,
+    summary: str,
+    responses: Json,
+    *,
+    tag: str,
+    parameters: Iterable[Json] = (),
+    body: Json | None = None,
+    body_required: bool = True,
+    public: bool = False,
+) -> Json:
+    """An operation.
+
+    Args:
+        name: Its ``operationId``.
+        summary: One line.
+        responses: By status.
+        tag: The group that it is listed in.
+        parameters: Of the path, the query and the headers.
+        body: The schema of the JSON body; None for none.
+        body_required: A request without a body is refused.
+        public: No authentication is required, whatever the settings.
+    """
+    described: Json = {"operationId": name, "summary": summary, "tags": [tag], "responses": responses}
+    given = list(parameters)
+    if given:
+        described["parameters"] = given
+    if body is not None:
+        described["requestBody"] = {"required": body_required, "content": content(body)}
+    if public:
+        described["security"] = []
+    return described
+
+
+EVENT: Json = {
+    "type": "object",
+    "description": "One server-sent event.",
+    "required": ["data"],
+    "properties": {
+        "id": text("The number of the event: the value for `Last-Event-ID`."),
+        "event": text(),
+        "data": text("JSON."),
+    },
+}
+
+
+def events_of(schema: str) -> Json:
+    """The schema of a server-sent event whose data is JSON of a schema of the components."""
+    data = text(contentMediaType=JSON_TYPE, contentSchema=reference(schema))
+    return {**EVENT, "properties": {**EVENT["properties"], "data": data}}
+
+
+STATUS_ERROR: Json = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "description": "google.rpc.Status (A2A 1.0, section 11.6).",
+            "required": ["code", "status", "message", "details"],
+            "properties": {
+                "code": {"type": "integer", "description": "The HTTP status."},
+                "status": text("The name of the gRPC status."),
+                "message": text(),
+                "details": array_of({"type": "object", "required": ["@type"]}),
+            },
+        }
+    },
+}

@@ -1,0 +1,154 @@
+"""The options of a request: tools, sampling parameters, output formats and files."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel
+
+from tailrace.server.protocols.errors import OpenAIError, reject_invalid
+from tailrace.server.protocols.task_events import is_mapping
+from tailrace.streaming.agent.request_facts import RequestFacts
+from tailrace.wrappers import ContentPartFile
+from tailrace.wrappers.conversion.files import read_data_url
+from tailrace.wrappers.conversion.options import OutputFormat, ToolChoice, ToolDefinition
+from tailrace.wrappers.messages import shortened
+
+M = TypeVar("M", bound=BaseModel)
+
+# Sampling parameters, by the names that clients of user interfaces have for them.
+_OPTIONS = {
+    "maxOutputTokens": "max_output_tokens",
+    "temperature": "temperature",
+    "topP": "top_p",
+    "stopSequences": "stop",
+    "seed": "seed",
+    "presencePenalty": "presence_penalty",
+    "frequencyPenalty": "frequency_penalty",
+    "reasoningEffort": "reasoning_effort",
+    "parallelToolCalls": "parallel_tool_calls",
+}
+
+
+def facts_of(options: Mapping[str, Any], tools: object, instructions: str) -> RequestFacts:
+    """Return the facts of a request of a user interface.
+
+    Args:
+        options: Members that may be options; others are ignored.
+        tools: The client's tools: a list of definitions, or an object of them by name.
+        instructions: Instructions for the model; may be empty.
+
+    Raises:
+        OpenAIError: A value is invalid.
+    """
+    choice: object = options.get("toolChoice")
+    name = choice.get("toolName") if is_mapping(choice) else None
+    return request_facts(
+        tools=tuple(_tool(fields, f"tools.{at}") for at, fields in enumerate(_listed(tools))),
+        tool_choice=tool_choice(choice, name, "toolChoice"),
+        instructions=instructions or None,
+        **{option: options.get(key) for key, option in _OPTIONS.items()},
+    )
+
+
+def _listed(tools: object) -> Sequence[Mapping[str, Any]]:
+    if tools is None:
+        return ()
+    if is_mapping(tools):
+        if not all(map(is_mapping, tools.values())):
+            raise _invalid("tools", "each tool is an object")
+        return [{"name": name, **fields} for name, fields in tools.items()]
+    if not isinstance(tools, list) or not all(map(is_mapping, cast("list[object]", tools))):
+        raise _invalid("tools", "it is a list of objects, or an object of them by name")
+    return cast("list[Mapping[str, Any]]", tools)
+
+
+def _tool(fields: Mapping[str, Any], where: str) -> ToolDefinition:
+    schema = fields.get("parameters") or fields.get("inputSchema")  # AG-UI, AI SDK
+    if is_mapping(schema) and is_mapping(schema.get("jsonSchema")):
+        schema = schema["jsonSchema"]
+    return function_definition({**fields, "parameters": schema}, where)
+
+
+def request_facts(**facts: object) -> RequestFacts:
+    """Return the facts of a request; options that are None are not part of it.
+
+    Raises:
+        OpenAIError: A value is invalid.
+    """
+    given = {name: fact for name, fact in facts.items() if fact is not None and fact != ()}
+    with reject_invalid():
+        return RequestFacts.model_validate(given)
+
+
+def function_definition(fields: Mapping[str, Any], where: str) -> ToolDefinition:
+    """Return a function that the client runs.
+
+    Args:
+        fields: ``name``, ``description``, ``parameters`` and ``strict``.
+        where: Their place in the request.
+
+    Raises:
+        OpenAIError: A value is invalid.
+    """
+    return _validated(ToolDefinition, fields, ("name", "description", "parameters", "strict"), where)
+
+
+def output_format(fields: Mapping[str, Any], where: str) -> OutputFormat:
+    """Return the JSON format of the response.
+
+    Raises:
+        OpenAIError: A value is invalid.
+    """
+    return _validated(OutputFormat, fields, ("schema", "name", "description", "strict"), where)
+
+
+def _validated(model: type[M], fields: Mapping[str, Any], names: Sequence[str], where: str) -> M:
+    with reject_invalid(where):
+        return model.model_validate({name: fields[name] for name in names if fields.get(name) is not None})
+
+
+def tool_choice(choice: object, name: object, param: str) -> ToolChoice | None:
+    """Return the tool choice of a request; None if it has none.
+
+    Args:
+        choice: A word or an object.
+        name: The name of the tool that the object chooses.
+        param: The member of the request that holds the choice.
+
+    Raises:
+        OpenAIError: The choice is unknown.
+    """
+    if choice is None:
+        return None
+    if choice in ("auto", "none", "required"):
+        return ToolChoice.model_validate({"mode": choice})
+    if isinstance(choice, str) or not isinstance(name, str) or not name:
+        where, given = (f"{param}.type", choice.get("type")) if is_mapping(choice) else (param, choice)
+        raise unsupported(where, f"The {where} {shortened(given)}")
+    return ToolChoice(mode="tool", name=name)
+
+
+def unsupported(param: str, what: str) -> OpenAIError:
+    """Return the error for an unsupported option."""
+    return OpenAIError(400, f"{what} is not supported here", param=param, code="unsupported_value")
+
+
+def file_of(url: object, media_type: object, filename: object, where: str) -> ContentPartFile:
+    """Return a file by its URL, which may be a ``data:`` URL.
+
+    Raises:
+        OpenAIError: The file is invalid.
+    """
+    fields: dict[str, Any] = {"url": url, "media_type": media_type or "", "filename": filename or ""}
+    if isinstance(url, str) and url.startswith("data:"):
+        try:
+            declared, data = read_data_url(url)
+        except ValueError as error:
+            raise _invalid(where, str(error)) from None
+        fields |= {"url": None, "data": data, "media_type": media_type or declared}
+    with reject_invalid(where):
+        return ContentPartFile.model_validate(fields)
+
+
+def _invalid(where: str, why: str) -> OpenAIError:
+    return OpenAIError(400, f"Invalid value for '{where}': {why}", param=where, code="invalid_value")

@@ -1,0 +1,232 @@
+"""Replaceable artifacts that grow side by side as append-only text, for protocols that have one text at a time.
+
+The first incomplete artifact of a channel is sent as it grows; those beside it wait. Files and data become Markdown.
+"""
+
+from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.task_events import ArtifactUpdateView, text_of
+from tailrace.server.protocols.text_channels import DivergedError, GrowingText
+
+_BETWEEN = "\n\n"  # artifacts that are not rounds of a turn
+
+
+class _Entry:
+    """An artifact of a channel."""
+
+    __slots__ = ("is_complete", "is_round", "is_started", "position", "text")
+
+    def __init__(self, position: int, *, is_round: bool) -> None:
+        self.text = GrowingText()
+        self.position = position
+        self.is_round = is_round
+        self.is_started = False
+        self.is_complete = False
+
+
+class SerialChannel:
+    """The artifacts of one channel as one text, in the order in which they started.
+
+    Args:
+        name: The channel.
+        live: Send text as it grows; else everything can be replaced until `close`.
+        between_rounds: Separates the texts of two rounds of a turn.
+    """
+
+    def __init__(self, name: ui_events.Channel, *, live: bool, between_rounds: str = "\n") -> None:
+        self._name: ui_events.Channel = name
+        self._live = live
+        self._between_rounds = between_rounds
+        self._entries: dict[str, _Entry] = {}
+        self._order: list[_Entry] = []
+        self._current = 0  # position of the entry that is sent as it grows
+        self.is_empty = True
+        """Return whether nothing was sent yet."""
+
+    def events(self, text: str) -> list[ui_events.UiEvent]:
+        """Return text of this channel as events."""
+        return [ui_events.TextAdded(self._name, self._name, text)] if text else []
+
+    def feed(self, artifact_id: str, text: str, *, append: bool, last: bool, is_round: bool = True) -> str:
+        """Extend or replace an artifact, and return the text to send.
+
+        Args:
+            artifact_id: The artifact.
+            text: Its new text, or the addition.
+            append: The text is added.
+            last: The artifact is complete.
+            is_round: It is the text of a round.
+
+        Raises:
+            DivergedError: The text that was sent cannot be continued.
+        """
+        entry = self._entries.get(artifact_id)
+        if entry is None:
+            entry = self._entries[artifact_id] = _Entry(len(self._order), is_round=is_round)
+            self._order.append(entry)
+        entry.text.feed(text, append=append)
+        entry.is_complete = last
+        if not self._live:
+            return ""
+        if entry.position < self._current:
+            # A complete artifact changed: go back to it, unless text after it was sent.
+            if any(other.is_started for other in self._order[entry.position + 1 :]):
+                if entry.text.take():
+                    raise DivergedError
+                return ""
+            self._current = entry.position
+        return self._flush()
+
+    def add_block(self, artifact_id: str, text: str) -> str:
+        """Insert a separate block at the current end, and return the text to send."""
+        entry = self._order[-1] if self._order else None
+        if entry is not None and not entry.is_complete:
+            entry.text.feed(f"{_BETWEEN}{text}{_BETWEEN}")
+            return self._flush() if self._live else ""
+        return self.feed(artifact_id, text, append=False, last=True, is_round=False)
+
+    def close(self) -> str:
+        """Complete all artifacts, and return the text left to send.
+
+        Raises:
+            DivergedError: The text that was sent cannot be continued.
+        """
+        for entry in self._order:
+            entry.is_complete = True
+        text = self._flush()
+        for entry in self._order:
+            entry.text.check_complete()
+        return text
+
+    def _flush(self) -> str:
+        texts: list[str] = []
+        while self._current < len(self._order):
+            entry = self._order[self._current]
+            text = entry.text.take()
+            if text:
+                if not entry.is_started and not self.is_empty:
+                    texts.append(self._between_rounds if entry.is_round else _BETWEEN)
+                entry.is_started = True
+                self.is_empty = False
+                texts.append(text)
+            if not entry.is_complete:
+                break
+            entry.text.check_complete()
+            self._current += 1
+        return texts[0] if len(texts) == 1 else "".join(texts)
+
+
+class _HeldText:
+    """The text of a round that may not be the response."""
+
+    __slots__ = ("first", "is_complete", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.first = ""  # the first character that is not white space
+        self.is_complete = False
+
+    def feed(self, update: ArtifactUpdateView, text: str) -> None:
+        if not update.append:
+            self.pieces.clear()
+            self.first = ""
+        self.pieces.append(text)
+        self.first = self.first or text.lstrip()[:1]
+        self.is_complete = update.last_chunk
+
+
+class SerialTexts:
+    """Reports text, reasoning and refusal as one append-only text each.
+
+    Args:
+        live: Report text as it grows; else everything is reported at the end.
+        last_round: Only the last round's text is the response, as for a response in JSON, which clients parse; the text
+            of earlier rounds is reasoning. A stream cannot take anything back, so a text waits until it is known to be
+            the last, or starts like JSON.
+    """
+
+    only_pending_calls = True
+
+    def __init__(self, *, live: bool = True, last_round: bool = False) -> None:
+        self.is_live = live
+        self._last_round = last_round
+        self._text = SerialChannel("text", live=live)
+        self._reasoning = SerialChannel("reasoning", live=live, between_rounds="\n\n")
+        self._refusal = SerialChannel("refusal", live=live)
+        self._by_name = {"": self._text, "text": self._text}
+        self._by_name |= {"reasoning": self._reasoning, "refusal": self._refusal}
+        self._round = 0
+        self._held: dict[str, _HeldText] = {}
+        self._assigned: dict[str, SerialChannel] = {}  # texts of rounds
+        self._response_round = 0  # the first round whose text was sent as the response
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no visible text was reported yet."""
+        return self._text.is_empty
+
+    def feed(
+        self, update: ArtifactUpdateView, channel: str, *, is_copy: bool = False
+    ) -> list[ui_events.UiEvent]:
+        """Report the change of an artifact; the arguments and errors are those of `ParallelTexts.feed`."""
+        text = text_of(update.artifact.parts, append=update.append)
+        artifact_id = update.artifact.artifact_id
+        known = self._by_name.get(channel)
+        if known is None:
+            return self._text.events(self._text.add_block(artifact_id, text)) if channel != "output" else []
+        if self._last_round and channel == "text":
+            known = self._assigned.get(artifact_id)
+            if known is None:
+                return self._hold(update, text)
+        text = known.feed(
+            artifact_id, text, append=update.append, last=update.last_chunk, is_round=bool(channel)
+        )
+        return known.events(text)
+
+    def _hold(self, update: ArtifactUpdateView, text: str) -> list[ui_events.UiEvent]:
+        artifact_id = update.artifact.artifact_id
+        held = self._held.get(artifact_id)
+        if held is None:
+            held = self._held[artifact_id] = _HeldText()
+        held.feed(update, text)
+        if not (self.is_live and held.first):
+            return []
+        if 0 < self._response_round < self._round:
+            raise DivergedError
+        return self._release(artifact_id, self._text) if held.first == "{" else []
+
+    def _release(self, artifact_id: str, channel: SerialChannel) -> list[ui_events.UiEvent]:
+        held = self._held.pop(artifact_id)
+        self._assigned[artifact_id] = channel
+        is_response = channel is self._text
+        if is_response:
+            self._response_round = self._response_round or self._round
+        last = held.is_complete or not is_response
+        return channel.events(channel.feed(artifact_id, "".join(held.pieces), append=False, last=last))
+
+    def _release_all(self, channel: SerialChannel) -> list[ui_events.UiEvent]:
+        return [event for artifact_id in list(self._held) for event in self._release(artifact_id, channel)]
+
+    def start_round(self) -> list[ui_events.UiEvent]:
+        """Report the held text as reasoning: it was not the last."""
+        self._round += 1
+        return self._release_all(self._reasoning)
+
+    def add_status(self, text: str) -> list[ui_events.UiEvent]:
+        """Report the text of the last status."""
+        text = self._text.feed("status", text, append=False, last=True, is_round=False)
+        return self._text.events(text or self._text.close())
+
+    def start_call(self) -> list[ui_events.UiEvent]:
+        """Report nothing: a call does not interrupt a text."""
+        return []
+
+    def abort(self) -> list[ui_events.UiEvent]:
+        """Report nothing: the text stays as it was sent."""
+        return []
+
+    def close(self, *, pending_calls: bool = False) -> list[ui_events.UiEvent]:
+        """Report the end of all texts; the arguments and errors are those of `ParallelTexts.close`."""
+        events = self._release_all(self._reasoning if pending_calls else self._text)
+        for channel in (self._reasoning, self._text, self._refusal):
+            events += channel.events(channel.close())
+        return events

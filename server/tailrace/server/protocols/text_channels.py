@@ -1,0 +1,224 @@
+"""The texts of a response, for clients to which a text can only be extended.
+
+Artifacts of a task grow side by side and can be replaced. `ParallelTexts` reports each as a text of its own, for
+protocols that have texts side by side; `tailrace.server.protocols.serial_texts` serialises them into one.
+"""
+
+from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.task_events import ArtifactUpdateView, ArtifactView, PartView, text_of
+
+
+class DivergedError(OpenAIError):
+    """The response was replaced by one that does not start with the text already sent."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            500,
+            "the response was restarted and differs from the text already sent: "
+            "send the request again, or subscribe to the task through A2A",
+            code="answer_replaced",
+        )
+
+
+class GrowingText:
+    """A text that is extended or replaced, of which each character is sent once."""
+
+    __slots__ = ("_pending", "_repeated", "_replaced", "_sent")
+
+    def __init__(self) -> None:
+        self._pending: list[str] = []
+        self._sent: list[str] = []
+        self._replaced = ""  # the text sent before the replacement, which has to be repeated
+        self._repeated = 0  # how much of it was
+
+    def feed(self, text: str, *, append: bool = True) -> None:
+        """Extend or replace the text."""
+        if not append:
+            self._replaced, self._repeated = "".join(self._sent), 0
+            self._pending.clear()
+        self._pending.append(text)
+
+    def take(self) -> str:
+        """Return the part to send now.
+
+        Raises:
+            DivergedError: The text does not start with what was sent.
+        """
+        pending = self._pending
+        if not pending:
+            return ""
+        text = pending[0] if len(pending) == 1 else "".join(pending)
+        pending.clear()
+        if self._repeated < len(self._replaced):
+            repeated = self._replaced[self._repeated : self._repeated + len(text)]
+            if not text.startswith(repeated):
+                raise DivergedError
+            self._repeated += len(repeated)
+            text = text[len(repeated) :]
+        if text:
+            self._sent.append(text)
+        return text
+
+    @property
+    def pending(self) -> str:
+        """The text that was not sent."""
+        return "".join(self._pending)
+
+    @property
+    def sent(self) -> str:
+        """The text that was sent."""
+        return "".join(self._sent)
+
+    def check_complete(self) -> None:
+        """Check the text at its end.
+
+        Raises:
+            DivergedError: It is shorter than what was sent.
+        """
+        if self._repeated < len(self._replaced):
+            raise DivergedError
+
+
+class _Text:
+    """A text, in one section or several."""
+
+    __slots__ = ("_artifact_id", "_sections", "channel", "id", "is_open", "text")
+
+    def __init__(self, artifact_id: str, channel: ui_events.Channel) -> None:
+        self._artifact_id = artifact_id
+        self._sections = 0
+        self.id = ""
+        self.channel: ui_events.Channel = channel
+        self.text = GrowingText()
+        self.is_open = False
+
+    @property
+    def is_started(self) -> bool:
+        return self._sections > 0
+
+    def take(self) -> list[ui_events.UiEvent]:
+        text = self.text.take()
+        if not text:
+            return []
+        if self.is_open:
+            return [ui_events.TextAdded(self.id, self.channel, text)]
+        self.is_open = True
+        self._sections += 1
+        self.id = self._artifact_id if self._sections == 1 else f"{self._artifact_id}-{self._sections}"
+        return [
+            ui_events.TextStarted(self.id, self.channel),
+            ui_events.TextAdded(self.id, self.channel, text),
+        ]
+
+    def pause(self) -> list[ui_events.UiEvent]:
+        """End the section; more text starts another."""
+        if not self.is_open:
+            return []
+        self.is_open = False
+        return [ui_events.TextEnded(self.id, self.channel)]
+
+    def end(self) -> list[ui_events.UiEvent]:
+        self.text.check_complete()
+        return self.pause()
+
+
+class ParallelTexts:
+    """Reports each artifact as a text of its own; refusals are visible text.
+
+    Attributes:
+        is_live: Texts are reported as they grow; else at the end.
+        only_pending_calls: The protocol has calls at the end of a response alone, and only those that wait for the client.
+    """
+
+    is_live = True
+    only_pending_calls = False
+
+    def __init__(self) -> None:
+        self._texts: dict[str, _Text] = {}
+        self._reasoning: list[_Text] = []  # open sections
+        self._counts: dict[str, int] = {}  # files and data reported of an artifact
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no visible text was reported yet."""
+        return not any(text.is_started and text.channel == "text" for text in self._texts.values())
+
+    def feed(
+        self, update: ArtifactUpdateView, channel: str, *, is_copy: bool = False
+    ) -> list[ui_events.UiEvent]:
+        """Report the change of an artifact.
+
+        Args:
+            update: The change.
+            channel: The artifact's channel; empty for an agent without the extension.
+            is_copy: The update repeats the artifact as it stands, for a lagging subscriber.
+
+        Raises:
+            DivergedError: A text does not start with what was sent.
+        """
+        artifact = update.artifact
+        parts = artifact.parts
+        if len(parts) == 1 and parts[0].text is not None:  # the common case
+            return self._feed_text(update, parts[0].text, channel)
+        texts = [part for part in parts if part.text is not None]
+        events = self._feed_text(update, text_of(texts, append=update.append), channel) if texts else []
+        others = [part for part in parts if part.text is None]
+        count = self._counts.get(artifact.artifact_id, 0) if is_copy or update.append else 0
+        self._counts[artifact.artifact_id] = count + len(others) if update.append else len(others)
+        return events + [_added(artifact, part, channel) for part in others[count if is_copy else 0 :]]
+
+    def _feed_text(self, update: ArtifactUpdateView, text: str, channel: str) -> list[ui_events.UiEvent]:
+        artifact_id = update.artifact.artifact_id
+        known = self._texts.get(artifact_id)
+        if known is None:
+            kind: ui_events.Channel = "reasoning" if channel == "reasoning" else "text"
+            known = self._texts[artifact_id] = _Text(artifact_id, kind)
+        known.text.feed(text, append=update.append)
+        events = known.take()
+        if events and known.channel == "text" and self._reasoning:
+            events = [*self.start_call(), *events]
+        elif events and known.channel == "reasoning" and known not in self._reasoning:
+            self._reasoning.append(known)
+        return events + known.end() if update.last_chunk else events
+
+    def start_call(self) -> list[ui_events.UiEvent]:
+        """End the open reasoning: reasoning after visible text or a call is another text."""
+        events = [event for text in self._reasoning for event in text.pause()]
+        self._reasoning.clear()
+        return events
+
+    def start_round(self) -> list[ui_events.UiEvent]:
+        """Report the end of the previous round's texts."""
+        return self.close()
+
+    def add_status(self, text: str) -> list[ui_events.UiEvent]:
+        """Report the text of the last status."""
+        return [
+            ui_events.TextStarted("status", "text"),
+            ui_events.TextAdded("status", "text", text),
+            ui_events.TextEnded("status", "text"),
+        ]
+
+    def close(self, *, pending_calls: bool = False) -> list[ui_events.UiEvent]:
+        """Report the end of all texts.
+
+        Args:
+            pending_calls: The turn ends with calls of the client's tools.
+
+        Raises:
+            DivergedError: A text is shorter than what was sent.
+        """
+        return [event for text in self._texts.values() for event in text.end()]
+
+    def abort(self) -> list[ui_events.UiEvent]:
+        """Report the end of all texts of a failed turn."""
+        return [event for text in self._texts.values() for event in text.pause()]
+
+
+def _added(artifact: ArtifactView, part: PartView, channel: str) -> ui_events.UiEvent:
+    if not part.is_file:
+        return ui_events.DataAdded(artifact.artifact_id, artifact.name, part.data, channel == "output")
+    media_type = part.media_type or "application/octet-stream"
+    url = part.url if part.url is not None else f"data:{media_type};base64,{part.raw}"
+    return ui_events.FileAdded(artifact.artifact_id, url, media_type, part.filename)

@@ -1,0 +1,250 @@
+"""The card of a remote agent, of A2A 1.0 or 0.3: where and how the agent is called, and what it offers.
+
+Mistakes in a card are tolerated where nothing depends on them; `AgentCard`, the card of this server, is validated in full.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from pydantic import ValidationError
+
+from tailrace.server.remote.agent_origins import AgentOrigins, join_url
+from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.models import AgentSkill
+from tailrace.wrappers import UpstreamError, UpstreamFault
+from tailrace.wrappers.redaction.log_records import printable
+
+if TYPE_CHECKING:
+    from a2a.types import a2a_pb2  # an extra
+
+CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+"""Well-known paths of cards: since A2A 0.3, and before."""
+
+BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
+"""The supported protocol bindings in the order of preference: those first that pass every proxy."""
+
+_MAX_URL = 200  # characters of an address in an error
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCard:
+    """An agent card, with the interface that was chosen from it.
+
+    Attributes:
+        name: The agent's name; empty when the card has none.
+        description: What the agent does.
+        skills: Its skills.
+        input_modes: Media types that it accepts.
+        output_modes: Media types that it returns.
+        streaming: The agent streams its responses.
+        numbered: The agent supports `tailrace.streaming.a2a.extension`: its streams can be resumed after any event.
+        url: The address of the chosen interface.
+        binding: The protocol binding of that interface.
+        version: The protocol version of that interface: ``1.0``, ``0.3.0``.
+        tenant: Sent with every request; empty for none.
+        fields: The card's JSON.
+    """
+
+    name: str
+    description: str
+    skills: tuple[AgentSkill, ...]
+    input_modes: tuple[str, ...]
+    output_modes: tuple[str, ...]
+    streaming: bool
+    numbered: bool
+    url: str
+    binding: str
+    version: str
+    tenant: str
+    fields: Mapping[str, Any]
+
+    @property
+    def endpoint(self) -> str:
+        """The same as ``url``."""
+        return self.url
+
+    @property
+    def raw(self) -> "a2a_pb2.AgentCard":
+        """The card as an object of the official SDK, with the chosen interface alone.
+
+        Raises:
+            UpstreamError: The card is not valid.
+        """
+        from a2a.types import a2a_pb2
+
+        from tailrace.server.remote.sdk_card import to_sdk_card
+
+        interface = a2a_pb2.AgentInterface(
+            url=self.url, protocol_binding=self.binding, protocol_version=self.version, tenant=self.tenant
+        )
+        return to_sdk_card(self.fields, interface)
+
+    @property
+    def may_stream(self) -> bool:
+        """Return whether streaming can be tried: a card without the required member does not rule it out."""
+        return self.streaming or "capabilities" not in self.fields
+
+    @property
+    def is_v0_3(self) -> bool:
+        """Return whether the interface has a version before 1.0."""
+        return self.version.startswith("0.")
+
+
+class _Interface(NamedTuple):
+    url: str
+    binding: str
+    version: str
+    tenant: str
+
+
+def read_card(
+    body: bytes, card_url: str, bindings: Sequence[str] = BINDINGS, origins: AgentOrigins | None = None
+) -> RemoteCard:
+    """Read a card of 1.0 or 0.3, and choose an interface: the newest version, then the first binding.
+
+    Args:
+        body: The card.
+        card_url: The card's address: the base of relative addresses, named in errors.
+        bindings: Allowed bindings, the preferred one first. gRPC is left out where it is not installed.
+        origins: The origins that may be called; the card's own when None.
+
+    Raises:
+        UpstreamError: The body is not a card, or has no supported interface; the message lists those it has.
+    """
+    try:
+        card: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        card = None
+    if not isinstance(card, dict):
+        raise UpstreamError(f"what is at {card_url} is no agent card", fault=UpstreamFault.INVALID)
+    fields = cast("dict[str, Any]", card)
+    interfaces = list(_interfaces(fields, card_url))
+    origins = origins or AgentOrigins(card_url)
+    chosen = _choose((each for each in interfaces if _allows(origins, each)), bindings)
+    if chosen is None:
+        elsewhere = _choose(interfaces, bindings)
+        if elsewhere is not None:
+            raise UpstreamError(
+                f"the agent card at {card_url} names {printable(elsewhere.url, _MAX_URL)}, and calls go to "
+                f"{origins.configured} alone: if the agent may be called there, allow its origin "
+                "(TAILRACE_AGENT_ORIGINS; --allow-origin; allowed_origins in code)",
+                fault=UpstreamFault.INVALID,
+            )
+        offered = ", ".join(f"{each.binding} {each.version}" for each in interfaces)
+        raise UpstreamError(
+            f"the agent card at {card_url} names no interface of A2A 1.0 or 0.3 over {', '.join(bindings)}; "
+            f"it names {printable(offered, _MAX_URL) or 'no interface at all'}",
+            fault=UpstreamFault.INVALID,
+        )
+    capabilities = _object(fields.get("capabilities"))
+    return RemoteCard(
+        name=_text(fields.get("name")),
+        description=_text(fields.get("description")),
+        skills=tuple(_skills(_objects(fields.get("skills")))),
+        input_modes=_texts(fields.get("defaultInputModes")),
+        output_modes=_texts(fields.get("defaultOutputModes")),
+        streaming=capabilities.get("streaming") is True,
+        numbered=any(each.get("uri") == EXTENSION_URI for each in _objects(capabilities.get("extensions"))),
+        url=chosen.url,
+        binding=chosen.binding,
+        version="0.3.0" if chosen.version.startswith("0.") else chosen.version,
+        tenant=chosen.tenant,
+        fields=fields,
+    )
+
+
+def credentials(card: RemoteCard, token: str) -> dict[str, str]:
+    """Return the header that authenticates a caller, as the card's security schemes require it.
+
+    Args:
+        card: Decides whether the token is an API key in a header or cookie, or a bearer token.
+        token: The token; empty for none.
+    """
+    if not token:
+        return {}
+    schemes = _objects(list(_object(card.fields.get("securitySchemes")).values()))
+    keys = [key for scheme in schemes if (key := _api_key(scheme))]
+    if len(keys) == len(schemes):
+        for key in keys:
+            name, place = _text(key.get("name")), key.get("location", key.get("in"))
+            if place == "header":
+                return {name.lower(): token}
+            if place == "cookie":
+                return {"cookie": f"{name}={token}"}
+    return {"authorization": f"Bearer {token}"}
+
+
+def _api_key(scheme: dict[str, Any]) -> dict[str, Any]:
+    return scheme if scheme.get("type") == "apiKey" else _object(scheme.get("apiKeySecurityScheme"))
+
+
+def _interfaces(fields: Mapping[str, Any], card_url: str) -> Iterator[_Interface]:
+    """The interfaces of a card of 1.0, or of a card of 0.3, which has no list of all of them."""
+    if "supportedInterfaces" in fields:
+        found = _objects(fields["supportedInterfaces"])
+    else:
+        version = fields.get("protocolVersion") or "0.3.0"
+        main = {"url": fields.get("url"), "transport": fields.get("preferredTransport", "JSONRPC")}
+        found = [main, *_objects(fields.get("additionalInterfaces"))] if main["url"] else []
+        found = [
+            {"protocolVersion": version, "protocolBinding": each.get("transport"), **each} for each in found
+        ]
+    for each in found:
+        binding, url = _text(each.get("protocolBinding")).upper(), _text(each.get("url"))
+        if binding != "GRPC":
+            url = join_url(card_url, url)
+        yield _Interface(url, binding, str(each.get("protocolVersion") or "1.0"), _text(each.get("tenant")))
+
+
+def _allows(origins: AgentOrigins, interface: _Interface) -> bool:
+    return (origins.allows_grpc if interface.binding == "GRPC" else origins.allows)(interface.url)
+
+
+def _choose(interfaces: Iterable[_Interface], bindings: Sequence[str]) -> _Interface | None:
+    has_grpc = find_spec("grpc") is not None and find_spec("a2a") is not None
+    spoken = [each for each in bindings if each != "GRPC" or has_grpc]
+    usable = [
+        each for each in interfaces if each.url and each.binding in spoken and _age(each.version) is not None
+    ]
+    return min(usable, key=lambda each: (_age(each.version), spoken.index(each.binding)), default=None)
+
+
+def _age(version: str) -> int | None:
+    """0 for the preferred protocol version, 1 for an older supported one, None for any other."""
+    major, _, minor = version.partition(".")
+    if major == "1":
+        return 0
+    return 1 if major == "0" and minor[:1] in ("2", "3") else None
+
+
+def _skills(skills: Iterable[dict[str, Any]]) -> Iterator[AgentSkill]:
+    """The skills, with the members that are required in our own card; their access rules are left out."""
+    for at, skill in enumerate(skills):
+        given = {key: value for key, value in skill.items() if value and key != "securityRequirements"}
+        name = given.get("name") or given.get("id") or f"skill {at + 1}"
+        try:
+            yield AgentSkill.model_validate(
+                {"id": name, "name": name, "description": name, "tags": ["agent"], **given}
+            )
+        except ValidationError:
+            continue
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(filter(None, map(_text, cast("list[object]", value)))) if isinstance(value, list) else ()
+
+
+def _object(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    listed = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("dict[str, Any]", each) for each in listed if isinstance(each, dict)]

@@ -1,0 +1,108 @@
+"""Events and tasks of a remote agent, validated; what an agent leaves out, and nothing depends on, is filled in."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from tailrace.streaming.a2a.errors import InvalidParamsError
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import (
+    A2AModel,
+    Message,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatusUpdateEvent,
+)
+from tailrace.wrappers import UpstreamError, UpstreamFault
+
+RemoteEvent = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+"""One event of a remote agent."""
+
+UNSAID = "-"
+"""Stands for the id of a task or a context that an event does not have."""
+
+_Fields = dict[str, Any]
+_Model = TypeVar("_Model", bound=A2AModel)
+
+_CONTENT = frozenset({"text", "raw", "url", "data"})
+
+
+def event_of(response: StreamResponse) -> RemoteEvent:
+    """The one member of a response that is set."""
+    event = response.artifact_update or response.status_update or response.task or response.message
+    return cast("RemoteEvent", event)
+
+
+def read_model(model: type[_Model], fields: Mapping[str, Any]) -> _Model:
+    """Validate an object in the JSON of 1.0; complete a task, and what is in an event or the result of a send.
+
+    Raises:
+        UpstreamError: It is not valid, and cannot be completed.
+    """
+    try:
+        return model.model_validate(fields)
+    except ValidationError:
+        try:
+            copy = deepcopy(dict(fields))
+        except RecursionError:
+            raise UpstreamError(
+                f"the agent sent a {model.__name__} that is nested too deep", fault=UpstreamFault.INVALID
+            ) from None
+        for name, value in [("task", copy)] if model is Task else copy.items():
+            if isinstance(value, dict):
+                _complete(name, cast("_Fields", value))
+    try:
+        return model.model_validate(copy)
+    except ValidationError as error:
+        reason = InvalidParamsError.from_validation(error).detail
+        raise UpstreamError(
+            f"the agent sent a {model.__name__} that is not one of A2A: {reason}", fault=UpstreamFault.INVALID
+        ) from None
+
+
+def _complete(kind: str, fields: _Fields) -> None:
+    if kind == "message":
+        _complete_message(fields)
+        return
+    if kind != "task":
+        # An event of 0.3 may have only one of the two; the other one is not used either.
+        fields.setdefault("taskId", UNSAID)
+        fields.setdefault("contextId", UNSAID)
+    status = fields.get("status")
+    if isinstance(status, dict):
+        status = cast("_Fields", status)
+        if status.get("state") not in list(TaskState):
+            status["state"] = TaskState.WORKING  # 0.3 has a state "unknown"
+        _each(status.get("message"), _complete_message)
+    _each(fields.get("history"), _complete_message)
+    for name in ("artifact", "artifacts"):
+        _each(fields.get(name), _complete_artifact)
+
+
+def _each(value: object, complete: Any) -> None:
+    for item in cast("list[object]", value if isinstance(value, list) else [value]):
+        if isinstance(item, dict):
+            complete(item)
+
+
+def _complete_message(message: _Fields) -> None:
+    message.setdefault("messageId", str(uuid4()))
+    message.setdefault("role", "ROLE_AGENT")
+    _complete_parts(message)
+
+
+def _complete_artifact(artifact: _Fields) -> None:
+    artifact.setdefault("artifactId", "artifact")
+    _complete_parts(artifact)
+
+
+def _complete_parts(owner: _Fields) -> None:
+    """Leave out empty parts; where none is left, add an empty text: a last chunk is often so."""
+    given = owner.get("parts")
+    parts = cast("list[object]", given) if isinstance(given, list) else []
+    objects = [cast("_Fields", part) for part in parts if isinstance(part, dict)]
+    owner["parts"] = [part for part in objects if not _CONTENT.isdisjoint(part)] or [{"text": ""}]

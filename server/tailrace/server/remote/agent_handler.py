@@ -1,0 +1,246 @@
+"""A remote A2A agent as the handler of our server: its responses are persisted, numbered and published like all others.
+
+The relation between our task and the remote's is stored in the conversation itself, as the metadata ``remote`` of the agent's
+message::
+
+    {"agent": "https://agent.example", "contextId": "…", "taskId": "…", "task": "…", "begun": 1}
+
+``taskId`` is present while the remote's task is input-required, with our task (``task``) and the turn that created it
+(``begun``). So a conversation continues after a restart, on any worker.
+
+The remote knows one caller: this server. Its conversation and messages therefore have the identifiers
+`Turn.external_context_id` and `Turn.external_message_id`, unique among our callers, in place of the caller's own.
+"""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+import msgspec
+
+from tailrace.server.remote.relay import Relay
+from tailrace.server.remote.remote_agent import RemoteAgent
+from tailrace.server.runtime.handlers import Handler, Item, Turn
+from tailrace.server.runtime.limits import UpstreamGate
+from tailrace.streaming.a2a.extension import EXTENSION_URI, extension_facts, with_extension_facts
+from tailrace.streaming.a2a.extension import without_extension_facts as without_facts
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Artifact, Message, Part
+from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.updates import Said, StatusUpdate
+from tailrace.wrappers import (
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    Role,
+    UpstreamError,
+)
+from tailrace.wrappers import Message as CommonMessage
+from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
+
+
+class RemoteAgentHandler(Handler):
+    """Responds to each turn with the response of a remote agent to the same message.
+
+    The message's parts and metadata are forwarded unchanged; its identifiers are replaced. If the remote names the
+    conversation otherwise, that id is used. When the turn is cancelled, the remote's task is, too. Our task ends in the same
+    state as the remote's, with the remote's error message.
+
+    Args:
+        agent: The remote agent; closed with the handler.
+        gate: Bounds concurrent calls; None for no bound.
+    """
+
+    def __init__(self, agent: RemoteAgent, *, gate: UpstreamGate | None = None) -> None:
+        self._agent = agent
+        self._gate = gate or UpstreamGate(0, 0)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Keep connections to the agent open during the block."""
+        async with self._agent:
+            yield
+
+    async def run(self, turn: Turn) -> AsyncIterator[Item]:
+        """Relay the remote's response; if the agent cannot be reached, the task fails with the text that arrived."""
+        yield StatusUpdate(TaskState.WORKING)
+        before = _messages_before(turn)
+        place = _place_of(before, self._agent.url, turn.context_id)
+        relay, begun, failure = Relay(), turn.number, None
+        try:
+            artifacts: tuple[Artifact, ...] = ()
+            if place is not None and place.task_id:
+                place, artifacts = await self._waiting_task(place, turn)
+            if place is not None and place.task_id:
+                begun = place.begun
+            relay = Relay(artifacts, suffix=f"-turn-{begun}" if begun > 1 else "")
+            untold = () if place is not None else before
+            cost = history_cost(turn.history) + json_cost(turn.metadata)
+            message = await run_bounded(cost, _to_send, turn, place, untold)
+            metadata = _request_metadata(turn)
+            answer = self._agent.answer(
+                message,
+                metadata=metadata,
+                accepted_output_modes=turn.accepted_output_modes,
+                extensions=turn.extensions,
+                # The same after a restart: an agent that knows the key continues the task that it created.
+                key=await run_bounded(cost, _name_of, turn, message, metadata),
+            )
+            async with self._gate.call(), answer as events:
+                async for event in events:
+                    for update in relay.feed(event):
+                        yield update
+        except UpstreamError as error:
+            failure = _failed_for(error)
+        *updates, ending = relay.close(failure)
+        for update in updates:
+            yield update
+        known = _Place(
+            agent=self._agent.url,
+            context_id=relay.context_id or (place.context_id if place is not None else ""),
+        )
+        if isinstance(ending, StatusUpdate) and ending.state.interrupted:
+            known = msgspec.structs.replace(known, task_id=relay.task_id, task=turn.task_id, begun=begun)
+        # An agent that sent no event does not know the conversation.
+        facts = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
+        if facts or relay.artifacts:
+            for message in relay.said(facts):
+                yield Said(message)
+        yield ending
+
+    async def _waiting_task(self, place: "_Place", turn: Turn) -> tuple["_Place", tuple[Artifact, ...]]:
+        """Return the remote's task that the message continues, and its artifacts; none if it has ended."""
+        over = msgspec.structs.replace(place, task_id="")
+        if place.task != turn.task_id:
+            return over, ()
+        try:
+            task = await self._agent.get_task(place.task_id)
+        except UpstreamError as error:
+            if error.code == "TASK_NOT_FOUND":
+                return over, ()
+            raise
+        return (over, ()) if task.status.state.terminal else (place, task.artifacts)
+
+
+class _Place(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The state of a conversation at the remote; see the module."""
+
+    agent: str
+    context_id: str
+    task_id: str = ""
+    task: str = ""
+    begun: int = 1
+
+
+def _messages_before(turn: Turn) -> tuple[CommonMessage, ...]:
+    said = turn.history.conversation
+    return said[: len(said) - 1 - turn.resumed]
+
+
+def _place_of(said: Iterable[CommonMessage], agent: str, context_id: str) -> _Place | None:
+    """Return the state of a conversation at an agent, from the newest message that has it.
+
+    Args:
+        said: The messages of one conversation of one owner.
+        agent: The agent's URL.
+        context_id: The caller's id of the conversation.
+    """
+    for message in reversed(tuple(said)):
+        if message.role is not Role.MODEL:
+            continue
+        fact = extension_facts(message.metadata).get("remote")
+        if isinstance(fact, dict) and cast("dict[str, Any]", fact).get("agent") == agent:
+            try:
+                place = msgspec.convert(fact, _Place)
+            except msgspec.ValidationError:
+                continue
+            if not _is_callers_id(place.context_id, context_id):
+                return place
+    return None
+
+
+def _is_callers_id(remote_id: str, context_id: str) -> bool:
+    """Return whether a conversation of the remote has the id that the caller chose, as versions before 0.1 sent it.
+
+    Other callers may have used the same id, so that conversation is not continued: the remote receives the transcript in
+    a new one. Branches of a conversation have the id of the first one, cut to 200 characters, with a suffix.
+    """
+    return context_id == remote_id or context_id.startswith(f"{remote_id[:200]}~")
+
+
+def _to_send(turn: Turn, place: _Place | None, untold: Iterable[CommonMessage]) -> Message:
+    """Return the message for the remote, with the earlier messages that the remote did not receive.
+
+    A remote may treat a message whose id it has seen as the same message, so its id is not the caller's either.
+    """
+    told = _transcript(untold)
+    return turn.message.model_copy(
+        update={
+            "message_id": turn.external_message_id or str(uuid4()),
+            "context_id": place.context_id if place is not None else turn.external_context_id,
+            "task_id": place.task_id if place is not None else "",
+            "reference_task_ids": (),  # the remote knows none of our tasks
+            "metadata": without_facts(turn.message.metadata, "request"),
+            "parts": (Part(text=told), *turn.message.parts) if told else turn.message.parts,
+        }
+    )
+
+
+def _request_metadata(turn: Turn) -> Mapping[str, Any]:
+    """Return the metadata of the request without its idempotency key, which belongs to our server."""
+    asked = extension_facts(turn.facts.to_metadata())
+    metadata = without_facts(turn.metadata, "idempotencyKey")
+    return with_extension_facts(metadata, **asked) if asked else metadata
+
+
+def _name_of(turn: Turn, message: Message, metadata: Mapping[str, Any]) -> str:
+    """Return the idempotency key of a request; it depends on the message's id, which is unique to the owner."""
+    request = [message.to_dict(), metadata, turn.accepted_output_modes]
+    return str(uuid5(NAMESPACE_URL, json.dumps(request, sort_keys=True)))
+
+
+def _failed_for(error: UpstreamError) -> StatusUpdate:
+    facts = {
+        "type": str(error.fault),
+        "status": error.status,
+        "code": error.code,
+        "retryAfter": error.retry_after,
+    }
+    known = {name: fact for name, fact in facts.items() if fact is not None}
+    return StatusUpdate(TaskState.FAILED, agent_message(str(error)), {EXTENSION_URI: {"error": known}})
+
+
+# --- what was said before -------------------------------------------------------------------------------------------
+
+
+def _transcript(said: Iterable[CommonMessage]) -> str:
+    """Return a conversation as one text with the roles; empty without messages."""
+    lines = [line for message in said for part in message.content if (line := _line(message.role, part))]
+    if not lines:
+        return ""
+    told = "\n\n".join(lines)
+    return f"What was said before, in this conversation:\n\n{told}\n\nThe message itself:\n\n"
+
+
+def _line(role: Role, part: ContentPart) -> str:
+    who = "Agent" if role is Role.MODEL else "User"
+    if isinstance(part, ContentPartText):
+        return f"{who}: {part.text}" if part.text else ""
+    if isinstance(part, ContentPartFile):
+        return f"{who}: [file {part.filename or part.url or part.media_type}]"
+    if isinstance(part, ContentPartData):
+        return f"{who}: {_json(part.data)}"
+    if isinstance(part, ContentPartToolCall):
+        return f"{who} calls the tool {part.name}: {_json(part.arguments)}"
+    if isinstance(part, ContentPartToolResult):
+        return f"The tool {part.name} answers: {part.output if isinstance(part.output, str) else _json(part.output)}"
+    return ""  # reasoning is not shared
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

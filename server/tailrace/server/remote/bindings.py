@@ -1,0 +1,217 @@
+"""Requests and responses of a remote agent over JSON-RPC and HTTP+JSON, in A2A 1.0 and 0.3. Sans-IO.
+
+The JSON of A2A 1.0 goes in and comes out, whatever the agent's version is.
+"""
+
+import json
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote
+
+from tailrace.server.remote.agent_card import RemoteCard
+from tailrace.streaming.a2a import errors, v0_3, v0_3_rest
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.encoding import encode_json
+from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError, MethodNotFoundError
+from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.wrappers import UpstreamError, UpstreamFault
+
+Fields = dict[str, Any]
+
+_ERRORS: Mapping[object, type[A2AError]] = {
+    name: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, A2AError) and kind is not A2AError
+    for name in (kind.code, kind.reason, kind.__name__)
+}
+"""The errors of the protocol by JSON-RPC code, by ``ErrorInfo.reason``, and by the name that HTTP+JSON of 0.3 has."""
+
+
+class Request(NamedTuple):
+    """An HTTP request.
+
+    Attributes:
+        method: Its method.
+        url: Its address.
+        body: Its JSON; empty for none.
+    """
+
+    method: str
+    url: str
+    body: bytes
+
+
+_PATHS: Mapping[Operation, tuple[tuple[str, ...], str]] = {
+    Operation.SEND_MESSAGE: (("POST",), "/message:send"),
+    Operation.SEND_STREAMING_MESSAGE: (("POST",), "/message:stream"),
+    Operation.GET_TASK: (("GET",), "/tasks/{id}"),
+    Operation.CANCEL_TASK: (("POST",), "/tasks/{id}:cancel"),
+    # The specification has GET; the official SDK sends POST, which is all that its older servers accept.
+    Operation.SUBSCRIBE_TO_TASK: (("POST", "GET"), "/tasks/{id}:subscribe"),
+    Operation.GET_CONVERSATION: (("GET",), "/conversations/{contextId}"),
+}
+"""HTTP+JSON: the methods of each operation, the preferred one first, and its path."""
+
+
+class Binding:
+    """Writes requests and reads responses for one interface of an agent, over JSON-RPC or HTTP+JSON.
+
+    Args:
+        card: The agent's card.
+
+    Attributes:
+        is_json_rpc: It is JSON-RPC.
+        version: The value of ``A2A-Version``.
+    """
+
+    def __init__(self, card: RemoteCard) -> None:
+        self._card = card
+        self.is_json_rpc = card.binding == "JSONRPC"
+        self.version = "0.3" if card.is_v0_3 else "1.0"
+        methods = (v0_3.Version03 if card.is_v0_3 else Version10).methods
+        self._methods = {operation: name for name, operation in methods.items()}
+        self._ids = count(1)
+
+    def write(self, operation: Operation, fields: Fields) -> list[Request]:
+        """The request for an operation, and those to send in its place where its HTTP method is not allowed.
+
+        Args:
+            operation: What is requested.
+            fields: The request in the JSON of 1.0.
+
+        Raises:
+            MethodNotFoundError: The version does not have the operation.
+        """
+        card, sends = self._card, operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE)
+        if operation not in self._methods:
+            raise MethodNotFoundError(str(operation))
+        if card.is_v0_3 and sends:
+            write_message = (v0_3 if self.is_json_rpc else v0_3_rest).write_message
+            configuration = {"blocking": True, **fields.get("configuration", {})}
+            fields = {**fields, "message": write_message(fields["message"]), "configuration": configuration}
+        if self.is_json_rpc:
+            tenant = {"tenant": card.tenant} if card.tenant and not card.is_v0_3 else {}
+            call = {"jsonrpc": "2.0", "id": next(self._ids), "method": self._methods[operation]}
+            return [Request("POST", card.url, encode_json({**call, "params": {**fields, **tenant}}))]
+        methods, path = _PATHS[operation]
+        place = "v1" if card.is_v0_3 else quote(card.tenant, safe="")
+        root = card.url.rstrip("/") + (f"/{place}" if place else "")
+        if sends:
+            return [Request("POST", root + path, encode_json(fields))]
+        path = path.format_map({name: quote(value, safe="") for name, value in fields.items()})
+        return [Request(method, root + path, b"") for method in methods]
+
+    def read(self, operation: Operation, body: bytes) -> Fields:
+        """The result of an operation or an event of its stream, in the JSON of 1.0.
+
+        Raises:
+            A2AError: It is an error of the protocol.
+            UpstreamError: It is another error, or cannot be read.
+        """
+        try:
+            value: Any = json.loads(body)
+        except (ValueError, RecursionError):
+            value = None
+        result: Any = None
+        if isinstance(value, dict):
+            fields = cast("Fields", value)
+            if isinstance(fields.get("error"), dict):
+                raise _as_error(fields["error"])
+            if (
+                isinstance(fields.get("type"), str) and fields["type"] in _ERRORS
+            ):  # HTTP+JSON of the official SDK before 1.0
+                raise _as_error({"code": fields["type"], "message": fields.get("message")})
+            result = fields.get("result") if self.is_json_rpc else fields
+        if not isinstance(result, dict):
+            raise UpstreamError(
+                f"the agent's answer is no {'JSON-RPC' if self.is_json_rpc else 'A2A'} response",
+                fault=UpstreamFault.INVALID,
+            )
+        if not self._card.is_v0_3:
+            return cast("Fields", result)
+        read = _read_task if operation in (Operation.GET_TASK, Operation.CANCEL_TASK) else _read_event
+        try:
+            return read(cast("Fields", result))
+        except InvalidParamsError as error:
+            reason = error.detail
+        except (
+            TypeError,
+            AttributeError,
+            ValueError,
+        ) as error:  # another JSON type than the version has there
+            reason = str(error)
+        raise UpstreamError(f"the agent sent what is not A2A 0.3: {reason}", fault=UpstreamFault.INVALID)
+
+
+def _as_error(error: Mapping[str, Any]) -> A2AError | UpstreamError:
+    text, code = str(error.get("message") or ""), error.get("code")
+    details = error.get("details")
+    reasons = [
+        cast("Fields", each).get("reason")
+        for each in cast("list[object]", details if isinstance(details, list) else [])
+        if isinstance(each, dict)
+    ]
+    for name in (*reasons, code):
+        kind = _ERRORS.get(name) if isinstance(name, str | int) else None
+        if kind is not None:
+            return kind(text.removeprefix(kind.message).removeprefix(": "))
+    return UpstreamError(
+        f"the agent reports an error: {text}", fault=UpstreamFault.PROVIDER, code=str(code), details=error
+    )
+
+
+# --- A2A 0.3, as JSON-RPC has it (with ``kind``) and as HTTP+JSON has it (the JSON of its proto) -------------------------
+
+
+def _read_event(value: Fields) -> Fields:
+    """An event of a stream, or the result of a send."""
+    for name, read in _READERS.items():
+        if isinstance(value.get(name), dict):
+            return {name: read(value[name])}
+    kind = value.get("kind") or (
+        "message" if "messageId" in value else "artifact-update" if "artifact" in value else "task"
+    )
+    kind = {"status-update": "statusUpdate", "artifact-update": "artifactUpdate"}.get(kind, kind)
+    if kind not in _READERS:
+        raise InvalidParamsError(f"an event of kind {kind!r:.100}")
+    return {kind: _READERS[kind](value)}
+
+
+def _read_task(value: Fields) -> Fields:
+    task = _read_update(value)
+    for name, read in (("history", _read_message), ("artifacts", _read_artifact)):
+        if isinstance(value.get(name), list):
+            task[name] = [read(each) for each in value[name]]
+    return task
+
+
+def _read_update(value: Fields) -> Fields:
+    status = v0_3.mapping(value.get("status"), "status")
+    name = str(status.get("state")).upper().replace("-", "_").removeprefix("TASK_STATE_")
+    status["state"] = f"TASK_STATE_{'CANCELED' if name == 'CANCELLED' else name}"
+    if "message" in status:
+        status["message"] = _read_message(status["message"])
+    return {**value, "status": status}
+
+
+def _read_message(value: object) -> Fields:
+    return v0_3_rest.read_proto_message(v0_3.mapping(value, "message"))
+
+
+def _read_artifact(value: object) -> Fields:
+    artifact = v0_3.mapping(value, "artifact")
+    parts = cast("list[object]", artifact.get("parts") or [])
+    return {**artifact, "parts": [v0_3_rest.read_proto_part(part, "artifact.parts") for part in parts]}
+
+
+def _read_artifact_update(value: Fields) -> Fields:
+    return {**value, "artifact": _read_artifact(value.get("artifact"))}
+
+
+_READERS = {
+    "task": _read_task,
+    "message": _read_message,
+    "statusUpdate": _read_update,
+    "artifactUpdate": _read_artifact_update,
+}

@@ -1,0 +1,502 @@
+"""A client of A2A agents: it sends messages and follows tasks, and resumes streams whose connection is lost.
+
+::
+
+    async with AgentClient("http://127.0.0.1:8000") as client:
+        async with aclosing(client.stream("Why is the sky blue?")) as events:
+            async for event in events:
+                ...
+
+It speaks A2A 1.0 and 0.3, over JSON-RPC, HTTP+JSON and (with ``tailrace[grpc]``) gRPC, as the agent's card requires.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from uuid import uuid4
+
+import aiohttp
+import anyio
+
+from tailrace.server.remote.agent_card import BINDINGS, RemoteCard, credentials, read_card
+from tailrace.server.remote.agent_events import UNSAID, read_model
+from tailrace.server.remote.agent_origins import AgentOrigins
+from tailrace.server.remote.http_calls import HttpCalls, fetch_card
+from tailrace.streaming.a2a.costs import cost_of, cost_of_task
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
+from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import (
+    A2AModel,
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+)
+from tailrace.streaming.a2a.requests import Conversation
+from tailrace.wrappers import TailraceError, UpstreamError, UpstreamFault
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
+from tailrace.wrappers.model import REQUEST_HEADERS
+
+if TYPE_CHECKING:
+    from tailrace.server.remote.grpc_calls import GrpcCalls  # an extra
+
+_Model = TypeVar("_Model", bound=A2AModel)
+
+RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
+"""Seconds before each attempt to resume a lost stream; after as many failures in a row, the stream fails."""
+
+POLL_DELAYS = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between requests for a task that cannot be subscribed to; the last is repeated."""
+
+COPY_INTERVAL = 1.0
+"""Seconds between full copies of a task's artifacts, for an agent that does not number its events."""
+
+ANSWER_TIMEOUT = 600.0
+"""Seconds that an agent which does not stream has for its answer."""
+
+CARD_TIMEOUT = 60.0
+"""Seconds that an agent has to send its card, from the first byte to the last."""
+
+_TRANSIENT_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
+_TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One event of a stream.
+
+    Attributes:
+        response: The event. A ``task``, or an artifact that is not appended, is a full copy: it replaces what came before.
+        id: The event's SSE id, after which the stream can be resumed; empty when the agent sends none.
+        raw: The event's JSON with every member that the agent sent, in the form of A2A 1.0.
+    """
+
+    response: StreamResponse
+    id: str
+    raw: Any
+
+
+class AgentClient:
+    """A client of one agent; an async context manager, in which all its methods are used.
+
+    Args:
+        url: The address of the agent, under which its card is found at a well-known path, or the address of the card
+            itself (ends in ``.json``). ``http://`` is assumed when no scheme is given.
+        token: A bearer token, or the API key that the agent's card asks for; empty for none.
+        headers: Further headers of every request (metadata, over gRPC).
+        card: The agent's card, where it was fetched before.
+        bindings: Bindings that may be used, the preferred one first.
+        connect_timeout: Seconds for opening a connection.
+        read_timeout: Seconds of silence after which a connection counts as lost. Most agents keep streams alive by
+            comments, every 15 seconds or so.
+        answer_timeout: Seconds that an agent which does not stream has for its answer.
+        retry_delays: As `RETRY_DELAYS`; empty to fail at the first loss.
+        on_reconnect: Called before each attempt to resume a stream, with the error and the number of the attempt, from 1.
+        allowed_origins: Origins (``https://HOST:PORT``) besides that of ``url`` at which the agent's card may place it.
+            Credentials and messages are sent to no other.
+
+    Redirects are followed for the card, within its origin.
+
+    Raises:
+        ConfigurationError: An origin is invalid.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str = "",
+        headers: Mapping[str, str] | None = None,
+        card: RemoteCard | None = None,
+        bindings: Sequence[str] = BINDINGS,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 60.0,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        retry_delays: Sequence[float] = RETRY_DELAYS,
+        on_reconnect: Callable[[TailraceError, int], None] | None = None,
+        allowed_origins: Sequence[str] = (),
+    ) -> None:
+        self.url = url if "://" in url else f"http://{url}"
+        self._origins = AgentOrigins(self.url, allowed_origins)
+        self._token = token
+        self._headers = {name.lower(): value for name, value in (headers or {}).items()}
+        self._card = card
+        self._bindings = bindings
+        self._timeout = aiohttp.ClientTimeout(None, sock_connect=connect_timeout, sock_read=read_timeout)
+        self._patience = aiohttp.ClientTimeout(None, sock_connect=connect_timeout, sock_read=answer_timeout)
+        self._retry_delays = retry_delays
+        self._on_reconnect = on_reconnect
+        self._http: aiohttp.ClientSession | None = None
+        self._calls: HttpCalls | GrpcCalls | None = None
+
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def open(self) -> None:
+        """Allow requests, in the running event loop; for use without ``async with``."""
+        if self._http is None:
+            # Without a bound on connections: each is a turn in progress, and those are bounded.
+            connector = aiohttp.TCPConnector(limit=0)
+            self._http = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),  # a cookie of one caller's response must not go with another's call
+                timeout=self._timeout,
+                auto_decompress=False,
+            )
+
+    async def aclose(self) -> None:
+        """Close the connections; the card is kept."""
+        http, calls, self._http, self._calls = self._http, self._calls, None, None
+        with anyio.CancelScope(shield=True):
+            if calls is not None and not isinstance(calls, HttpCalls):
+                await calls.aclose()
+            if http is not None:
+                await http.close()
+
+    # --- operations -------------------------------------------------------------------------------------------------
+
+    async def card(self) -> RemoteCard:
+        """The agent's card; fetched once.
+
+        Raises:
+            UpstreamError: There is none, it cannot be read, or it has no supported interface.
+            ConfigurationError: The URL is invalid.
+        """
+        if self._card is None:
+            try:
+                with anyio.fail_after(CARD_TIMEOUT):
+                    body, url = await fetch_card(
+                        self._session, self.url, {"accept": "application/json", **self.headers}, self._origins
+                    )
+            except TimeoutError:
+                raise UpstreamError(
+                    f"the agent at {self.url} did not give its card within {CARD_TIMEOUT:g} seconds",
+                    fault=UpstreamFault.TIMEOUT,
+                ) from None
+            self._card = read_card(body, url, self._bindings, self._origins)
+        return self._card
+
+    agent = card
+    """The older name of `card`."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of every request, with credentials as the card requires them once it is known."""
+        bearer = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        given = bearer if self._card is None else credentials(self._card, self._token)
+        return {**given, **self._headers, "accept-encoding": "identity"}
+
+    async def stream(
+        self,
+        prompt: str | Message,
+        *,
+        context_id: str = "",
+        task_id: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        accepted_output_modes: Iterable[str] = (),
+        extensions: Iterable[str] = (),
+        key: str = "",
+    ) -> AsyncGenerator[StreamEvent]:
+        """Send a message and follow the task until it is over or waits for its caller.
+
+        When the connection is lost, the stream resumes: after the last event where events have ids, else with full
+        copies, which replace what came before. An agent that does not stream gives its answer in one event, or is polled.
+        Cancelling, or closing the generator, closes the connection and leaves the task running.
+
+        Args:
+            prompt: A text, or a message as it is.
+            context_id: The conversation to continue; a new one when empty.
+            task_id: The task to continue, which waits for its caller; a new one when empty.
+            metadata: Of the request.
+            accepted_output_modes: Media types that the caller accepts.
+            extensions: URIs of further extensions that the request uses.
+            key: An idempotency key. With it, a message whose connection is lost before the first event is sent again to an
+                agent that supports our extension; without it, it is never sent twice.
+
+        Raises:
+            A2AError: The agent refuses, with an error of the protocol.
+            UpstreamError: The agent cannot be reached, breaks the protocol, or a lost stream could not be resumed in any
+                of the attempts.
+            ConfigurationError: As `card`.
+        """
+        if isinstance(prompt, str):
+            prompt = Message(message_id=str(uuid4()), role=Role.USER, parts=(Part(text=prompt),))
+        ids = {"context_id": context_id or prompt.context_id, "task_id": task_id or prompt.task_id}
+        prompt = prompt.model_copy(update=ids)
+        params: dict[str, Any] = {"message": await run_bounded(cost_of((prompt,)), prompt.to_dict)}
+        if metadata:
+            params["metadata"] = dict(metadata)
+        if modes := list(accepted_output_modes):
+            params["configuration"] = {"acceptedOutputModes": modes}
+        headers = {"a2a-extensions": ", ".join(dict.fromkeys((EXTENSION_URI, *extensions)))}
+        if repeatable := bool(key) and (await self.card()).numbered:
+            headers["idempotency-key"] = key
+        position = _Position()
+        sending = partial(self._send, position, params, headers)
+        async with aclosing(self._follow(position, sending, repeatable=repeatable)) as events:
+            async for event in events:
+                yield event
+
+    def follow(self, task_id: str, *, after: str = "") -> AsyncGenerator[StreamEvent]:
+        """Follow an existing task, as `stream` does; one that is over is returned as it stands.
+
+        Args:
+            task_id: The task.
+            after: The id of the last event that was received, to resume after it; empty for the task as it stands, and
+                what follows.
+
+        Raises:
+            A2AError: The agent refuses; `TaskNotFoundError` when it has no such task.
+            UpstreamError: As `stream`.
+            ConfigurationError: As `card`.
+        """
+        position = _Position(task_id, after)
+        return self._follow(position, partial(self._subscribe, position))
+
+    async def get_task(self, task_id: str) -> Task:
+        """The task as it stands.
+
+        Raises:
+            A2AError: The agent refuses; `TaskNotFoundError` when it has no such task.
+            UpstreamError: As `stream`.
+            ConfigurationError: As `card`.
+        """
+        return await _read(Task, await self._result(Operation.GET_TASK, {"id": task_id}))
+
+    async def cancel_task(self, task_id: str) -> Task:
+        """Cancel a task.
+
+        Returns:
+            The task as it then stands.
+
+        Raises:
+            A2AError: The agent refuses; `TaskNotCancelableError` when the task is over already.
+            UpstreamError: As `stream`.
+            ConfigurationError: As `card`.
+        """
+        return await _read(Task, await self._result(Operation.CANCEL_TASK, {"id": task_id}))
+
+    async def conversation(self, context_id: str) -> tuple[Message, ...]:
+        """The messages of a conversation, oldest first: an operation of our extension.
+
+        Raises:
+            MethodNotFoundError: The agent does not support the extension.
+            A2AError: The agent refuses.
+            UpstreamError: As `stream`.
+            ConfigurationError: As `card`.
+        """
+        fields = await self._result(Operation.GET_CONVERSATION, {"contextId": context_id})
+        return (await _read(Conversation, fields)).messages
+
+    # --- following a task -------------------------------------------------------------------------------------------
+
+    async def _follow(
+        self,
+        position: "_Position",
+        first: Callable[[], AsyncGenerator[StreamEvent]],
+        *,
+        repeatable: bool = False,
+    ) -> AsyncGenerator[StreamEvent]:
+        attempts = 0
+        while True:
+            trouble = UpstreamError(
+                "the agent ended the stream before the task was over", fault=UpstreamFault.TRUNCATED
+            )
+            try:
+                async with aclosing(self._subscribe(position) if position.task_id else first()) as events:
+                    async for event in events:
+                        if position.advance(event):
+                            attempts = 0
+                        yield event
+                        if position.ended:
+                            return
+                if position.settled:
+                    return
+                if position.operation is Operation.SEND_MESSAGE:
+                    continue
+            except UpstreamError as error:
+                if error.fault not in _TRANSIENT_FAULTS and error.status not in _TRANSIENT_STATUSES:
+                    raise
+                trouble = error
+            # Without the task's id it is unknown whether the message arrived.
+            if attempts >= len(self._retry_delays) or not (position.task_id or repeatable):
+                raise trouble
+            attempts += 1
+            if self._on_reconnect is not None:
+                self._on_reconnect(trouble, attempts)
+            await anyio.sleep(self._retry_delays[attempts - 1])
+
+    async def _send(
+        self, position: "_Position", params: dict[str, Any], headers: Mapping[str, str]
+    ) -> AsyncGenerator[StreamEvent]:
+        card = await self.card()
+        streaming = (Operation.SEND_STREAMING_MESSAGE,) if card.may_stream else ()
+        for position.operation in (*streaming, Operation.SEND_MESSAGE):
+            try:
+                async with aclosing(self._events(position.operation, params, headers)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except (UnsupportedOperationError, MethodNotFoundError):
+                if position.operation is Operation.SEND_MESSAGE or card.streaming or position.task_id:
+                    raise
+
+    async def _subscribe(self, position: "_Position") -> AsyncGenerator[StreamEvent]:
+        """What is new of a task; the task in full, again and again, where it cannot be subscribed to.
+
+        Where events have no ids, it is unknown whether a full copy contains a delta: copies are then fetched in place of
+        deltas.
+        """
+        headers = {"a2a-extensions": EXTENSION_URI}
+        if position.last_id:
+            headers["last-event-id"] = position.last_id
+        position.operation = Operation.SUBSCRIBE_TO_TASK
+        try:
+            if not (await self.card()).may_stream:
+                raise UnsupportedOperationError
+            next_copy = 0.0
+            events = self._events(position.operation, {"id": position.task_id}, headers)
+            async with aclosing(events):
+                async for event in events:
+                    update, status = event.response.artifact_update, event.response.status_update
+                    if not event.id and (update is not None or (status and _ends(status.status.state))):
+                        if status or anyio.current_time() >= next_copy:
+                            for copy in await self._copies(position.task_id):
+                                yield copy
+                            next_copy = anyio.current_time() + COPY_INTERVAL
+                    if event.id or update is None:
+                        yield event
+            return
+        except A2AError:
+            pass  # the task is over, or the agent has no subscriptions
+        except UpstreamError as error:
+            if error.fault is not UpstreamFault.PROVIDER:
+                raise
+        last: Task | None = None
+        for delay in _poll_delays():
+            task = await self.get_task(position.task_id)
+            if task != last:
+                last = task
+                yield await run_bounded(cost_of_task(task), _synthetic, StreamResponse(task=task))
+            await anyio.sleep(delay)
+
+    async def _copies(self, task_id: str) -> list[StreamEvent]:
+        task = await self.get_task(task_id)
+        context_id = task.context_id or UNSAID
+        updates = [
+            TaskArtifactUpdateEvent(task_id=task.id, context_id=context_id, artifact=artifact)
+            for artifact in task.artifacts
+        ]
+        return await run_bounded(
+            cost_of_task(task),
+            lambda: [_synthetic(StreamResponse(artifact_update=update)) for update in updates],
+        )
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            raise RuntimeError("an AgentClient is used inside its `async with` block")
+        return self._http
+
+    async def _connected(self) -> "HttpCalls | GrpcCalls":
+        session, card = self._session, await self.card()
+        if self._calls is None and card.binding == "GRPC":
+            from tailrace.server.remote.grpc_calls import GrpcCalls  # an extra
+
+            self._calls = GrpcCalls(card)
+        elif self._calls is None:
+            self._calls = HttpCalls(session, card, self._patience)
+        return self._calls
+
+    async def _result(self, operation: Operation, params: dict[str, Any]) -> dict[str, Any]:
+        calls = await self._connected()
+        return await calls.result(operation, params, self._request_headers({}))
+
+    async def _events(
+        self, operation: Operation, params: dict[str, Any], headers: Mapping[str, str]
+    ) -> AsyncGenerator[StreamEvent]:
+        calls = await self._connected()
+        async with aclosing(calls.events(operation, params, self._request_headers(headers))) as events:
+            async for fields, id_ in events:
+                yield StreamEvent(await _read(StreamResponse, fields), id_, fields)
+
+    def _request_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return {**REQUEST_HEADERS.get(), **self.headers, **headers}
+
+
+class _Position:
+    """How far a task has been read.
+
+    Attributes:
+        operation: The operation whose response is read.
+        task_id: The task, once it is known.
+        last_id: The id of the last event, where events have ids.
+        settled: A stream that ends here is complete.
+        ended: Nothing more is expected.
+    """
+
+    def __init__(self, task_id: str = "", last_id: str = "") -> None:
+        self.operation = Operation.SUBSCRIBE_TO_TASK
+        self.task_id = task_id
+        self.last_id = last_id
+        self.settled = False
+        self.ended = False
+        self._last_task: Task | None = None
+
+    def advance(self, event: StreamEvent) -> bool:
+        """Record an event; return whether it has anything new."""
+        response = event.response
+        self.last_id = event.id or self.last_id
+        update = response.artifact_update or response.status_update
+        if response.message is not None:
+            self.settled = self.ended = True
+        elif response.task is not None:
+            self.task_id = response.task.id
+            # The task with which a stream begins may still be as it was before the message.
+            streamed = self.operation is Operation.SEND_STREAMING_MESSAGE
+            self._enter(response.task.status.state, waits=not streamed)
+            # An agent may send a copy and break off, again and again.
+            known, self._last_task = self._last_task, response.task
+            return response.task != known
+        elif update is not None and update.task_id != UNSAID:
+            self.task_id = update.task_id
+        if response.status_update is not None:
+            self._enter(response.status_update.status.state, waits=True)
+        return True
+
+    def _enter(self, state: TaskState, *, waits: bool) -> None:
+        self.settled = _ends(state)
+        self.ended = state.terminal or (state.interrupted and waits)
+
+
+def _ends(state: TaskState) -> bool:
+    return state.terminal or state.interrupted
+
+
+def _synthetic(response: StreamResponse) -> StreamEvent:
+    return StreamEvent(response, "", response.to_dict())
+
+
+async def _read(model: type[_Model], fields: Mapping[str, Any]) -> _Model:
+    return await run_bounded(json_cost(fields), read_model, model, fields)
+
+
+def _poll_delays() -> Iterator[float]:
+    yield from POLL_DELAYS
+    while True:
+        yield POLL_DELAYS[-1]

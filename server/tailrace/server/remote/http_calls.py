@@ -1,0 +1,235 @@
+"""HTTP requests to a remote agent: bounded, uncompressed, and not redirected to another origin."""
+
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import aiohttp
+
+from tailrace.server.remote.agent_card import CARD_PATHS, RemoteCard
+from tailrace.server.remote.agent_origins import MAX_REDIRECTS, AgentOrigins, join_url, origin_of
+from tailrace.server.remote.bindings import Binding
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError
+from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError, UpstreamFault
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded, text_cost
+from tailrace.wrappers.decoding.json_size import count_json_values
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES, SSEDecoder
+
+MAX_CARD_BYTES = 1024 * 1024
+"""Size of a card."""
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Size of all events of one response."""
+
+MAX_EVENT_VALUES = 100_000
+"""JSON values of one event, or of a response that is not a stream."""
+
+_SMALL = 16 * 1024  # bytes of an event whose values need not be counted
+
+_EVENTS = "text/event-stream"
+
+
+class HttpCalls:
+    """Calls to an agent over JSON-RPC or HTTP+JSON, in the JSON of A2A 1.0.
+
+    Args:
+        session: Its connections and timeouts are used.
+        card: How the agent is called.
+        patience: The timeouts for an agent that does not stream its answer.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, card: RemoteCard, patience: aiohttp.ClientTimeout
+    ) -> None:
+        self._session = session
+        self._url = card.url
+        self._binding = Binding(card)
+        self._patience = patience
+
+    async def events(
+        self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
+    ) -> AsyncGenerator[tuple[dict[str, Any], str]]:
+        """The events of one response, each with the id after which the stream can be resumed, if it has one.
+
+        Raises:
+            A2AError: The agent returns an error of the protocol.
+            UpstreamError: The call fails otherwise.
+        """
+        accept = {"accept": f"{_EVENTS}, application/json", **headers}
+        async with self._response(operation, fields, accept) as response:
+            if _EVENTS not in response.headers.get("content-type", ""):
+                yield await self._read(operation, await read_body(response)), ""
+                return
+            decoder, room = SSEDecoder(), MAX_ANSWER_BYTES
+            async for data in response.content.iter_any():
+                for frame in decoder.feed(data[:room]):
+                    if frame.data:
+                        yield await self._read(operation, frame.data), frame.id
+                room -= len(data)
+                if room < 0:
+                    raise _too_large(f"{MAX_ANSWER_BYTES} bytes")
+
+    async def result(
+        self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """The result of an operation that does not stream.
+
+        Raises:
+            A2AError: As `events`.
+            UpstreamError: As `events`.
+        """
+        async with self._response(operation, fields, {"accept": "application/json", **headers}) as response:
+            return await self._read(operation, await read_body(response))
+
+    async def _read(self, operation: Operation, body: bytes) -> dict[str, Any]:
+        """As `Binding.read`, within bounds."""
+        if len(body) <= _SMALL:
+            return self._binding.read(operation, body)
+        values = count_json_values(body, MAX_EVENT_VALUES)
+        if values > MAX_EVENT_VALUES:
+            raise _too_large(f"{MAX_EVENT_VALUES} JSON values")
+        return await run_bounded(values + text_cost(body), self._binding.read, operation, body)
+
+    @asynccontextmanager
+    async def _response(
+        self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        """The response to a request, with its body unread, once its status is 200."""
+        headers = {"content-type": "application/json", "a2a-version": self._binding.version, **headers}
+        timeout = self._patience if operation is Operation.SEND_MESSAGE else self._session.timeout
+        requests = await run_bounded(json_cost(fields), self._binding.write, operation, fields)
+        with network_errors(self._url):
+            for request in requests:
+                method, url, body = request
+                async with self._session.request(
+                    method, url, data=body or None, headers=headers, allow_redirects=False, timeout=timeout
+                ) as response:
+                    _refuse_encoding(response)
+                    if response.status == 200:
+                        yield response
+                        return
+                    refusal = await self._refusal(operation, response)
+                if response.status != 405 or request is requests[-1]:
+                    raise refusal
+
+    async def _refusal(self, operation: Operation, response: aiohttp.ClientResponse) -> TailraceError:
+        """The error of the protocol in a response with another status than 200, or an error that names the status."""
+        try:
+            await self._read(operation, await read_body(response))
+        except A2AError as error:
+            return error
+        except UpstreamError as error:
+            if error.fault is UpstreamFault.PROVIDER:
+                return error
+        status, after = response.status, response.headers.get("retry-after", "")
+        if status in (404, 405) and not self._binding.is_json_rpc:
+            return MethodNotFoundError(f"HTTP {status}")
+        what = "answered with an HTTP error"
+        if 300 <= status < 400:
+            target = origin_of(join_url(self._url, response.headers.get("location", ""))) or "no address"
+            what = f"redirects to {target}, which is not followed: its card has to name where it is called"
+        return UpstreamError(
+            f"the agent at {self._url} {what}",
+            fault=UpstreamFault.STATUS,
+            status=status,
+            retry_after=float(after) if after.isdigit() else None,
+        )
+
+
+async def fetch_card(
+    session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], origins: AgentOrigins
+) -> tuple[bytes, str]:
+    """Fetch an agent card; follow redirects within its origin.
+
+    Args:
+        session: Its connections and timeouts are used.
+        url: The address of the agent, or of its card (ends in ``.json``).
+        headers: Sent with the request.
+        origins: The origins that may be called.
+
+    Returns:
+        The card, and the address at which it was found.
+
+    Raises:
+        UpstreamError: There is none, or the agent cannot be reached.
+        ConfigurationError: The URL is invalid.
+    """
+    urls = [url] if url.endswith(".json") else [url.rstrip("/") + path for path in CARD_PATHS]
+    refusal = None
+    for each in urls:
+        with network_errors(each):
+            found = await _follow_redirects(session, each, headers, origins)
+        if not isinstance(found, int):
+            return found
+        refusal = refusal or UpstreamError(
+            f"there is no agent card at {each}", fault=UpstreamFault.STATUS, status=found
+        )
+    raise refusal or ConfigurationError(f"{url!r} is not the URL of an agent")
+
+
+async def _follow_redirects(
+    session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], origins: AgentOrigins
+) -> tuple[bytes, str] | int:
+    """The card and its address; the HTTP status where there is none."""
+    for _ in range(MAX_REDIRECTS + 1):
+        async with session.get(url, headers=headers, allow_redirects=False) as response:
+            _refuse_encoding(response)
+            if response.status == 200:
+                return await read_body(response, MAX_CARD_BYTES), url
+            if "location" not in response.headers or not 300 <= response.status < 400:
+                return response.status
+            url = origins.redirect(url, response.headers["location"])
+    raise UpstreamError(f"the agent card at {url} redirects without end", fault=UpstreamFault.INVALID)
+
+
+async def read_body(response: aiohttp.ClientResponse, limit: int = MAX_EVENT_BYTES) -> bytes:
+    """Read a complete body.
+
+    Raises:
+        UpstreamError: It is larger than the limit.
+    """
+    body = bytearray()
+    async for data in response.content.iter_any():
+        body += data
+        if len(body) > limit:
+            raise _too_large(f"{limit} bytes")
+    return bytes(body)
+
+
+def _too_large(allowed: str) -> UpstreamError:
+    return UpstreamError(
+        f"the agent's answer is larger than the allowed {allowed}", fault=UpstreamFault.TOO_LARGE
+    )
+
+
+def _refuse_encoding(response: aiohttp.ClientResponse) -> None:
+    """Refuse a compressed response, which was not requested: a small one could expand beyond the memory."""
+    if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise UpstreamError(
+            "the agent compresses what was asked for uncompressed", fault=UpstreamFault.INVALID
+        )
+
+
+@contextmanager
+def network_errors(url: str) -> Generator[None]:
+    """Turn errors of the HTTP client into ours.
+
+    Args:
+        url: What was called, for the message.
+    """
+    try:
+        yield
+    except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
+        raise ConfigurationError(f"{url!r} is not the URL of an agent") from None
+    except TimeoutError:
+        raise UpstreamError(f"the agent at {url} does not answer", fault=UpstreamFault.TIMEOUT) from None
+    except aiohttp.ClientConnectorError as error:
+        raise UpstreamError(
+            f"the agent at {url} cannot be reached: {error.strerror or error}", fault=UpstreamFault.CONNECTION
+        ) from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise UpstreamError(
+            f"the connection to the agent at {url} broke off ({type(error).__name__})",
+            fault=UpstreamFault.CONNECTION,
+        ) from None

@@ -1,0 +1,389 @@
+"""Converts a remote agent's events to updates of our task, and to messages of the conversation. Sans-IO.
+
+A lost stream may continue with full copies, of the task or of an artifact. A copy replaces the earlier content; if it only
+extends it, only the new text is passed on, so that no text is delivered twice.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+from uuid import uuid4
+
+from pydantic_core import to_json
+
+from tailrace.server.remote.agent_events import UNSAID, RemoteEvent
+from tailrace.server.runtime.limits import size_of
+from tailrace.streaming.a2a.extension import extension_facts, with_extension_facts, without_extension_facts
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from tailrace.streaming.conversion.conversation import results_message, to_a2a_message, to_common_message
+from tailrace.streaming.task.task import GrowingArtifact, agent_message
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+from tailrace.wrappers import (
+    ContentPart,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    UpstreamError,
+    UpstreamFault,
+)
+from tailrace.wrappers import Message as CommonMessage
+from tailrace.wrappers import Role as SpeakerRole
+
+MAX_ARTIFACTS = 1_000
+"""Maximum artifacts of one response."""
+
+MAX_PARTS = 10_000
+"""Maximum parts of the artifacts of one response; appended deltas of plain text are one part."""
+
+MAX_ARTIFACT_BYTES = 8 * 1024 * 1024
+"""Bytes of the content of one artifact without appended text, and of a message in a status: each is encoded at once."""
+
+MAX_MESSAGE_PARTS = 2_000
+"""Maximum parts of a message in a status."""
+
+_OF_THE_REMOTE = ("number", "received", "dialect")
+"""Metadata of the extension about the remote's own log, which does not apply to ours."""
+
+_TOOL_PARTS = (ContentPartToolCall, ContentPartToolResult)
+
+_WORDS = {
+    TaskState.FAILED: "the agent failed, and did not say why",
+    TaskState.REJECTED: "the agent will not do this, and did not say why",
+    TaskState.AUTH_REQUIRED: "the agent needs an authorisation, and did not say which",
+    TaskState.INPUT_REQUIRED: "the agent needs more to go on with, and did not say what",
+}
+
+
+class Relay:
+    """Folds the events of one response of a remote agent, and returns the changes.
+
+    Args:
+        known: Artifacts that the remote's task had before this response.
+        suffix: Added to the ids of the artifacts, if the remote task is not the first one of our task.
+
+    Attributes:
+        task_id: The remote's task; empty before it is known, and for a response without one.
+        context_id: The remote's conversation.
+        ending: The last status of the response so far.
+    """
+
+    def __init__(self, known: Iterable[Artifact] = (), *, suffix: str = "") -> None:
+        self.task_id = ""
+        self.context_id = ""
+        self.ending: StatusUpdate | None = None
+        self._suffix = suffix
+        self._parts = 0
+        self._bytes: dict[str, int] = {}
+        self._copies: dict[str, GrowingArtifact] = {}
+        self._words: Message | None = None
+        self._asked: Message | None = None
+        self._answers_in_statuses = False
+        for artifact in known:
+            renamed = self._renamed(artifact)
+            self._copies[renamed.artifact_id] = GrowingArtifact(renamed, open=False)
+
+    def feed(self, event: RemoteEvent) -> list[Update]:
+        """Add an event; return its changes. The end of the response is kept for `close`.
+
+        Raises:
+            UpstreamError: The response has too many artifacts or parts.
+        """
+        if isinstance(event, TaskArtifactUpdateEvent):  # first: almost all events are
+            self._take_ids(event.task_id, event.context_id)
+            return self._artifact(self._renamed(event.artifact), append=event.append, last=event.last_chunk)
+        if isinstance(event, TaskStatusUpdateEvent):
+            self._take_ids(event.task_id, event.context_id)
+            return self._status(event.status, event.metadata)
+        if isinstance(event, Task):
+            self._take_ids(event.id, event.context_id)
+            updates: list[Update] = []
+            for artifact in event.artifacts:
+                # A copy has the deltas of a text as its server stored them; as one text they are equivalent.
+                whole = artifact.model_copy(update={"parts": tuple(_joined(artifact.parts))})
+                updates += self._replace(self._renamed(whole), last=event.status.state.terminal)
+            return updates + self._status(event.status, event.metadata)
+        self._take_ids(event.task_id, event.context_id)
+        self.ending = StatusUpdate(TaskState.COMPLETED)
+        return self._message(event)
+
+    def close(self, failure: StatusUpdate | None = None) -> list[Update]:
+        """End the response; return the last updates, of which the very last is the final status.
+
+        Args:
+            failure: The failure that ended it, if it was not the agent's.
+        """
+        ending = failure or self.ending or StatusUpdate(TaskState.COMPLETED)
+        updates: list[Update] = []
+        message = ending.message
+        if ending.state is TaskState.COMPLETED and message is not None and not self.artifacts:
+            # The response of an agent without artifacts: it becomes one.
+            updates += self._message(message)
+            message = None
+        elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._answers_in_statuses:
+            pass  # the response ends with the agent's question
+        elif message is None and ending.state in _WORDS:
+            message = agent_message(_WORDS[ending.state])
+        self._asked = message if failure is None else None
+        return [*updates, StatusUpdate(ending.state, message, ending.metadata)]
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The complete artifacts that this response created or changed."""
+        return tuple(copy.whole() for copy in self._copies.values() if copy.changed)
+
+    @property
+    def words(self) -> Message | None:
+        """The last message in a status."""
+        return self._words
+
+    def _take_ids(self, task_id: str, context_id: str) -> None:
+        if task_id not in ("", UNSAID):
+            self.task_id = task_id
+        if context_id not in ("", UNSAID):
+            self.context_id = context_id
+
+    def _renamed(self, artifact: Artifact) -> Artifact:
+        if not self._suffix:
+            return artifact
+        return artifact.model_copy(update={"artifact_id": artifact.artifact_id + self._suffix})
+
+    # --- statuses -----------------------------------------------------------------------------------------------
+
+    def _status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> list[Update]:
+        facts = without_extension_facts(metadata, *_OF_THE_REMOTE) or None
+        message = status.message and status.message.model_copy(update={"reference_task_ids": ()})
+        if "received" in extension_facts(metadata):
+            return []  # the caller's message is known here
+        if message is not None and len(message.parts) > MAX_MESSAGE_PARTS:
+            raise _too_large(f"{MAX_MESSAGE_PARTS} parts in a message")
+        if message is not None and _size_of(message) > MAX_ARTIFACT_BYTES:
+            raise _too_large(f"{MAX_ARTIFACT_BYTES} bytes in a message")
+        if message is not None and status.state is TaskState.WORKING and _is_text_content(metadata):
+            self._answers_in_statuses = True
+            self.ending = None
+            answer = Artifact(artifact_id="message", name="Answer", parts=message.parts)
+            return self._artifact(self._renamed(answer), append=True, last=False)
+        self._words = message or self._words
+        if status.state.terminal or status.state.interrupted:
+            self.ending = StatusUpdate(status.state, message, facts)
+            return []
+        self.ending = None
+        if message is None and not facts:
+            return []  # our task is working already
+        return [StatusUpdate(TaskState.WORKING, message, facts)]
+
+    def _message(self, message: Message) -> list[Update]:
+        """Convert a message to an artifact."""
+        artifact = Artifact(
+            artifact_id="message",
+            name="Answer",
+            parts=message.parts,
+            metadata=message.metadata,
+            extensions=message.extensions,
+        )
+        return self._replace(self._renamed(artifact), last=True)
+
+    # --- artifacts ----------------------------------------------------------------------------------------------
+
+    def _artifact(self, artifact: Artifact, *, append: bool, last: bool) -> list[Update]:
+        copy = self._copies.get(artifact.artifact_id)
+        if copy is None or not append:
+            # Appended to an unknown artifact: it begins here.
+            return self._replace(artifact, last=last)
+        if not copy.open:
+            # After a last chunk nothing is appended, but the artifact may be replaced.
+            self._check_appended(artifact)
+            copy.add_parts(artifact.parts)
+            copy.open = not last
+            return [ArtifactUpdate(copy.whole(), last=last)]
+        copy.open = not last
+        if copy.ends_in_text and all(map(_is_bare_text, artifact.parts)):
+            text = "".join(part.text or "" for part in artifact.parts)
+            return self._more_text(artifact.artifact_id, text, last=last)
+        self._check_appended(artifact)
+        copy.add_parts(artifact.parts)
+        return [ArtifactUpdate(artifact, append=True, last=last)]
+
+    def _more_text(self, artifact_id: str, text: str, *, last: bool) -> list[Update]:
+        self._copies[artifact_id].add_text(text)
+        return [TextDelta(artifact_id, text, last=last)] if text or last else []
+
+    def _replace(self, artifact: Artifact, *, last: bool) -> list[Update]:
+        """Handle a full copy: return nothing if it is known, the new text if it extends the known one, else all of it."""
+        copy = self._copies.get(artifact.artifact_id)
+        if copy is not None:
+            rest = _rest(copy.whole(), artifact)
+            if rest is not None and (copy.open or not rest):
+                if not rest and (not copy.open or not last):
+                    return []
+                copy.open = not last
+                if copy.ends_in_text:
+                    return self._more_text(artifact.artifact_id, rest, last=last)
+                return [ArtifactUpdate(artifact, last=True)]
+        if copy is None and len(self._copies) >= MAX_ARTIFACTS:
+            raise _too_large(f"{MAX_ARTIFACTS} artifacts")
+        self._check_parts(len(artifact.parts) - (len(copy.whole().parts) if copy is not None else 0))
+        self._check_bytes(artifact, 0)
+        copy = self._copies[artifact.artifact_id] = GrowingArtifact(artifact, open=not last)
+        copy.changed = True
+        return [ArtifactUpdate(artifact, last=last)]
+
+    def _check_appended(self, artifact: Artifact) -> None:
+        self._check_parts(len(artifact.parts))
+        self._check_bytes(artifact, self._bytes.get(artifact.artifact_id, 0))
+
+    def _check_bytes(self, artifact: Artifact, before: int) -> None:
+        size = self._bytes[artifact.artifact_id] = before + _size_of(artifact)
+        if size > MAX_ARTIFACT_BYTES:
+            raise _too_large(f"{MAX_ARTIFACT_BYTES} bytes in an artifact")
+
+    def _check_parts(self, number: int) -> None:
+        """Count added parts; appended deltas of text become one part.
+
+        Raises:
+            UpstreamError: The response has too many.
+        """
+        self._parts += number
+        if self._parts > MAX_PARTS:
+            raise _too_large(f"{MAX_PARTS} parts")
+
+    # --- the conversation ---------------------------------------------------------------------------------------
+
+    def said(self, metadata: Mapping[str, Any] | None = None) -> list[Message]:
+        """Return the messages of this response: the agent's artifacts and its last status, round by round.
+
+        The results of tools that ran at the remote are between the agent's messages, as for our own agents.
+
+        Args:
+            metadata: The metadata of the agent's last message.
+        """
+        content: list[ContentPart] = []
+        for artifact in self.artifacts:
+            facts = extension_facts(artifact.metadata)
+            channel = facts.get("channel")
+            if facts.get("choice") or channel == "output":
+                continue  # of several choices, the conversation continues with the first; a value is in the text, too
+            for item in _content_of(artifact.parts):
+                if channel in ("tool_call", "tool_result") and not isinstance(item, _TOOL_PARTS):
+                    continue  # arguments that did not become a call
+                if channel == "reasoning" and isinstance(item, ContentPartText):
+                    item = ContentPartReasoning(text=item.text, metadata=item.metadata)
+                content.append(item)
+        if self._asked is not None:
+            content += _content_of(self._asked.parts)
+        messages = _in_rounds(_each_once(content))
+        last = max(at for at, message in enumerate(messages) if message.role is SpeakerRole.MODEL)
+        messages[last] = messages[last].model_copy(update={"metadata": dict(metadata or {})})
+        return [
+            to_a2a_message(message, message_id=str(uuid4()))
+            if message.role is SpeakerRole.MODEL
+            else results_message(message)
+            for message in messages
+        ]
+
+
+def _is_text_content(metadata: Mapping[str, Any]) -> bool:
+    """Return whether the message of a status is text of the response: gemini-cli's server has no artifacts."""
+    facts = metadata.get("coderAgent")
+    return isinstance(facts, Mapping) and cast("Mapping[str, Any]", facts).get("kind") == "text-content"
+
+
+def _too_large(allowed: str) -> UpstreamError:
+    return UpstreamError(f"the agent's answer has more than {allowed}", fault=UpstreamFault.TOO_LARGE)
+
+
+def _size_of(content: Artifact | Message) -> int:
+    metadata = len(to_json(content.metadata)) if content.metadata else 0
+    return metadata + sum(map(size_of, content.parts))
+
+
+def _rest(known: Artifact, copy: Artifact) -> str | None:
+    """Return the text of a copy after the known text; None if the copy does not extend it."""
+    old, new = _joined(known.parts), _joined(copy.parts)
+    if len(old) != len(new) or old[:-1] != new[:-1] or known.metadata != copy.metadata:
+        return None
+    if old[-1] == new[-1]:
+        return ""
+    text, longer = old[-1].text, new[-1].text
+    if text is None or longer is None or not longer.startswith(text):
+        return None
+    same = new[-1].model_copy(update={"text": text}) == old[-1]
+    return longer[len(text) :] if same else None
+
+
+def _joined(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts with adjacent plain texts joined: how a text was split has no meaning."""
+    joined: list[Part] = []
+    run: list[str] = []
+    for part in parts:
+        if _is_bare_text(part):
+            run.append(part.text or "")
+            continue
+        if run:
+            joined.append(Part(text="".join(run)))
+            run = []
+        joined.append(part)
+    return [*joined, Part(text="".join(run))] if run else joined
+
+
+def _is_bare_text(part: Part) -> bool:
+    """Return whether a part is a text without metadata, name and type; others stay parts of their own."""
+    return part.text is not None and not (part.metadata or part.filename or part.media_type)
+
+
+def _content_of(parts: Iterable[Part]) -> list[ContentPart]:
+    """Convert parts to the common format; invalid tool calls stay data."""
+    content: list[ContentPart] = []
+    for part in parts:
+        if part.text == "":
+            continue
+        try:
+            content += to_common_message(_in_a_message(part)).content
+        except ValueError:
+            metadata = with_extension_facts(part.metadata, channel="data")
+            content += to_common_message(
+                _in_a_message(part.model_copy(update={"metadata": metadata}))
+            ).content
+    return content
+
+
+def _in_a_message(part: Part) -> Message:
+    return Message(message_id="-", role=Role.AGENT, parts=(part,))
+
+
+def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
+    """Remove repeated calls and results: a call is in its artifact, and in the status that asks for its result."""
+    seen: set[tuple[type, str]] = set()
+    for item in content:
+        if isinstance(item, _TOOL_PARTS):
+            if (type(item), item.id) in seen:
+                continue
+            seen.add((type(item), item.id))
+        yield item
+
+
+def _in_rounds(content: Iterable[ContentPart]) -> list[CommonMessage]:
+    """Split content into messages of the agent, and of tool results; at least one of the agent."""
+    rounds: list[tuple[SpeakerRole, list[ContentPart]]] = [(SpeakerRole.MODEL, [])]
+    elsewhere: set[str] = (
+        set()
+    )  # calls that the remote's own provider ran: their results are part of the response
+    for item in content:
+        if isinstance(item, ContentPartToolCall) and item.kind == "server":
+            elsewhere.add(item.id)
+        is_result = isinstance(item, ContentPartToolResult) and item.id not in elsewhere
+        role = SpeakerRole.TOOL if is_result else SpeakerRole.MODEL
+        if role is not rounds[-1][0]:
+            rounds.append((role, []))
+        rounds[-1][1].append(item)
+    return [CommonMessage(role=role, content=tuple(items)) for role, items in rounds]

@@ -1,0 +1,1 @@
+"""Running tasks: engine, turns, grouped writes, recovery, limits, and the operations of A2A."""

@@ -1,0 +1,682 @@
+"""The engine: runs tasks and answers for them, for every protocol.
+
+A turn runs in a task of the engine's task group, never in a request's: clients may disconnect at any time. Every event is
+applied to the task's record, persisted by the `GroupWriter`, and then published to the `TaskLog` that subscribers read.
+"""
+
+import logging
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+import anyio
+from anyio.abc import TaskGroup
+
+from tailrace.server.runtime.active_task import (
+    PLAIN_CALL,
+    CallContext,
+    LiveTask,
+    Reply,
+    Subscription,
+    Waiting,
+)
+from tailrace.server.runtime.external_ids import ExternalIds
+from tailrace.server.runtime.handlers import Handler
+from tailrace.server.runtime.health import Health
+from tailrace.server.runtime.limits import OverloadedError, Place, Quota, RateLimitError, UpstreamGate
+from tailrace.server.runtime.messages import (
+    answered_ids,
+    calls_that_wait,
+    check_message,
+    check_request,
+    copied_message,
+    fingerprint_of,
+    in_turns,
+    with_tools_named,
+    with_tools_named_in,
+)
+from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.recovery import InterruptedTasks
+from tailrace.server.runtime.registry import Elsewhere, TaskRegistry
+from tailrace.server.runtime.task_history import MAX_HISTORY, with_agent_messages
+from tailrace.server.runtime.turns import TurnRunner, failed_because
+from tailrace.server.runtime.webhooks.delivery import PushNotifier
+from tailrace.server.runtime.writer import GroupWriter
+from tailrace.server.store.secret_keys import SecretKeys
+from tailrace.server.store.store import PushConfig, SendKey, Store, TaskFilter, TaskPage, TaskPosition
+from tailrace.streaming.a2a.costs import cost_of, cost_of_task
+from tailrace.streaming.a2a.errors import (
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.extension import (
+    extension_facts,
+    without_extension_facts,
+)
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message, Role, StreamResponse, Task
+from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
+from tailrace.streaming.a2a.v0_1 import scoped_id
+from tailrace.streaming.agent.request_facts import keep_request_facts
+from tailrace.streaming.task.log import TaskLog
+from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.updates import StatusUpdate
+from tailrace.wrappers import StoreError
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+
+logger = logging.getLogger("tailrace.server")
+
+MAX_WAITING = 16
+"""Messages to one task that wait for their turn."""
+
+# Metadata of a message that only the server sets: the validated options of the request, and the sender.
+_OWN_FACTS = ("request", "by")
+
+HEALTH_TIMEOUT = 2.0
+"""Seconds that the store has to reply to a health check."""
+
+
+class Engine:
+    """Runs tasks.
+
+    ``owner`` identifies the caller whose tasks are visible; one check precedes every lookup. Unknown tasks and those of
+    other callers raise the same `TaskNotFoundError`.
+
+    Args:
+        store: Opened and closed by `running`.
+        handler: Runs the turns; started by `running`.
+        max_history_messages: The maximum number of messages of a conversation that a turn receives.
+        max_lag: The number of events that a subscriber of a running task may lag before it gets a snapshot.
+        restart_interrupted: Start tasks again that a crash interrupted, instead of failing them. The handler receives the
+            message and its options, but not the rest of the request.
+        push: Delivers notifications to webhooks; started and stopped by `running`. None to disable them.
+        working: Bounds the number of running tasks; None for no bound.
+        gate: Bounds the calls to the provider: messages are refused while too many wait; None for no bound.
+        max_turn_seconds: The maximum duration of a turn; 0 for no bound.
+        max_context_wait: The maximum duration that a task waits for earlier tasks of its conversation; 0 for no bound.
+        parallel_tasks: Run tasks of one conversation in parallel, unless their caller requests the order.
+        max_event_bytes: The maximum size of an update from a handler; 0 for no bound.
+        stop_grace: Seconds that turns have to end after the engine is told to stop.
+        keys: The keys of the installation, for identifiers in other systems. With None they are derived from a secret of
+            this engine, and change with every process.
+        observer: Notified of turns and transactions.
+
+    Attributes:
+        stop_requested: Set by the first component that learns that the process is to end: the engine then stops, while
+            connections are still open to report it.
+        writer: Persists the events of all tasks.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        handler: Handler,
+        *,
+        max_history_messages: int = 1000,
+        max_lag: int = 10_000,
+        restart_interrupted: bool = False,
+        push: PushNotifier | None = None,
+        working: Quota | None = None,
+        gate: UpstreamGate | None = None,
+        max_turn_seconds: float = 0,
+        max_context_wait: float = 0,
+        parallel_tasks: bool = False,
+        max_event_bytes: int = 0,
+        stop_grace: float = 0,
+        keys: SecretKeys | None = None,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        self._observer = observer
+        self.stop_requested = anyio.Event()
+        self._working = working
+        self._gate = gate
+        self._stop_grace = stop_grace
+        self._store = store
+        self._handler = handler
+        self._push = push
+        self._max_history = max_history_messages
+        self._max_lag = max_lag
+        self._naming: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
+        self._tasks = TaskRegistry(store, self._end_lost, self._elsewhere())
+        self.writer = GroupWriter(store, observer=observer)
+        self._turns = TurnRunner(
+            handler,
+            store,
+            self.writer,
+            self._tasks.give_up,
+            push and push.notify,
+            self._conversation,
+            external_ids=ExternalIds(keys),
+            max_history=max_history_messages,
+            max_seconds=max_turn_seconds or math.inf,
+            max_wait=max_context_wait or math.inf,
+            parallel=parallel_tasks,
+            max_event_bytes=max_event_bytes,
+            observer=observer,
+        )
+        self._interrupted = InterruptedTasks(
+            store,
+            self._tasks,
+            self._turns,
+            lambda live: self._run_soon(live, Place.none()),
+            restart=restart_interrupted,
+        )
+        self._group: TaskGroup | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator["Engine"]:
+        """Open the store, recover interrupted tasks, and accept requests until the block ends.
+
+        At the end of the block, running tasks fail with their text when the grace time is over, or at once after an
+        exception or a cancellation; all events are persisted.
+
+        Raises:
+            StoreError: The store cannot be opened.
+        """
+        await self._store.open()
+        self._turns.stopping = False
+        self.stop_requested = anyio.Event()
+        try:
+            # The outermost: webhooks receive the very last event, too.
+            push = self._push.running(self.get_task) if self._push else nullcontext()
+            async with self._place(), push, self._handler.running(), anyio.create_task_group() as writing:
+                writing.start_soon(self.writer.run)
+                grace = anyio.CancelScope()
+                writing.start_soon(self._stop_on_request, grace)
+                mending = anyio.CancelScope()
+                writing.start_soon(self._mend, mending)
+                async with anyio.create_task_group() as self._group:
+                    await self._interrupted.take_up_all()
+                    try:
+                        yield self
+                    except BaseException:
+                        self.stop()
+                        raise
+                    self.stop_requested.set()
+                grace.cancel()
+                mending.cancel()
+                self.writer.close()
+        finally:
+            self._group = None
+            with anyio.CancelScope(shield=True):
+                await self._store.close()
+
+    async def start(
+        self,
+        request: SendMessageRequest,
+        owner: str = "",
+        call: CallContext = PLAIN_CALL,
+        *,
+        preceding: Sequence[Message] = (),
+    ) -> Subscription | Message:
+        """Accept a caller's message: create a task, continue one, or respond directly.
+
+        A message to a task that is running waits for its turn; the task then continues instead of ending. When the task
+        fails or is canceled, its waiting messages end with it.
+
+        Args:
+            request: The message, and the configuration of its response.
+            owner: The caller.
+            call: The context of the request.
+            preceding: Earlier messages, of either side, of a new conversation whose beginning the caller knows; used for
+                a new task only.
+
+        Returns:
+            A subscription to the task from this message on (its first event is the task), or the handler's direct
+            message (which is no task, and is created again when the message is sent again).
+
+        Raises:
+            TaskNotFoundError: The caller has no task of the id in the message.
+            UnsupportedOperationError: That task has ended.
+            PushNotificationNotSupportedError: The request has a webhook, and notifications are disabled.
+            InvalidParamsError: The message names a task and a conversation that it does not belong to, or the
+                request has a webhook that cannot be called, or ``call.send_key`` was used for another message.
+            RateLimitError: The caller has too many running tasks, or too many messages wait for this one.
+            OverloadedError: All callers together have too many, or the server is stopping or was not started.
+            StoreError: Nothing can be persisted at present.
+        """
+        task_id = request.message.task_id if call.named_in else ""
+        if not call.send_key:
+            async with self._naming_task(owner, task_id):
+                return await self._start(request, owner, call, None, preceding)
+        async with self._naming.setdefault(("key", owner, call.send_key), anyio.Lock()):
+            fingerprint = call.fingerprint or await run_bounded(call.cost, fingerprint_of, request)
+            known = await self.sent_as(call.send_key, fingerprint, owner)
+            if known is not None:
+                return known
+            async with self._naming_task(owner, task_id):
+                started = await self._start(request, owner, call, (call.send_key, fingerprint), preceding)
+            if isinstance(started, Subscription):
+                await started.begun()
+            return started
+
+    async def sent_as(self, send_key: str, fingerprint: str, owner: str = "") -> Subscription | None:
+        """Subscribe to the task of a message that was sent before.
+
+        Args:
+            send_key: The idempotency key of the message.
+            fingerprint: The fingerprint of its request.
+            owner: The caller.
+
+        Returns:
+            A subscription, whose first event is the task; None if no message with this key was accepted.
+
+        Raises:
+            InvalidParamsError: The key was used for another message.
+            StoreError: The store cannot be read at present.
+        """
+        known = await self._store.load_send_key(owner, send_key)
+        if known is None:
+            return None
+        if known.fingerprint != fingerprint:
+            raise InvalidParamsError("the idempotency key was used for another message; choose a new one")
+        return await self.subscribe(known.task_id, owner, repeat_finished=True)
+
+    def _naming_task(self, owner: str, task_id: str) -> AbstractAsyncContextManager[object]:
+        """Hold a lock for a new task's id: of two messages that name it at once, one creates it, the other continues it."""
+        return self._naming.setdefault(("task", owner, task_id), anyio.Lock()) if task_id else nullcontext()
+
+    async def _start(
+        self,
+        request: SendMessageRequest,
+        owner: str,
+        call: CallContext,
+        named: tuple[str, str] | None,
+        preceding: Sequence[Message],
+    ) -> Subscription | Message:
+        message = request.message
+        if request.configuration.task_push_notification_config is not None and self._push is None:
+            raise PushNotificationNotSupportedError
+        message = await run_bounded(call.cost, self._checked, request)
+        if message.task_id and not (call.named_in and await self._tasks.is_free(message.task_id, owner)):
+            live = await self._tasks.find(message.task_id, owner)
+            webhooks = await self._webhooks(live, request, call.spoken)
+            return await self._follow_up(live, request, message, webhooks, call, named)
+        message = await run_bounded(call.cost, with_tools_named_in, message, preceding)
+        context_id = message.context_id or str(uuid4())
+        task_id = scoped_id(message.task_id, owner)
+        record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=call.named_in)
+        before = await run_bounded(call.cost, self._preceding, preceding, context_id)
+        live = LiveTask(record, owner, TaskLog())
+        live.webhooks = await self._webhooks(live, request, call.spoken)
+        if message.context_id:
+            await self._check_conversation(live)
+        submitted = None
+        if not self._handler.replies_directly:
+            submitted = await run_bounded(call.cost, record.submitted)
+        place = self._admit(live)
+        self._tasks.add(live)
+        live.said.extend(before)
+        origin = self._observer.origin()
+        live.waiting.append(
+            Waiting(
+                record.history[0],
+                request,
+                call.extensions,
+                number=1,
+                preceding=before,
+                origin=origin,
+                cost=call.cost,
+            )
+        )
+        live.send_key = named and SendKey(*named, record.id)
+        live.holds_conversation = not (live.waiting[0].in_conversation or self._turns.in_parallel(live))
+        if submitted is not None:
+            self._turns.begin(live, submitted)
+            self._run_soon(live, place)
+            return self._reader(live, 0)
+        reply = Reply()
+        self._run_soon(live, place, reply)
+        await reply.ready.wait()
+        if reply.message is not None:
+            ids = {"context_id": context_id, "task_id": record.id if call.named_in else ""}
+            return reply.message.model_copy(update=ids)
+        return self._reader(live, 0)
+
+    def _checked(self, request: SendMessageRequest) -> Message:
+        """Return the message of a request, with its validated options."""
+        check_message(request.message)
+        facts = check_request(request)
+        self._handler.check(facts)
+        message = self._handler.received(request.message)
+        given = extension_facts(message.metadata)
+        if any(name in given for name in _OWN_FACTS):
+            message = message.model_copy(
+                update={"metadata": without_extension_facts(message.metadata, *_OWN_FACTS)}
+            )
+        return keep_request_facts(message, facts)
+
+    def _preceding(self, messages: Sequence[Message], context_id: str) -> tuple[Message, ...]:
+        """Return earlier messages, as a caller sent them, as messages of a conversation."""
+        received = self._handler.received
+        return tuple(
+            copied_message(received(message) if message.role is Role.USER else message, context_id)
+            for message in messages
+        )
+
+    async def get_task(self, task_id: str, owner: str = "", history_length: int | None = None) -> Task:
+        """Return a task, with persisted content only; its history includes the agent's messages.
+
+        Args:
+            task_id: The task.
+            owner: The caller.
+            history_length: The maximum number of messages, newest first; None for `MAX_HISTORY`.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            StoreError: The store cannot be read.
+        """
+        return await self._read(await self._tasks.find(task_id, owner), history_length)
+
+    async def _read(self, live: LiveTask, history_length: int | None = None) -> Task:
+        """Return a task as `get_task`."""
+        if history_length == 0:
+            return await self._tasks.kept_snapshot(live, 0)
+        task = await self._tasks.kept_snapshot(live)
+        recorded = await self._store.load_said(task.id, live.owner, MAX_HISTORY)
+        cost = cost_of_task(task) + cost_of(recorded)
+        return await run_bounded(cost, with_agent_messages, task, recorded, history_length)
+
+    async def list_tasks(
+        self, wanted: TaskFilter, owner: str = "", *, after: TaskPosition | None = None, limit: int
+    ) -> TaskPage:
+        """Return the caller's tasks, newest status first, with persisted content only.
+
+        Args:
+            wanted: The filter.
+            owner: The caller.
+            after: The position after which to continue.
+            limit: The maximum number of tasks; fewer are returned if they are large.
+        """
+        page = await self._store.list_tasks(owner, wanted, after=after, limit=limit)
+        tasks = [await self._tasks.as_it_stands(task, owner) for _, task in page.tasks]
+        return TaskPage(tasks, page.total, page.tasks[-1][0] if page.has_more else None)
+
+    async def cancel_task(self, task_id: str, owner: str = "") -> Task:
+        """Cancel a task: it ends CANCELED, and the connection to the provider is closed.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            TaskNotCancelableError: It has ended, or ended before it could be canceled.
+        """
+        live = await self._tasks.find(task_id, owner)
+        if live.record.state.terminal:
+            raise TaskNotCancelableError(metadata={"taskId": task_id})
+        canceled = StatusUpdate(TaskState.CANCELED)
+        if live.running:
+            live.ending = canceled
+            live.scope.cancel()
+            await self._tasks.until_over(live)
+        else:
+            self._turns.end(live, canceled)
+        await self._tasks.until_kept(live, live.record.number)
+        if live.record.state is not TaskState.CANCELED:
+            raise TaskNotCancelableError(metadata={"taskId": task_id})
+        return await self._read(live)
+
+    async def subscribe(
+        self, task_id: str, owner: str = "", after: int | None = None, *, repeat_finished: bool = False
+    ) -> Subscription:
+        """Subscribe to a task.
+
+        Args:
+            task_id: The task.
+            owner: The caller.
+            after: A number: every event after it, exactly once, also after the task's end. None: a snapshot of the
+                task first, then the following events.
+            repeat_finished: Return the snapshot of a task that has ended, too.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            UnsupportedOperationError: It has ended, no number was given (A2A 1.0, 3.1.6), and it is not to be repeated.
+            InvalidParamsError: The task has no event of that number.
+        """
+        live = await self._tasks.find(task_id, owner)
+        if after is not None:
+            if not 0 <= after <= live.record.number:
+                raise InvalidParamsError(
+                    f"the task has no event {after}; its last event is {live.record.number}"
+                )
+            return self._reader(live, after)
+        if live.record.state.terminal and not repeat_finished:
+            raise UnsupportedOperationError(f"the task has ended ({live.record.state})")
+        number, state = live.record.number, live.record.state
+        first = Event(number, await _encoded(await self._read(live)), state)
+        return self._reader(live, number, first)
+
+    def _reader(self, live: LiveTask, after: int, first: Event | None = None) -> Subscription:
+        return Subscription(live, after, first, tasks=self._tasks, max_lag=self._max_lag)
+
+    async def conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
+        """Return the newest messages of a conversation, oldest first; none of another owner's conversation."""
+        return in_turns(await self._store.load_conversation(context_id, owner, limit))
+
+    async def progress_of(self, task_id: str, owner: str = "") -> tuple[str, int, bool]:
+        """Return the task's own id, the number of its last persisted event, and whether the task ended with it.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+        """
+        live = await self._tasks.find(task_id, owner)
+        number = live.log.number
+        return live.record.id, number, live.record.state.terminal and live.record.number == number
+
+    async def dialect_of(self, task_id: str, owner: str) -> str:
+        """Return the protocol version in which a task was created, if callers of that version name their tasks.
+
+        Returns:
+            The version; empty for other tasks, and without such a task.
+        """
+        try:
+            live = await self._tasks.find(task_id, owner)
+        except TaskNotFoundError:
+            return ""
+        return str(extension_facts(live.record.snapshot(0).metadata).get("dialect", ""))
+
+    async def set_webhook(
+        self, config: TaskPushNotificationConfig, owner: str, dialect: str
+    ) -> TaskPushNotificationConfig:
+        """Set a webhook of a task, as `PushNotifier.create`; it receives the events from now on.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            PushNotificationNotSupportedError: Notifications are disabled.
+            InvalidParamsError: It cannot be called, or the task has too many.
+            StoreError: It cannot be persisted.
+        """
+        if self._push is None:
+            raise PushNotificationNotSupportedError
+        task_id, after, is_over = await self.progress_of(config.task_id, owner)
+        config = config.model_copy(update={"task_id": task_id})
+        return await self._push.create(config, owner, dialect=dialect, after=after, is_over=is_over)
+
+    async def delete_webhook(self, task_id: str, config_id: str, owner: str) -> None:
+        """Delete a webhook of a task, as `PushNotifier.delete`.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            PushNotificationNotSupportedError: Notifications are disabled.
+            StoreError: It cannot be deleted.
+        """
+        if self._push is None:
+            raise PushNotificationNotSupportedError
+        task_id, *_ = await self.progress_of(task_id, owner)
+        await self._push.delete(task_id, config_id)
+
+    # --- overridden where several servers share a store ---------------------------------------------------------
+
+    def _elsewhere(self) -> Elsewhere | None:
+        """Return the access to tasks of other processes."""
+        return None
+
+    def _conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
+        """Return the lock that a turn holds, so that no other turn of its conversation runs."""
+        return self._turns.conversation(live)
+
+    def _place(self) -> AbstractAsyncContextManager[object]:
+        """Return a context that is entered after the store is opened, and left when all events are persisted."""
+        return nullcontext()
+
+    # --- running turns ------------------------------------------------------------------------------------------
+
+    async def _webhooks(self, live: LiveTask, request: SendMessageRequest, spoken: str) -> list[PushConfig]:
+        """Return the webhook of a request, if it has one; it receives the task's events from now on."""
+        config = request.configuration.task_push_notification_config
+        if config is None or self._push is None:
+            return []
+        config = config.model_copy(update={"task_id": live.record.id})
+        return [await self._push.accept(config, live.owner, dialect=spoken, after=live.record.number)]
+
+    async def _follow_up(
+        self,
+        live: LiveTask,
+        request: SendMessageRequest,
+        message: Message,
+        webhooks: list[PushConfig],
+        call: CallContext,
+        named: tuple[str, str] | None,
+    ) -> Subscription:
+        """Accept another message of a task: its turn begins at once, or after the turns before it."""
+        record = live.record
+        addressed = record.addressed(message)
+        answered = await run_bounded(call.cost, answered_ids, message)
+        await self._check_conversation(live)
+        while True:
+            self._check_follow_up(live, message)
+            task = record.snapshot()
+            cost = call.cost + (cost_of_task(task) if answered else 0)
+            named_message, encoded = await run_bounded(cost, _follow_up_of, task, addressed, answered)
+            if record.status is task.status and len(record.history) == len(task.history):
+                break  # nothing changed meanwhile
+        place = self._admit(live)
+        message = record.receive(named_message)
+        number = sum(said.role is Role.USER for said in record.history)
+        live.waiting.append(
+            Waiting(message, request, call.extensions, number, origin=self._observer.origin(), cost=call.cost)
+        )
+        live.webhooks = webhooks
+        live.send_key = named and SendKey(*named, record.id)
+        # During a turn an artifact may be open, which a snapshot cannot express.
+        self._turns.keep(live, (record.receipt(message, encoded),), snapshot=not live.running)
+        number, snapshot = record.number, record.snapshot()
+        if not live.running:
+            self._run_soon(live, place)
+        first = Event(number, await _encoded(snapshot))
+        await self._tasks.until_kept(live, number)
+        return self._reader(live, number, first)
+
+    async def _check_conversation(self, live: LiveTask) -> None:
+        """Check that the conversation can be read: if not, the message is refused, and nothing changes."""
+        await self._store.load_conversation(live.record.context_id, live.owner, 1)
+
+    def _check_follow_up(self, live: LiveTask, message: Message) -> None:
+        if message.context_id and message.context_id != live.record.context_id:
+            raise InvalidParamsError(
+                "the message names a task and a context that the task does not belong to",
+                metadata={"taskId": live.record.id},
+            )
+        if live.record.state.terminal:
+            raise UnsupportedOperationError(
+                f"the task has ended ({live.record.state}); send a message without taskId to continue in its context"
+            )
+        if len(live.waiting) >= MAX_WAITING:
+            raise RateLimitError(
+                f"{MAX_WAITING} messages to the task are waiting already; send this one after the next response",
+                limit="waiting_messages",
+                allowed=MAX_WAITING,
+            )
+
+    def _admit(self, live: LiveTask) -> Place:
+        """Admit a message: return the permit of a running task, if its task has none yet."""
+        if self._group is None and not self._turns.stopping:
+            raise OverloadedError(
+                "the server was not started: run the lifespan of the application that it is mounted in"
+            )
+        if self._turns.stopping:
+            raise OverloadedError("the server is stopping; send this to another one, or try again later")
+        if self._gate is not None:
+            self._gate.check()
+        return Place.none() if live.running or self._working is None else self._working.take(live.owner)
+
+    def _run_soon(self, live: LiveTask, place: Place, reply: Reply | None = None) -> None:
+        assert self._group is not None  # noqa: S101 — the message was admitted
+        # Before any await: a cancellation or stop in between finds the scope in which the turn will run.
+        live.begin_turn()
+        self._group.start_soon(self._turns.run, live, place, reply, name=f"turns of {live.record.id}")
+
+    # --- health -------------------------------------------------------------------------------------------------
+
+    @property
+    def events_waiting(self) -> int:
+        """The number of events that wait for a commit."""
+        return self.writer.waiting
+
+    async def health(self) -> Health:
+        """Return whether messages can be accepted and persisted; never raises, takes at most `HEALTH_TIMEOUT` seconds."""
+        problems: dict[str, str] = {}
+        if self._group is None:
+            problems["engine"] = "not running"
+        elif self._turns.stopping or self.stop_requested.is_set():
+            problems["engine"] = "stopping"
+        trouble = "it does not answer"
+        with anyio.move_on_after(HEALTH_TIMEOUT):
+            try:
+                await self._store.check()
+                trouble = "the last transaction was not kept" if self.writer.trouble is not None else ""
+            except StoreError as error:
+                logger.warning("the store is not ready: %s", error)
+                trouble = "it does not work"
+        if trouble:
+            problems["store"] = trouble
+        return Health(problems, ("engine", "store"))
+
+    # --- start and stop -----------------------------------------------------------------------------------------
+
+    async def _stop_on_request(self, grace: anyio.CancelScope) -> None:
+        await self.stop_requested.wait()
+        self.stop(let_finish=True)
+        with grace:  # left as soon as all turns have ended
+            await anyio.sleep(self._stop_grace)
+        self.writer.hurry()
+        self.stop()
+
+    def stop(self, *, let_finish: bool = False) -> None:
+        """Accept no more messages, and fail all turns with their text: every stream then ends by itself.
+
+        Args:
+            let_finish: Let running turns finish.
+        """
+        self._turns.stopping = True
+        for live in self._tasks.all():
+            if not live.running:
+                self._turns.end_log(live)
+            elif not let_finish:
+                live.ending = live.ending or failed_because(
+                    "the server was stopped before the answer was complete"
+                )
+                live.scope.cancel()
+
+    async def _mend(self, scope: anyio.CancelScope) -> None:
+        with scope:
+            await self._tasks.end_given_up()
+
+    def _end_lost(self, live: LiveTask) -> None:
+        self._turns.end(live, failed_because("the task store did not work; what followed is lost"))
+
+
+def _follow_up_of(task: Task, message: Message, answered: Sequence[str]) -> tuple[Message, bytes]:
+    """Return a further message of a task with the names of the tools in its results, and its JSON."""
+    if answered:
+        message = with_tools_named(message, answered, calls_that_wait(task))
+    return message, message.to_json()
+
+
+async def _encoded(task: Task) -> bytes:
+    """Encode a task as the body of an event."""
+    return await run_bounded(cost_of_task(task), StreamResponse(task=task).to_json)

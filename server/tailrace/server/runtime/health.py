@@ -1,0 +1,26 @@
+"""The health of a server, for probes and people."""
+
+import msgspec
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The result of a health check.
+
+    Attributes:
+        problems: Short descriptions of failures, by the name of the part (``engine``, ``store``). Empty if all parts
+            work.
+        parts: The names of all checked parts.
+    """
+
+    problems: dict[str, str]
+    parts: tuple[str, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Return whether the server accepts requests."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, object]:
+        """Return ``{"status": "ready" | "not ready", "checks": {PART: "ok" | PROBLEM}}``."""
+        checks = {part: self.problems.get(part, "ok") for part in self.parts}
+        return {"status": "ready" if self.ready else "not ready", "checks": checks}

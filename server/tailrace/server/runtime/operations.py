@@ -1,0 +1,521 @@
+"""The operations of A2A, for every protocol and dialect.
+
+A binding passes the caller and the request; the operations implement the rest once: visibility, capabilities of the agent,
+waiting for a response, and the length of the history.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import cast
+
+import anyio
+
+from tailrace.server.runtime.active_task import CallContext, Subscription, continues_turn, read_batches
+from tailrace.server.runtime.agent_capabilities import Offer
+from tailrace.server.runtime.connections import OpenStreams
+from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.limits import Limits, Place
+from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.webhooks.delivery import PushNotifier
+from tailrace.server.store.store import TaskFilter, TaskPosition
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import (
+    ExtendedAgentCardNotConfiguredError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.extension import extension_facts
+from tailrace.streaming.a2a.models import A2AModel, AgentCard, Message, StreamResponse, Task
+from tailrace.streaming.a2a.requests import (
+    CancelTaskRequest,
+    Conversation,
+    DeleteTaskPushNotificationConfigRequest,
+    GetConversationRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
+    TaskWithArtifacts,
+)
+from tailrace.streaming.a2a.v0_3 import DEFAULT_CONFIG_ID
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+from tailrace.wrappers.messages import join_surrogates
+
+MAX_CONVERSATION = 1000
+"""Maximum messages of a conversation in one response."""
+
+MAX_SEND_KEY_LENGTH = 256
+"""Maximum characters of an idempotency key."""
+
+
+_MAX_PAGE_TOKEN = 1_000  # characters
+_TASK = b'{"task":'  # the beginning of the body of an event with a task
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The caller of a request.
+
+    Attributes:
+        user: The authenticated name; empty without authentication.
+        tenant: The agent's tenant; empty without one.
+        names_tasks_in: The protocol version in which the caller chooses the ids of its tasks; empty if the server
+            does.
+        speaks: The protocol version of the request.
+        extensions: The activated extensions, see `Offer.activated`.
+        send_key: The idempotency key of a message, which is accepted once however often it is sent (the header
+            ``Idempotency-Key``); empty without one. The message's metadata may have it, too.
+        fingerprint: The fingerprint of a request whose message depends on earlier ones. Empty to compute it from the
+            message.
+        cost: The number of values in the request (`JsonBody.cost`): costly work is not done in the event loop.
+    """
+
+    user: str = ""
+    tenant: str = ""
+    names_tasks_in: str = ""
+    speaks: str = "1.0"
+    extensions: tuple[str, ...] = ()
+    send_key: str = ""
+    fingerprint: str = ""
+    cost: int = 0
+
+    @property
+    def owner(self) -> str:
+        """The owner of the caller's tasks: the user within a tenant."""
+        if self.tenant or self.user.startswith("["):  # no user's name may equal another's within a tenant
+            return json.dumps([self.tenant, self.user])
+        return self.user
+
+
+ExtendedCard = Callable[[Caller], AgentCard | None]
+"""Returns the extended card for an authenticated caller; None if this one has none."""
+
+
+class EventStream:
+    """The events of the response to one request.
+
+    Args:
+        source: The source of the events.
+        history_length: The maximum length of the task's history; all of it when None.
+        until_interrupted: End the stream also when the task waits for its caller.
+        place: The permit of the stream, until its end.
+
+    Attributes:
+        message: The agent's direct message, which is then the only event, without a number (0); else None.
+        read: Returns the next events, as `Subscription.read`; empty after the last. Events after the one that closes the
+            stream may be among them.
+    """
+
+    def __init__(
+        self,
+        source: Subscription | Message,
+        *,
+        history_length: int | None = None,
+        until_interrupted: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        self.message = self._direct = source if isinstance(source, Message) else None
+        self._subscription = None if isinstance(source, Message) else source
+        self._history_length = history_length
+        self._until_interrupted = until_interrupted
+        self._place = place or Place.none()
+        self.read: Callable[[], Awaitable[Sequence[Event]]] = self._read_rewritten
+        if self._subscription is not None and history_length is None:
+            self.read = self._subscription.read  # directly: it is called for every token
+
+    @property
+    def artifact_ids(self) -> Sequence[str]:
+        """The task's artifacts so far, in the order of their creation."""
+        return self._subscription.artifact_ids if self._subscription is not None else ()
+
+    async def _read_rewritten(self) -> Sequence[Event]:
+        if self._subscription is None:
+            message, self._direct = self._direct, None
+            return [Event(0, StreamResponse(message=message).to_json())] if message is not None else []
+        events = await self._subscription.read()
+        if self._history_length is not None and events and events[0].body.startswith(_TASK):
+            first, *others = events
+            short = await run_bounded(
+                json_text_cost(first.body), _shorten_history, first, self._history_length
+            )
+            return [short, *others]
+        return events
+
+    def batches(self) -> AsyncGenerator[Sequence[Event]]:
+        """Yield the results of `read`, up to the event that closes the stream; close the stream at the end.
+
+        Raises:
+            StoreError: As `Subscription.read`; what was yielded before is persisted.
+        """
+        return read_batches(self.read, self.closes, self.close)
+
+    def close(self) -> None:
+        """Release the stream's permit."""
+        self._place.release()
+
+    def closes(self, event: Event) -> bool:
+        """Return whether an event is the last of this stream."""
+        if event.state is None:
+            return self._subscription is None
+        if event.state.terminal:
+            return True
+        return self._until_interrupted and event.state.interrupted and not continues_turn(event)
+
+
+class Operations:
+    """Carries out requests.
+
+    Args:
+        engine: Runs the tasks.
+        push: Delivers notifications; None if they are not supported.
+        offer: The agent's capabilities and requirements.
+        extended_card: Returns the extended card; None if the agent has none.
+        challenge: The ``WWW-Authenticate`` of requests for the extended card; empty without authentication.
+        limits: The limits of callers; none when None.
+        observer: Notified of streams.
+
+    Attributes:
+        offer: As given.
+        streams: The open SSE streams.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        push: PushNotifier | None = None,
+        *,
+        offer: Offer | None = None,
+        extended_card: ExtendedCard | None = None,
+        challenge: str = "",
+        limits: Limits | None = None,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        self._observer = observer
+        self._limits = limits or Limits()
+        self.offer = offer or Offer()
+        self.streams = OpenStreams()
+        self._engine = engine
+        self._push = push
+        self._extended_card = extended_card
+        self._challenge = challenge
+
+    @property
+    def stopping(self) -> anyio.Event:
+        """Set when the server is told to stop: streams then end by themselves."""
+        return self._engine.stop_requested
+
+    @property
+    def has_extended_card(self) -> bool:
+        """Return whether the agent has an extended card."""
+        return self._extended_card is not None
+
+    async def dialect_of(self, task_id: str, caller: Caller) -> str:
+        """Return the protocol version in which a task was created; see `Engine.dialect_of`."""
+        return await self._engine.dialect_of(task_id, caller.owner)
+
+    async def answer(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
+        """Carry out an operation that does not stream.
+
+        Returns:
+            A2A 1.0's response: a task or message, a page of tasks, …; None for a deletion.
+
+        Raises:
+            A2AError: The protocol's error for the operation.
+            AuthError: The operation requires an authenticated caller.
+            StoreError: The store does not work at present.
+        """
+        self.offer.check_extensions(caller.extensions)
+        if operation is Operation.SEND_MESSAGE:
+            return await self._send(cast("SendMessageRequest", request), caller)
+        if operation is Operation.GET_TASK:
+            get = cast("GetTaskRequest", request)
+            return await self._engine.get_task(get.id, caller.owner, get.history_length)
+        if operation is Operation.LIST_TASKS:
+            return await self._list(cast("ListTasksRequest", request), caller)
+        if operation is Operation.CANCEL_TASK:
+            return await self._engine.cancel_task(cast("CancelTaskRequest", request).id, caller.owner)
+        if operation is Operation.GET_EXTENDED_CARD:
+            return self._answer_extended_card(caller)
+        if operation is Operation.GET_CONVERSATION:
+            wanted = cast("GetConversationRequest", request)
+            return await self._answer_conversation(wanted, caller)
+        return await self._answer_push(operation, request, caller)
+
+    async def stream(
+        self,
+        operation: Operation,
+        request: A2AModel,
+        caller: Caller,
+        *,
+        after: int | None = None,
+        repeat_finished: bool = False,
+        preceding: Sequence[Message] = (),
+    ) -> EventStream:
+        """Carry out an operation that streams.
+
+        Args:
+            operation: SendStreamingMessage or SubscribeToTask.
+            request: Its request.
+            caller: The caller.
+            after: For a subscription: resume after the event of this number.
+            repeat_finished: For a subscription: return the snapshot of a task that has ended, in place of an error.
+            preceding: For a message: see `Engine.start`.
+
+        Raises:
+            A2AError: As `answer`; before anything is streamed.
+            StoreError: As `answer`.
+        """
+        self.offer.check_extensions(caller.extensions)
+        # First: a refused request has no effect.
+        place = self._limits.streams.take(caller.owner)
+        try:
+            if operation is Operation.SUBSCRIBE_TO_TASK:
+                subscribe = cast("SubscribeToTaskRequest", request)
+                reader = await self._engine.subscribe(
+                    subscribe.id, caller.owner, after, repeat_finished=repeat_finished
+                )
+                self._observer.streaming("subscription" if after is None else "resume")
+                return EventStream(reader, place=place)
+            send = cast("SendMessageRequest", request)
+            return await self._stream_answer(send, caller, place, preceding)
+        except BaseException:
+            place.release()
+            raise
+
+    async def ended_by(self, task_id: str, caller: Caller, number: int) -> bool:
+        """Return whether a task is over and has no event after a number.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+        """
+        _, last, is_over = await self._engine.progress_of(task_id, caller.owner)
+        return is_over and number >= last
+
+    async def sent_before(self, caller: Caller) -> EventStream | None:
+        """Return the events of a message that the caller has sent before with its ``send_key``.
+
+        Returns:
+            The current task, and the following events; None if no message was sent with that key.
+
+        Raises:
+            A2AError: The key was used for another message, or as for `stream`.
+            StoreError: As for `stream`.
+        """
+        key = _checked_key(caller.send_key)
+        place = self._limits.streams.take(caller.owner)
+        try:
+            reader = await self._engine.sent_as(key, caller.fingerprint, caller.owner) if key else None
+            if reader is not None:
+                return EventStream(reader, until_interrupted=True, place=place)
+        except BaseException:
+            place.release()
+            raise
+        place.release()
+        return None
+
+    async def _stream_answer(
+        self, send: SendMessageRequest, caller: Caller, place: Place, preceding: Sequence[Message]
+    ) -> EventStream:
+        self._check_message(send)
+        for message in preceding:
+            self._limits.check_files(message)
+        started = await self._start(send, caller, preceding)
+        self._observer.streaming("message")
+        return EventStream(
+            started,
+            history_length=send.configuration.history_length,
+            until_interrupted=True,
+            place=place,
+        )
+
+    def _check_message(self, send: SendMessageRequest) -> None:
+        self.offer.check_message(send.message)
+        self.offer.check_output_modes(send.configuration.accepted_output_modes)
+        self._limits.check_message(send.message)
+
+    def _answer_extended_card(self, caller: Caller) -> AgentCard:
+        """Return the extended card for this caller (A2A 1.0, section 3.1.11)."""
+        if self._extended_card is None:
+            raise UnsupportedOperationError("the agent has no extended card")
+        if self._challenge and not caller.user:
+            raise AuthError("the extended card requires authentication", challenge=self._challenge)
+        card = self._extended_card(caller)
+        if card is None:
+            raise ExtendedAgentCardNotConfiguredError
+        return card
+
+    async def _answer_conversation(self, wanted: GetConversationRequest, caller: Caller) -> Conversation:
+        length = MAX_CONVERSATION if wanted.history_length is None else wanted.history_length
+        said = await self.conversation(wanted.context_id, caller, min(length, MAX_CONVERSATION))
+        return Conversation(context_id=wanted.context_id, messages=tuple(said))
+
+    async def conversation(
+        self, context_id: str, caller: Caller, limit: int = MAX_CONVERSATION
+    ) -> list[Message]:
+        """Return the newest messages of the caller's conversation, oldest first; none of an unknown conversation.
+
+        Raises:
+            StoreError: The store cannot be read at present.
+        """
+        return await self._engine.conversation(context_id, caller.owner, limit)
+
+    async def _start(
+        self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
+    ) -> Subscription | Message:
+        self.offer.check_message(send.message)
+        key = _checked_key(caller.send_key or extension_facts(send.metadata).get("idempotencyKey", ""))
+        call = CallContext(
+            named_in=caller.names_tasks_in,
+            spoken=caller.speaks,
+            extensions=caller.extensions,
+            send_key=key,
+            fingerprint=caller.fingerprint,
+            cost=caller.cost,
+        )
+        return await self._engine.start(send, caller.owner, call, preceding=preceding)
+
+    async def _send(self, send: SendMessageRequest, caller: Caller) -> Task | Message:
+        self._check_message(send)
+        started = await self._start(send, caller)
+        if isinstance(started, Message):
+            return started
+        last: Event | None = None
+        async with aclosing(started.batches(until_interrupted=True)) as batches:
+            async for events in batches:
+                if send.configuration.return_immediately:
+                    break
+                last = events[-1]
+        task = await self._engine.get_task(started.task_id, caller.owner, send.configuration.history_length)
+        return task if last is None else await run_bounded(json_text_cost(last.body), _answered, task, last)
+
+    async def _answer_push(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
+        """Carry out an operation on webhooks; the task is looked up first, as its owner's."""
+        push, owner = self._push, caller.owner
+        if push is None:
+            raise PushNotificationNotSupportedError
+        if operation is Operation.CREATE_PUSH_CONFIG:
+            config = cast("TaskPushNotificationConfig", request)
+            if not config.task_id:
+                raise InvalidParamsError("taskId: required")
+            return await self._engine.set_webhook(config, owner, caller.speaks)
+        if operation is Operation.GET_PUSH_CONFIG:
+            get = cast("GetTaskPushNotificationConfigRequest", request)
+            task_id, *_ = await self._engine.progress_of(get.task_id, owner)
+            get = get.model_copy(update={"task_id": task_id})
+            only = await self._only_config(push, get, caller)
+            return only or await push.get(task_id, get.id, owner)
+        if operation is Operation.LIST_PUSH_CONFIGS:
+            wanted = cast("ListTaskPushNotificationConfigsRequest", request)
+            task_id, *_ = await self._engine.progress_of(wanted.task_id, owner)
+            return await push.list_configs(
+                task_id, owner, limit=wanted.page_size, page_token=wanted.page_token
+            )
+        gone = cast("DeleteTaskPushNotificationConfigRequest", request)
+        await self._engine.delete_webhook(gone.task_id, gone.id, owner)
+        return None
+
+    async def _only_config(
+        self, push: PushNotifier, asked: GetTaskPushNotificationConfigRequest, caller: Caller
+    ) -> TaskPushNotificationConfig | None:
+        """Return the task's only webhook, for clients of older versions that name none."""
+        if caller.speaks == "1.0" or asked.id != DEFAULT_CONFIG_ID:
+            return None
+        configs = (await push.list_configs(asked.task_id, caller.owner, limit=2)).configs
+        return configs[0] if len(configs) == 1 else None
+
+    async def _list(self, request: ListTasksRequest, caller: Caller) -> ListTasksResponse:
+        wanted = TaskFilter(request.context_id, request.status, request.status_timestamp_after)
+        after = read_page_token(request.page_token, wanted) if request.page_token else None
+        page = await self._engine.list_tasks(wanted, caller.owner, after=after, limit=request.page_size)
+        return ListTasksResponse(
+            tasks=tuple(_listed(task, request) for task in page.tasks),
+            next_page_token=page_token(page.last, wanted) if page.last is not None else "",
+            page_size=len(page.tasks),
+            total_size=page.total,
+        )
+
+
+def _checked_key(key: object) -> str:
+    if not isinstance(key, str) or len(key) > MAX_SEND_KEY_LENGTH:
+        raise InvalidParamsError(
+            f"the idempotency key must be text of {MAX_SEND_KEY_LENGTH} characters at most"
+        )
+    return key
+
+
+def _answered(task: Task, last: Event) -> Task:
+    """Return the task with the status that answered a message; another message may have changed it since."""
+    update = StreamResponse.from_json(last.body).status_update
+    if update is None or task.status.state.terminal or task.status.state.interrupted:
+        return task
+    return task.model_copy(update={"status": update.status})
+
+
+def _listed(task: Task, request: ListTasksRequest) -> Task:
+    changes: dict[str, object] = {}
+    if not request.include_artifacts:
+        changes["artifacts"] = ()
+    if request.history_length is not None:
+        changes["history"] = _newest(task, request.history_length)
+    listed = task.model_copy(update=changes)
+    return TaskWithArtifacts.model_construct(**dict(listed)) if request.include_artifacts else listed
+
+
+def _newest(task: Task, length: int) -> tuple[Message, ...]:
+    return task.history[-length:] if length else ()
+
+
+def _shorten_history(event: Event, length: int) -> Event:
+    task = StreamResponse.from_json(event.body).task
+    if task is None:
+        return event
+    short = task.model_copy(update={"history": _newest(task, length)})
+    return Event(event.number, StreamResponse(task=short).to_json(), event.state)
+
+
+# --- page tokens ------------------------------------------------------------------------------------------------
+
+
+def page_token(position: TaskPosition, wanted: TaskFilter) -> str:
+    """Return the token of the page after a position, with the same filter."""
+    fields = [position.updated.isoformat(), position.id, _fingerprint(wanted)]
+    return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
+
+
+def read_page_token(token: str, wanted: TaskFilter) -> TaskPosition:
+    """Parse the token of a page.
+
+    Raises:
+        InvalidParamsError: The token is not valid, or belongs to another filter.
+    """
+    position, fingerprint = None, ""
+    if len(token) <= _MAX_PAGE_TOKEN:
+        with suppress(binascii.Error, ValueError, TypeError, RecursionError, OverflowError):
+            fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+            updated, task_id, fingerprint = fields
+            # In UTC, as the store compares it: near the limits of the calendar another zone's time has no valid year.
+            when = datetime.fromisoformat(updated)
+            if when.tzinfo is not None and isinstance(task_id, str):
+                position = TaskPosition(when.astimezone(UTC), join_surrogates(task_id))
+    if position is None:
+        raise InvalidParamsError("pageToken is not one that this agent gave out")
+    if fingerprint != _fingerprint(wanted):
+        raise InvalidParamsError("pageToken belongs to a list with other filters")
+    return position
+
+
+def _fingerprint(wanted: TaskFilter) -> str:
+    return hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]

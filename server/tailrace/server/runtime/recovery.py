@@ -1,0 +1,97 @@
+"""Recovery of tasks that a crash interrupted: they fail with all published events, or start again."""
+
+import logging
+from collections.abc import Callable
+
+from tailrace.server.runtime.active_task import LiveTask, Waiting
+from tailrace.server.runtime.messages import ends_in_round, open_call_ids, results_in_artifacts, rounds_behind
+from tailrace.server.runtime.registry import TaskRegistry
+from tailrace.server.runtime.turns import TurnRunner, failed_because
+from tailrace.server.store.store import Store
+from tailrace.streaming.a2a.extension import extension_facts, with_extension_facts
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Role
+from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.conversion.conversation import is_callers
+from tailrace.streaming.task.updates import StatusUpdate
+
+logger = logging.getLogger("tailrace.server")
+
+MAX_RESTARTS = 2
+"""Restarts of a task that crashes interrupted: a task that crashes the process must not do so without end."""
+
+
+class InterruptedTasks:
+    """Recovers tasks that a crash interrupted.
+
+    Args:
+        store: The store with the tasks.
+        tasks: The registry of this process.
+        turns: Fails tasks.
+        run_soon: Begins the turn of a task with waiting messages.
+        restart: Start them again, instead of failing them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: TaskRegistry,
+        turns: TurnRunner,
+        run_soon: Callable[[LiveTask], object],
+        *,
+        restart: bool,
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._turns = turns
+        self._run_soon = run_soon
+        self._restart = restart
+
+    async def take_up_all(self) -> None:
+        """Recover every task that is running according to the store."""
+        for task_id, owner in await self._store.load_unfinished():
+            await self.take_up(task_id, owner)
+
+    async def take_up(self, task_id: str, owner: str) -> None:
+        """Fail a task with all published events, or start it again."""
+        try:
+            live = await self._tasks.find(task_id, owner)
+        except ValueError:
+            logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
+            return
+        live.waiting.extend(await self._unanswered(live))
+        restarts = extension_facts(live.record.snapshot(0).metadata).get("restarts", 0)
+        if self._restart and live.waiting and restarts < MAX_RESTARTS:
+            logger.warning("task %s was interrupted by a crash, and starts again", task_id)
+            again = with_extension_facts({}, restarts=restarts + 1)
+            self._turns.keep(live, (live.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
+            await self._tasks.until_kept(live, live.record.number)  # with its messages in the conversation
+            self._run_soon(live)
+            return
+        logger.warning("task %s was interrupted by a crash", task_id)
+        self._turns.end(
+            live, failed_because("the server stopped unexpectedly before the answer was complete")
+        )
+
+    async def _unanswered(self, live: LiveTask) -> list[Waiting]:
+        """Return the messages of an interrupted task that have no response in the conversation, oldest first."""
+        said = [
+            message
+            for message in await self._store.load_said(live.record.id, live.owner)
+            if message.task_id == live.record.id
+        ]
+        turns = sum(map(is_callers, said))
+        is_open = bool(said) and ends_in_round(said[-1])
+        if is_open:
+            live.rounds_said = rounds_behind(said)
+            results = results_in_artifacts(live.record.artifacts, open_call_ids(said))
+            if results is not None:
+                ids = {"context_id": live.record.context_id, "task_id": live.record.id}
+                live.said.append(results.model_copy(update=ids))
+        answered = turns - is_open
+        asked = [message for message in live.record.history if message.role is Role.USER]
+        return [
+            Waiting(message, SendMessageRequest(message=message), (), number, is_said=number <= turns)
+            for number, message in enumerate(asked, 1)
+            if number > answered
+        ]

@@ -1,0 +1,551 @@
+"""Runs turns: the updates of a handler become events, which are persisted and then published.
+
+A message to a running task waits for its turn, and the turns of one conversation run one after the other: the history that a
+handler receives has the complete responses to the messages before it. Tasks that run in parallel, on request or by a setting, do
+not wait for each other; their history has the turns that had ended.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from tailrace.server.runtime.active_task import LiveTask, Reply, ends_turn
+from tailrace.server.runtime.external_ids import ExternalIds
+from tailrace.server.runtime.handlers import Handler, Item, Turn
+from tailrace.server.runtime.limits import Place, RateLimitError, size_of
+from tailrace.server.runtime.messages import (
+    history_of,
+    open_call_ids,
+    results_in_artifacts,
+    said_in_artifacts,
+    whole_rounds,
+)
+from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
+from tailrace.server.runtime.writer import GroupWriter
+from tailrace.server.store.store import PushConfig, Store, TaskWrite
+from tailrace.streaming.a2a.costs import cost_of
+from tailrace.streaming.a2a.errors import InvalidAgentResponseError
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message, Part
+from tailrace.streaming.agent.request_facts import (
+    kept_request_facts,
+    runs_in_parallel,
+    without_request_facts,
+)
+from tailrace.streaming.conversion.conversation import is_callers, to_common_message
+from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.task.updates import ArtifactUpdate, Said, StatusUpdate, TextDelta, Update
+from tailrace.wrappers import History, StoreError, TailraceError
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+
+logger = logging.getLogger("tailrace.server")
+
+_COMPLETED = StatusUpdate(TaskState.COMPLETED)
+_HANDLER_FAILED = "the agent failed; its log says why"
+
+
+class TurnRunner:
+    """Runs the turns of a handler, and applies its updates.
+
+    Args:
+        handler: Runs a turn.
+        store: Has the conversations.
+        writer: Persists the events.
+        give_up: Called with a task whose events cannot be persisted.
+        status_kept: Called with a task's id when a change of its status is persisted, and with the new webhooks.
+        external_ids: The identifiers of turns in other systems.
+        conversations: Returns the lock that a turn holds, so that no other turn of its conversation runs; by default, a
+            lock within this process.
+        max_history: The maximum number of messages of a conversation that a turn receives.
+        max_seconds: The maximum duration of a turn; waiting for other turns of the conversation does not count.
+        max_wait: The maximum duration of that wait, in seconds.
+        parallel: Turns of different tasks do not wait for each other, unless their caller requests it.
+        max_event_bytes: The maximum size of an update; 0 for no bound.
+        observer: Notified of turns.
+
+    Attributes:
+        stopping: The server is stopping: the streams of input-required tasks end.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        store: Store,
+        writer: GroupWriter,
+        give_up: Callable[[LiveTask], None],
+        status_kept: Callable[[str, Sequence[PushConfig]], None] | None = None,
+        conversations: Callable[[LiveTask], AbstractAsyncContextManager[object]] | None = None,
+        *,
+        external_ids: ExternalIds,
+        max_history: int,
+        max_seconds: float = math.inf,
+        max_wait: float = math.inf,
+        parallel: bool = False,
+        max_event_bytes: int = 0,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        self._observer = observer
+        self._max_seconds = max_seconds
+        self._max_wait = max_wait
+        self._parallel = parallel
+        self._max_event = max_event_bytes
+        # Characters of a text that is certainly small enough: UTF-8 has at most four bytes for one.
+        self._max_text = max_event_bytes // 4 if max_event_bytes else math.inf
+        self._external_ids = external_ids
+        self._handler = handler
+        self._store = store
+        self._writer = writer
+        self._give_up = give_up
+        self._status_kept = status_kept
+        self._max_history = max_history
+        self._conversations = conversations or self.conversation
+        self._following: dict[tuple[str, str], list[anyio.Event]] = {}  # see `_Conversation`
+        self.stopping = False
+
+    def conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
+        """Return a lock that runs the turns of a conversation in this process one after the other."""
+        return _Conversation(self._following, (live.owner, live.record.context_id))
+
+    def begin(self, live: LiveTask, submitted: Event | None = None) -> None:
+        """Publish a task: its first event, with its message.
+
+        Args:
+            live: The task.
+            submitted: The result of `TaskRecord.submitted`, if it was called before.
+        """
+        self.keep(live, (submitted or live.record.submitted(),), snapshot=True)
+
+    async def run(self, live: LiveTask, place: Place, reply: Reply | None = None) -> None:
+        """Run a turn for every waiting message.
+
+        Args:
+            live: The task, with a waiting message; its turn has begun (`LiveTask.begin_turn`).
+            place: The permit of the task; released at the end.
+            reply: Receives the result of the first turn, which may respond directly.
+        """
+        this = asyncio.current_task()
+        assert this is not None  # noqa: S101 — a coroutine runs in a task
+        has_next = True
+        try:
+            while has_next:
+                async with (
+                    self._turn(live, reply) as turn,
+                    aclosing(await self._updates(live, turn.conversation)) as batches,
+                ):
+                    async for items in batches:
+                        if this.cancelling() and live.scope.cancel_called:
+                            break  # a handler that suppresses its cancellation is ignored from now on
+                        if reply is not None and self._answers_directly(live, reply, items):
+                            break
+                        ending = self.append(live, items)
+                        if ending is not None:
+                            turn.ending = ending
+                            break
+                        if self._writer.is_full:
+                            await self._writer.room()
+                        items = ()  # released while the next are awaited
+                reply, has_next = None, turn.has_next
+        except BaseException:
+            live.running = False
+            raise
+        finally:
+            place.release()
+
+    @asynccontextmanager
+    async def _turn(self, live: LiveTask, reply: Reply | None) -> AsyncGenerator["_Turn"]:
+        """Run the block as a turn; end the turn with the result of the block.
+
+        All of it runs in one task: a handler may hold cancel scopes open.
+        """
+        lock = nullcontext() if self.in_parallel(live) else self._conversations(live)
+        async with _Held(lock) as conversation:
+            external_id = self._external_ids.context_id(live.owner, live.record.context_id)
+            with self._observer.turn(live, external_id) as watch:
+                turn = _Turn(conversation)
+                try:
+                    with live.scope:
+                        yield turn
+                    if live.scope.cancel_called and live.ending is None:
+                        watch.failed(TimeoutError())
+                        turn.ending = failed_because(
+                            f"the answer took longer than the {self._max_seconds:g} seconds it may"
+                        )
+                except BaseException as error:
+                    turn.ending = self._ending_of(live, watch, error)
+                if reply is None or reply.message is None:
+                    watch.ending = live.ending or turn.ending
+                    self._end_turn(live, watch.ending)
+                else:
+                    watch.direct = True
+                if reply is not None:
+                    reply.ready.set()
+            turn.has_next = bool(live.waiting)
+            if turn.has_next:
+                live.begin_turn()  # a cancellation from here on concerns the next turn
+            else:
+                live.running = False
+            # The next turn of the conversation reads the messages of this one from the store.
+            await live.log.reach(live.record.number)
+
+    def in_parallel(self, live: LiveTask) -> bool:
+        """Return whether the next turn of a task does not wait for turns of other tasks."""
+        requested = runs_in_parallel(_messages_to(live.record, live.waiting[0].message))
+        return self._parallel if requested is None else requested
+
+    async def _updates(self, live: LiveTask, conversation: "_Held") -> AsyncGenerator[Sequence[Item]]:
+        """Begin the turn of the oldest waiting message, after the earlier turns of the conversation."""
+        try:
+            with anyio.fail_after(self._max_wait):
+                await conversation.enter()
+        except TimeoutError:
+            raise RateLimitError(
+                f"earlier tasks of the context did not end within {self._max_wait:g} s (max_context_wait in "
+                'TAILRACE_BOUNDS): cancel them, send the message again later, or send it with "parallel": true',
+                limit="max_context_wait",
+                allowed=math.ceil(self._max_wait),
+            ) from None
+        live.scope.deadline = anyio.current_time() + self._max_seconds
+        turn = await self._next_turn(live)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return await self._handler.begin(turn)
+
+    def _ending_of(self, live: LiveTask, watch: TurnWatch, error: BaseException) -> StatusUpdate:
+        """Return the last status of a turn whose handler raised an error.
+
+        Raises:
+            BaseException: The error, if it is not the handler's: the engine is cancelled, for example.
+        """
+        if isinstance(error, TailraceError):
+            watch.failed(error)
+            return StatusUpdate(TaskState.FAILED, agent_message(str(error)))
+        is_cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+        if not (is_cancelled or isinstance(error, Exception)):
+            raise error
+        if is_cancelled and anyio.current_effective_deadline() == -math.inf:
+            raise error  # the engine is cancelled
+        watch.failed(error)
+        # An object that the handler awaited was cancelled: raised here, the error would cancel all turns of the engine.
+        what = "let a cancellation out" if is_cancelled else "failed"
+        logger.error("the handler of task %s %s", live.record.id, what, exc_info=error)
+        return failed_because(_HANDLER_FAILED)
+
+    def _answers_directly(self, live: LiveTask, reply: Reply, items: Sequence[Item]) -> bool:
+        """Return whether the first update of a turn is a direct response; otherwise publish the task."""
+        if live.record.number or not items:
+            return False
+        if isinstance(items[0], Message):
+            reply.message = items[0]
+            return True
+        self.begin(live)
+        reply.ready.set()
+        return False
+
+    async def _next_turn(self, live: LiveTask) -> Turn:
+        """Return the turn of the oldest waiting message, which is added to the conversation here."""
+        record, waiting = live.record, live.waiting[0]
+        said = list(waiting.preceding)
+        if not said and waiting.in_conversation:
+            recorded, running = await self._store.load_history(
+                record.context_id, live.owner, self._max_history - 1
+            )
+            said = history_of(recorded, running, record.id, is_resumed=waiting.is_said)
+        del live.waiting[0]
+        if not waiting.is_said:
+            live.said.append(waiting.message)
+            said.append(waiting.message)
+        asked = _messages_to(record, waiting.message)
+        cost = cost_of(said) + waiting.cost
+        history = await run_bounded(cost, _common_history, said)
+        facts = await run_bounded(cost, kept_request_facts, asked)
+        return Turn(
+            task_id=record.id,
+            context_id=record.context_id,
+            message=waiting.message,
+            history=history,
+            number=waiting.number,
+            accepted_output_modes=waiting.request.configuration.accepted_output_modes,
+            metadata=waiting.request.metadata,
+            extensions=waiting.extensions,
+            facts=facts,
+            resumed=_behind_caller(said) if waiting.is_said else 0,
+            max_event_bytes=self._max_event,
+            external_context_id=self._external_ids.context_id(live.owner, record.context_id),
+            external_message_id=self._external_ids.message_id(live.owner, record.id, waiting.number),
+        )
+
+    def _end_turn(self, live: LiveTask, ending: StatusUpdate) -> None:
+        """End a turn with an update of the handler, which may be invalid."""
+        if live.error is not None:
+            live.waiting.clear()
+            return
+        if not live.record.number:
+            self.begin(live)
+        if live.waiting and (ending.state is TaskState.COMPLETED or ending.state.interrupted):
+            # Another message of the caller is waiting: it answers the question, and is not too late.
+            ending = msgspec.structs.replace(ending, state=TaskState.WORKING)
+        try:
+            self.end(live, ending)
+        except Exception:
+            logger.exception("the last update of task %s cannot be carried out", live.record.id)
+            if not live.record.state.terminal:
+                self.end(live, live.ending or failed_because(_HANDLER_FAILED))
+
+    def append(self, live: LiveTask, items: Sequence[Item]) -> StatusUpdate | None:
+        """Apply updates up to the one that ends the turn; return that one, which the caller applies.
+
+        Raises:
+            InvalidAgentResponseError: One of them is invalid; those before it were applied.
+        """
+        record = live.record
+        events: list[Event] = []
+        try:
+            for item in items:
+                if isinstance(item, TextDelta):  # almost always
+                    if len(item.text) > self._max_text:
+                        self._check_size(size_of(Part(text=item.text)))
+                    events.append(record.append_text(item))
+                    continue
+                if isinstance(item, Said):
+                    if events:  # the message is recorded with the next event
+                        self.keep(live, events)
+                        events = []
+                    self._say(live, item.message)
+                    continue
+                if isinstance(item, Message):
+                    raise InvalidAgentResponseError(
+                        "a direct message is possible only as the first thing a handler yields"
+                    )
+                if self._max_event:
+                    self._check_size(sum(map(size_of, _parts_of(item))))
+                if isinstance(item, StatusUpdate) and ends_turn(item.state) and not item.continues:
+                    return item
+                if not self._changes_nothing(live, item):
+                    events.append(record.apply(item))
+                    if isinstance(item, StatusUpdate):
+                        self.keep(live, events)
+                        events = []
+        finally:
+            if events:
+                self.keep(live, events)
+        return None
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_event:
+            raise InvalidAgentResponseError(
+                f"an update has {size} bytes, and an event may have {self._max_event}"
+            )
+
+    def _say(self, live: LiveTask, message: Message) -> None:
+        """Record a message with the next event; it covers the artifacts so far."""
+        record = live.record
+        live.said.append(message.model_copy(update={"context_id": record.context_id, "task_id": record.id}))
+        live.round_calls = open_call_ids((message,))
+        record.take_changed()
+
+    def _changes_nothing(self, live: LiveTask, item: Update) -> bool:
+        """Return whether an update repeats WORKING, with which handlers begin, for a task that is resumed after a question."""
+        return (
+            isinstance(item, StatusUpdate)
+            and item.state is live.record.state
+            and item.message is None
+            and not item.metadata
+        )
+
+    def end(self, live: LiveTask, ending: StatusUpdate) -> None:
+        """End a turn: complete open artifacts, then publish the last status, with the messages of the turn."""
+        record = live.record
+        for update in record.closing_updates():
+            self.keep(live, (record.apply(update),))
+        last = record.apply(ending)
+        made = record.take_changed()
+        results = results_in_artifacts(made, live.round_calls)
+        if results is not None:
+            self._say(live, results)
+        said = said_in_artifacts(made, record, live.rounds_said)
+        live.rounds_said, live.round_calls = 0, frozenset()
+        if said is not None:
+            live.said.append(said)
+        if record.state.terminal:
+            # Messages without a turn are recorded in the conversation, too.
+            live.said += [waiting.message for waiting in live.waiting if not waiting.is_said]
+            live.waiting.clear()
+        self.keep(live, (last,), snapshot=True)
+
+    def keep(self, live: LiveTask, events: Sequence[Event], *, snapshot: bool = False) -> None:
+        """Have events written, and published after that.
+
+        Args:
+            live: The task.
+            events: Its next events, which its record has already; at most the last one changes the status.
+            snapshot: Update the task's snapshot in the store: at the bounds of a turn.
+        """
+        if live.error is not None:
+            return  # failed: what cannot be persisted is not published, and a log has no gaps
+        record = live.record
+        said, live.said = live.said, []
+        webhooks, live.webhooks = live.webhooks, []
+        send_key, live.send_key = live.send_key, None
+        write = TaskWrite(
+            record.id,
+            live.owner,
+            record.context_id,
+            events,
+            record.snapshot() if snapshot else None,
+            said,
+            record.status.timestamp if events[-1].state is not None else None,
+            webhooks,
+            send_key,
+            live.holds_conversation,
+        )
+        changes_status = events[-1].state is not None
+        publish = partial(self._publish_status, live, webhooks) if changes_status else live.log.publish
+        self._writer.put(write, publish, partial(self.give_up, live))
+
+    def _publish_status(
+        self, live: LiveTask, webhooks: Sequence[PushConfig], events: Sequence[Event]
+    ) -> None:
+        """Publish events whose last one changes the status, and notify webhooks."""
+        if live.error is not None:
+            return
+        live.log.publish(events)
+        if self._status_kept is not None:
+            self._status_kept(live.record.id, webhooks)
+        self.end_log(live)
+
+    def give_up(self, live: LiveTask, error: StoreError) -> None:
+        """Fail a task whose events cannot be persisted; do nothing if it has failed already."""
+        if live.error is not None:
+            return
+        logger.error("task %s is given up: %s", live.record.id, error)
+        live.error = error
+        live.log.end()
+        live.scope.cancel()
+        self._give_up(live)
+
+    def end_log(self, live: LiveTask) -> None:
+        """End the log of a task when all events are published and none follows.
+
+        Also when the server stops and the task is input-required: clients can resume after the restart.
+        """
+        if live.log.number == live.record.number and (
+            live.record.state.terminal or (self.stopping and not live.running)
+        ):
+            live.log.end()
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """A running turn.
+
+    Attributes:
+        conversation: The lock of the conversation, entered before the turn begins.
+        ending: The last status, unless the scope is cancelled.
+        has_next: After the turn: another message waits, whose turn has begun.
+    """
+
+    conversation: "_Held"
+    ending: StatusUpdate = _COMPLETED
+    has_next: bool = False
+
+
+class _Conversation:
+    """The lock of a conversation: its turns run in order.
+
+    An asyncio lock would do the same, with a kilobyte of memory.
+
+    Args:
+        following: By conversation, the turns that wait for the running one; without a running turn there is no entry.
+        key: The conversation.
+    """
+
+    __slots__ = ("_following", "_key")
+
+    def __init__(self, following: dict[tuple[str, str], list[anyio.Event]], key: tuple[str, str]) -> None:
+        self._following = following
+        self._key = key
+
+    async def __aenter__(self) -> None:
+        following = self._following.get(self._key)
+        if following is None:
+            # Without yielding: the request to the provider is sent before the first event is written.
+            self._following[self._key] = []
+            return
+        begins = anyio.Event()
+        following.append(begins)
+        try:
+            await begins.wait()
+        except BaseException:
+            if begins.is_set():
+                self._hand_on()
+            else:
+                following.remove(begins)
+            raise
+
+    async def __aexit__(self, *_raised: object) -> None:
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        following = self._following[self._key]
+        if following:
+            following.pop(0).set()
+        else:
+            del self._following[self._key]
+
+
+class _Held:
+    """Leaves a context manager at the end of the block, if it was entered within the block."""
+
+    __slots__ = ("_context", "_is_entered")
+
+    def __init__(self, context: AbstractAsyncContextManager[object]) -> None:
+        self._context = context
+        self._is_entered = False
+
+    async def enter(self) -> None:
+        await self._context.__aenter__()
+        self._is_entered = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._context.__aexit__(kind, error, trace) if self._is_entered else None
+
+
+def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
+    """Return the messages of a task up to one of them."""
+    return record.history[: 1 + record.history.index(message)]
+
+
+def _common_history(said: Sequence[Message]) -> History:
+    common = map(to_common_message, map(without_request_facts, said))
+    return History(conversation=whole_rounds(common))
+
+
+def _behind_caller(said: Sequence[Message]) -> int:
+    """Return the number of messages after the last one of the caller."""
+    return next((count for count, message in enumerate(reversed(said)) if is_callers(message)), 0)
+
+
+def _parts_of(item: ArtifactUpdate | StatusUpdate) -> tuple[Part, ...]:
+    if isinstance(item, ArtifactUpdate):
+        return item.artifact.parts
+    return item.message.parts if item.message is not None else ()
+
+
+def failed_because(reason: str) -> StatusUpdate:
+    """Return the last status of a failed turn, with a reason for the caller."""
+    return StatusUpdate(TaskState.FAILED, agent_message(reason))

@@ -1,0 +1,1 @@
+"""Push notifications: delivery to the webhooks of clients."""

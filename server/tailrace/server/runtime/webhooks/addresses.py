@@ -1,0 +1,204 @@
+"""Webhook URLs that a server may call: none on its own machine, in its network, or of its cloud's metadata service.
+
+Callers choose the URLs of webhooks, and the server is in a network that callers cannot reach. URLs are therefore checked twice:
+literal addresses when the webhook is set, and names when they are resolved for a delivery. The connection uses the very address
+that was checked, so that a name that changes its address in between (DNS rebinding) has no effect.
+
+Source: A2A 1.0.1, section 13.2; the special-purpose registries of IANA (RFC 6890).
+"""
+
+import re
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+
+import anyio
+import anyio.to_thread
+from yarl import URL
+
+from tailrace.streaming.a2a.errors import FieldViolation, InvalidParamsError
+from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
+
+MAX_URL_LENGTH = 2048
+"""Maximum characters of a webhook's URL."""
+
+MAX_SECRET_LENGTH = 8192
+"""Maximum characters of a webhook's token, and of its credentials: the limit of receivers for a header line."""
+
+MAX_CONFIG_ID_LENGTH = 256
+"""Maximum characters of a webhook id that a caller chooses."""
+
+Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Resolves the name of a host, for a port, to addresses as text."""
+
+# Metadata services of clouds. Most addresses are link-local or private; these are not.
+_METADATA = frozenset(
+    map(
+        ip_address,
+        (
+            "169.254.169.254",
+            "100.100.100.200",
+            "168.63.129.16",
+            "192.0.0.192",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+        ),
+    )
+)
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+_TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052): an IPv4 address is in the last 32 bits
+_COMPATIBLE = IPv6Network("::/96")  # the deprecated form of the same
+
+_SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+# Threads that resolve names: a hanging resolver must not use up the shared threads.
+_LOOKUP_THREADS = 16
+
+
+class Reach(Enum):
+    """The reach of an address."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"
+    """This machine or its network: allowed only by the operator."""
+    FORBIDDEN = "forbidden"
+    """Never allowed: link-local, multicast, unspecified, or the metadata service of a cloud."""
+
+
+class ForbiddenAddress(Exception):
+    """A webhook's host has no permitted address; the text names none, since callers may see it."""
+
+
+def reach_of(address: IPv4Address | IPv6Address) -> Reach:
+    """Classify an address; an IPv4 address inside an IPv6 one is classified as the former."""
+    address = _unwrapped(address)
+    if address in _METADATA or address.is_unspecified or address.is_multicast or address.is_link_local:
+        return Reach.FORBIDDEN
+    if isinstance(address, IPv4Address):
+        if address.is_reserved or address.packed[0] == 0:
+            return Reach.FORBIDDEN
+        return Reach.PUBLIC if address.is_global else Reach.PRIVATE
+    return Reach.PUBLIC if address in _GLOBAL_UNICAST and address.is_global else Reach.PRIVATE
+
+
+def _unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    if isinstance(address, IPv4Address):
+        return address
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is not None:
+        return inner
+    # :: and ::1 do not contain IPv4 addresses.
+    if address in _TRANSLATED or (address in _COMPATIBLE and int(address) > 1):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+class WebhookGuard:
+    """Checks webhooks, and resolves their names.
+
+    Args:
+        allow_private: Allow webhooks on this machine and in its network.
+        lookup: Resolves names; the system's resolver when None.
+    """
+
+    def __init__(self, *, allow_private: bool = False, lookup: Lookup | None = None) -> None:
+        self._allow_private = allow_private
+        self._lookup = lookup or self._ask_system
+        self._threads = anyio.CapacityLimiter(_LOOKUP_THREADS)
+
+    def check(self, config: TaskPushNotificationConfig) -> None:
+        """Check a webhook's configuration.
+
+        Raises:
+            InvalidParamsError: It cannot be called; a violation names the field. Secrets are not repeated.
+        """
+        self.check_url(config.url)
+        if len(config.id) > MAX_CONFIG_ID_LENGTH:
+            raise _wrong("id", f"longer than {MAX_CONFIG_ID_LENGTH} characters")
+        _check_header("token", config.token)
+        if config.authentication is not None:
+            if not _SCHEME.fullmatch(config.authentication.scheme):
+                raise _wrong("authentication.scheme", "not the name of an HTTP authentication scheme")
+            _check_header("authentication.credentials", config.authentication.credentials)
+
+    def check_url(self, text: str) -> URL:
+        """Parse and check the URL of a webhook.
+
+        Raises:
+            InvalidParamsError: It may not be called.
+        """
+        if len(text) > MAX_URL_LENGTH:
+            raise _wrong("url", f"longer than {MAX_URL_LENGTH} characters")
+        if _CONTROL.search(text) or " " in text:
+            raise _wrong("url", "not a URL: it has spaces or control characters")
+        try:
+            url = URL(text)
+        except ValueError:
+            raise _wrong("url", "not a URL") from None
+        if url.scheme not in ("http", "https") or not url.host:
+            raise _wrong("url", "must be an http or https URL with a host")
+        if url.user is not None or url.password is not None:
+            raise _wrong("url", "must hold no user and no password; authentication is the place for them")
+        address = _literal(url.host)
+        if address is not None and not self._allows(address):
+            raise _wrong("url", "names an address that this agent does not call")
+        if address is None and _is_local_name(url.host) and not self._allow_private:
+            raise _wrong("url", "names an address that this agent does not call")
+        return url
+
+    async def resolve(self, host: str, port: int) -> list[IPv4Address | IPv6Address]:
+        """Return the permitted addresses of a name.
+
+        Raises:
+            ForbiddenAddress: None of its addresses is permitted.
+            OSError: It has none, or the resolver failed.
+        """
+        found = dict.fromkeys(await self._lookup(host, port))
+        allowed = [address for address in map(ip_address, found) if self._allows(address)]
+        if not allowed:
+            raise ForbiddenAddress("its name leads to no address that this agent calls")
+        return allowed
+
+    async def _ask_system(self, host: str, port: int) -> Sequence[str]:
+        found = await anyio.to_thread.run_sync(
+            lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM),
+            abandon_on_cancel=True,
+            limiter=self._threads,
+        )
+        return [str(sockaddr[0]) for *_, sockaddr in found]
+
+    def _allows(self, address: IPv4Address | IPv6Address) -> bool:
+        reach = reach_of(address)
+        return reach is Reach.PUBLIC or (reach is Reach.PRIVATE and self._allow_private)
+
+
+def _literal(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address of a literal host; None for a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        pass
+    try:
+        # Forms that C libraries accept as IPv4 addresses, too: 127.1, 0x7f000001, 2130706433.
+        return IPv4Address(socket.inet_aton(host.rstrip(".")))
+    except (OSError, UnicodeError):
+        return None
+
+
+def _is_local_name(host: str) -> bool:
+    """Return whether a name belongs to this machine by definition (RFC 6761)."""
+    name = host.rstrip(".").lower()
+    return name == "localhost" or name.endswith(".localhost")
+
+
+def _check_header(field: str, value: str) -> None:
+    if len(value) > MAX_SECRET_LENGTH:
+        raise _wrong(field, f"longer than {MAX_SECRET_LENGTH} characters")
+    if _CONTROL.search(value) or value != value.strip():
+        raise _wrong(field, "cannot stand in an HTTP header")
+
+
+def _wrong(field: str, what: str) -> InvalidParamsError:
+    return InvalidParamsError(f"{field}: {what}", violations=[FieldViolation(field, what)])

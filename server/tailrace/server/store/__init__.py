@@ -1,0 +1,1 @@
+"""SQLite and PostgreSQL: tables, migrations, transactions, retention and encryption."""

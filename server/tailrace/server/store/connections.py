@@ -1,0 +1,75 @@
+"""Bounds on waiting for PostgreSQL connections that were cut silently.
+
+Such a connection looks like any other until a statement waits on it. The driver would wait for a whole command timeout: for the
+statement, for cancelling it, and for closing the connection.
+"""
+
+import asyncio
+from typing import Any, cast
+
+from asyncpg import Connection
+from sqlalchemy import event
+from sqlalchemy.engine import AdaptedConnection, ExceptionContext
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+PING_SECONDS = 1.0
+"""Seconds for a reply on a connection that was idle; after that, another one is used."""
+
+CLOSE_SECONDS = 2.0
+"""Seconds for cancelling a statement and closing the connection; after that, it is dropped."""
+
+
+class BoundedConnection(Connection):
+    """A connection of the driver that closes in bounded time.
+
+    The driver's own waits for a command timeout, and before version 0.32 without a bound for the reply to a
+    cancelled statement.
+    """
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 — as the driver has it
+        """Close the connection properly, so that the database releases its locks; or drop it."""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await cast("Any", super()).close(timeout=timeout)
+        except (TimeoutError, OSError):
+            self.terminate()
+
+
+def watch_connections(engine: AsyncEngine) -> None:
+    """Discard connections of an engine that do not work, before they are used or when an error shows it."""
+    for name, listener in (("connect", _note_new), ("checkout", _ping), ("handle_error", _doubt)):
+        event.listen(engine.sync_engine, name, listener)
+
+
+def _note_new(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    record.info["is new"] = True
+
+
+def _ping(connection: DBAPIConnection, record: ConnectionPoolEntry, proxy: object) -> None:
+    """Check that a connection of the pool is alive: like SQLAlchemy's own ping, but with a short timeout."""
+    if record.info.pop("is new", False):
+        return
+    adapted = cast("AdaptedConnection", connection)
+    try:
+        adapted.run_async(_answer)
+    except BaseException as error:
+        adapted.driver_connection.terminate()
+        if not isinstance(error, Exception):
+            raise
+        # Any error: the pool opens another connection.
+        raise DisconnectionError(str(error) or type(error).__name__) from error
+
+
+async def _answer(driver: Any) -> None:
+    async with asyncio.timeout(PING_SECONDS):
+        await driver.execute("")
+
+
+def _doubt(context: ExceptionContext) -> None:
+    """Discard a connection that did not reply in time."""
+    if isinstance(context.original_exception, TimeoutError):
+        context.is_disconnect = True
+        context.invalidate_pool_on_disconnect = False

@@ -1,0 +1,77 @@
+"""Encryption of secrets in the database, with a key outside the database.
+
+AES-256-GCM, under a key that is derived from the configured secret (`SecretKeys.is_configured`). An encrypted value is
+``version (1 byte) | nonce (12) | ciphertext and tag``; its context (the row that it belongs to) is authenticated with it,
+so that a value which is copied into another row cannot be decrypted there.
+"""
+
+import secrets
+from importlib import import_module
+
+from tailrace.server.store.secret_keys import SecretKeys
+
+_VERSION = b"\x01"
+_NONCE_BYTES = 12
+
+
+class DecryptionError(ValueError):
+    """A value was encrypted with another key or for another row, or is damaged."""
+
+
+class Encryption:
+    """Encrypts and decrypts values of one purpose.
+
+    Args:
+        keys: The keys of the installation.
+        purpose: The name of the key.
+    """
+
+    def __init__(self, keys: SecretKeys, purpose: str) -> None:
+        self._keys = keys
+        self._purpose = purpose
+
+    @property
+    def is_available(self) -> bool:
+        """Return whether a key is configured. The stored secret does not count: it is in the same database."""
+        return self._keys.is_configured
+
+    def load(self) -> None:
+        """Import the cryptography library if a key is configured: it takes 9 MB, and too long for the event loop."""
+        if self.is_available:
+            import_module("cryptography.hazmat.primitives.ciphers.aead")
+
+    @staticmethod
+    def is_encrypted(value: bytes) -> bool:
+        """Return whether a value is encrypted, not JSON."""
+        return value[:1] == _VERSION
+
+    def encrypt(self, value: bytes, *context: str) -> bytes:
+        """Return a value encrypted with the current key."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        sealed = AESGCM(self._keys.derive(self._purpose)).encrypt(nonce, value, _joined(context))
+        return _VERSION + nonce + sealed
+
+    def decrypt(self, value: bytes, *context: str) -> bytes:
+        """Return the value that `encrypt` received, with the current key or another accepted one.
+
+        Raises:
+            DecryptionError: No key fits.
+        """
+        if self.is_available:
+            from cryptography.exceptions import InvalidTag
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+            nonce, sealed = value[1 : 1 + _NONCE_BYTES], value[1 + _NONCE_BYTES :]
+            for key in self._keys.derive_all(self._purpose):
+                try:
+                    return AESGCM(key).decrypt(nonce, sealed, _joined(context))
+                except (InvalidTag, ValueError):
+                    continue
+        raise DecryptionError("no secret in TAILRACE_SECRET_KEY decrypts it")
+
+
+def _joined(context: tuple[str, ...]) -> bytes:
+    encoded = [each.encode("utf-8", "surrogatepass") for each in context]
+    return b"".join(len(each).to_bytes(4, "big") + each for each in encoded)

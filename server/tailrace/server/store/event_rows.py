@@ -1,0 +1,134 @@
+"""Reads and writes of the rows of events."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, insert, select
+
+from tailrace.server.store.records import EventsDropped
+from tailrace.server.store.schema import events, tasks
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.lifecycle import TaskState
+
+Row = tuple[str, int, bytes, str | None]
+"""The columns of an event: task_id, number, body, state."""
+
+_MOST_ROWS = 128  # a statement; four parameters each, and older SQLite versions allow 999
+
+
+def insert_events(connection: Connection, rows: Sequence[Row]) -> None:
+    """Insert events in the current transaction.
+
+    Raises:
+        sqlalchemy.exc.IntegrityError: One of them exists already.
+    """
+    if rows:
+        names = ("task_id", "number", "body", "state")
+        connection.execute(insert(events), [dict(zip(names, row, strict=True)) for row in rows])
+
+
+def statements(rows: Sequence[Row], conflict: str = "") -> list[tuple[str, tuple[Any, ...]]]:
+    """Return SQL for SQLite with question marks, and the parameters.
+
+    One statement inserts many rows: SQLite's driver releases the GIL around every statement, and then waits for it. The
+    numbers of rows are powers of two, so that all statements fit in the driver's cache.
+
+    Args:
+        rows: The rows to insert.
+        conflict: ``OR IGNORE `` skips existing rows.
+    """
+    made: list[tuple[str, tuple[Any, ...]]] = []
+    begin = 0
+    while begin < len(rows):
+        size = min(len(rows) - begin, _MOST_ROWS).bit_length() - 1
+        parameters: list[Any] = []
+        for row in rows[begin : begin + (1 << size)]:
+            parameters += row
+        made.append((_statement(size, conflict), tuple(parameters)))
+        begin += 1 << size
+    return made
+
+
+@cache
+def _statement(size: int, conflict: str) -> str:
+    values = ",".join(["(?,?,?,?)"] * (1 << size))
+    return f"INSERT {conflict}INTO events (task_id, number, body, state) VALUES {values}"  # noqa: S608 — constants
+
+
+def load_events(
+    connection: Connection,
+    task_id: str,
+    after: int,
+    limit: int,
+    max_bytes: int | None,
+    tail: Sequence[Event],
+) -> list[Event]:
+    """Return the consecutive events after number ``after``; see `tailrace.server.store.store.Store.load_events`."""
+    wanted = (events.c.task_id == task_id, events.c.number > after)
+    most = limit
+    if max_bytes is not None:
+        sizes = select(func.length(events.c.body)).where(*wanted).order_by(events.c.number).limit(limit)
+        most = count_within(max_bytes, connection.scalars(sizes))
+    query = (
+        select(events.c.number, events.c.body, events.c.state)
+        .where(*wanted)
+        .order_by(events.c.number)
+        .limit(most)
+    )
+    while True:
+        rows = connection.execute(query).all()
+        if rows and rows[0].number == after + 1:
+            return _with_tail(read_events(rows), tail, limit, max_bytes)
+        if tail and tail[0].number == after + 1:
+            return _with_tail([], tail, limit, max_bytes)
+        # Dropped, not there yet, or added meanwhile: one statement decides, on one snapshot of the database.
+        first = _first_kept(connection, task_id, after)
+        if first > after + 1:
+            raise EventsDropped(first)
+        if first <= after or not connection.scalar(select(func.count()).where(*wanted)):
+            return []
+
+
+def count_within(max_bytes: int, sizes: Iterable[int]) -> int:
+    """Return how many of the first have so many bytes at most together; at least 1."""
+    return max(1, sum(total <= max_bytes for total in itertools.accumulate(sizes)))
+
+
+def _with_tail(found: list[Event], tail: Sequence[Event], limit: int, max_bytes: int | None) -> list[Event]:
+    """Return events from the table, followed by those of the tail that continue them, within the limits."""
+    size = sum(len(event.body) for event in found)
+    for event in tail:
+        if found and event.number <= found[-1].number:
+            continue  # it has been moved to the table
+        size += len(event.body)
+        follows = not found or event.number == found[-1].number + 1
+        if not follows or len(found) >= limit or (found and max_bytes is not None and size > max_bytes):
+            break
+        found.append(event)
+    return found
+
+
+def read_events(rows: Sequence[Any]) -> list[Event]:
+    """Convert rows of the table to events."""
+    return [Event(number, body, TaskState(state) if state else None) for number, body, state in rows]
+
+
+def _first_kept_query() -> Any:
+    task_id, after = (
+        bindparam("task_id", type_=tasks.c.id.type),
+        bindparam("after", type_=events.c.number.type),
+    )
+    kept = select(func.min(events.c.number)).where(events.c.task_id == task_id, events.c.number > after)
+    last = select(tasks.c.number).where(tasks.c.id == task_id)
+    return select(func.coalesce(kept.scalar_subquery(), last.scalar_subquery() + 1, after + 1))
+
+
+# Created once: such a query is a reference cycle, and every subscriber needs it.
+_FIRST_KEPT = _first_kept_query()
+
+
+def _first_kept(connection: Connection, task_id: str, after: int) -> int:
+    """Return the number of a task's first event after ``after``; without one, the number of the next event."""
+    return connection.execute(_FIRST_KEPT, {"task_id": task_id, "after": after}).scalar_one()

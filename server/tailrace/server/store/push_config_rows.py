@@ -1,0 +1,113 @@
+"""Webhooks as rows of their table."""
+
+import logging
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from tailrace.server.store.encryption import DecryptionError, Encryption
+from tailrace.server.store.records import PushConfig
+from tailrace.server.store.schema import push_configs, tasks
+from tailrace.server.store.secret_keys import SecretKeys
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
+
+logger = logging.getLogger("tailrace.server")
+
+_MAX_LOGGED = 1000  # webhooks in the log that cannot be decrypted
+
+
+class PushConfigRows:
+    """Writes and reads the rows; they are encrypted if a key is configured.
+
+    Rows that were written without a key are read, and encrypted by the next write.
+
+    Args:
+        keys: The keys of the installation.
+    """
+
+    def __init__(self, keys: SecretKeys) -> None:
+        self._encryption = Encryption(keys, "webhook credentials")
+        self._has_warned = False
+        self._logged: set[tuple[str, str]] = set()
+
+    def load(self) -> None:
+        """Import the cryptography library; takes too long for the event loop."""
+        self._encryption.load()
+
+    def put(self, connection: Connection, webhook: PushConfig, node: str | None = None) -> None:
+        """Write a webhook, replacing the one with the same ids; ``node`` is the node that delivers its notifications."""
+        task_id, config_id = webhook.key
+        body = webhook.config.to_json()
+        if self._encryption.is_available:
+            body = self._encryption.encrypt(body, webhook.owner, task_id, config_id)
+        else:
+            self._warn_of_credentials(webhook.config)
+        values = {"dialect": webhook.dialect, "body": body, "node": node}
+        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        # The successor of a webhook starts after the events that the webhook received.
+        changed = connection.execute(update(push_configs).where(*where).values(values))
+        if not changed.rowcount:
+            key = {
+                "task_id": task_id,
+                "id": config_id,
+                "owner": webhook.owner,
+                "delivered": webhook.delivered,
+            }
+            connection.execute(insert(push_configs).values({**key, **values}))
+
+    def read(self, row: Any) -> PushConfig | None:
+        """Return the webhook of a row; log an error and return None if it cannot be decrypted."""
+        body = row.body
+        if self._encryption.is_encrypted(body):
+            try:
+                body = self._encryption.decrypt(body, row.owner, row.task_id, row.id)
+            except DecryptionError as error:
+                self._log(row, error)
+                return None
+        config = TaskPushNotificationConfig.model_validate_json(body)
+        if not self._encryption.is_available:
+            self._warn_of_credentials(config)
+        return PushConfig(row.owner, row.dialect, config, row.delivered)
+
+    def read_all(self, rows: Any) -> list[PushConfig]:
+        """Return the webhooks of rows, without those that cannot be decrypted."""
+        return [webhook for row in rows if (webhook := self.read(row)) is not None]
+
+    def read_open(self, rows: Any) -> list[tuple[PushConfig, bool]]:
+        """Return the webhooks of rows of `open_push_configs`, without those that cannot be decrypted."""
+        return [(webhook, bool(row.behind)) for row in rows if (webhook := self.read(row)) is not None]
+
+    def _warn_of_credentials(self, config: TaskPushNotificationConfig) -> None:
+        authentication = config.authentication
+        if self._has_warned or not (config.token or (authentication and authentication.credentials)):
+            return
+        self._has_warned = True
+        logger.warning(
+            "credentials of webhooks are stored unencrypted, because TAILRACE_SECRET_KEY is not set; set it to encrypt "
+            "those that are stored from then on (create one with: openssl rand -hex 32)"
+        )
+
+    def _log(self, row: Any, error: DecryptionError) -> None:
+        key = (row.task_id, row.id)
+        if key in self._logged or len(self._logged) >= _MAX_LOGGED:
+            return
+        self._logged.add(key)
+        logger.error(
+            "webhook %s of task %s is not called: %s; add the secret that it was stored with to TAILRACE_SECRET_KEY, "
+            "or have the webhook set again",
+            ascii(row.id),
+            ascii(row.task_id),
+            error,
+        )
+
+
+def open_push_configs() -> Any:
+    """Return a query for the webhooks with notifications to deliver, certain or possible, and whether they are certain."""
+    over = tasks.c.state.in_([state for state in TaskState if state.terminal])
+    behind = push_configs.c.delivered < tasks.c.number
+    return (
+        select(push_configs, behind.label("behind"))
+        .join(tasks, tasks.c.id == push_configs.c.task_id)
+        .where(~over | behind)
+    )

@@ -1,0 +1,204 @@
+"""The records that the store reads and writes."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message, Task
+from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
+from tailrace.wrappers import StoreError
+
+
+class EventsDropped(StoreError):
+    """Events were dropped, some time after the end of their task.
+
+    The task's snapshot has their content: send it in their place.
+
+    Args:
+        first: The number of the first event that exists; one more than the last if none does.
+
+    Attributes:
+        first: As given.
+    """
+
+    def __init__(self, first: int) -> None:
+        super().__init__(
+            f"the events of the task before number {first} are no longer kept; get the task as it stands",
+            temporary=False,
+        )
+        self.first = first
+
+
+class NotOurs(StoreError):
+    """A write was refused: another node has the task, or other nodes declared this one dead.
+
+    The task continues on another node; subscribers of this node look it up again.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, temporary=False)
+
+
+class TasksRefused(StoreError):
+    """The writes of some tasks in a batch were refused; the others are persisted.
+
+    Args:
+        tasks: The errors, by task id.
+        temporary: As for `StoreError`.
+
+    Attributes:
+        tasks: As given.
+    """
+
+    def __init__(self, tasks: Mapping[str, StoreError], *, temporary: bool = False) -> None:
+        super().__init__("; ".join(sorted({str(error) for error in tasks.values()})), temporary=temporary)
+        self.tasks = tasks
+
+
+class PushConfig(msgspec.Struct, frozen=True):
+    """A webhook of a task.
+
+    Attributes:
+        owner: The owner of the task.
+        dialect: The protocol version of the request that set it, and of its notifications.
+        config: The caller's configuration, with the ids of task and webhook.
+        delivered: The number of the last event that was delivered or given up.
+    """
+
+    owner: str
+    dialect: str
+    config: TaskPushNotificationConfig
+    delivered: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return the ids of the task and of the webhook."""
+        return self.config.task_id, self.config.id
+
+
+class SendKey(msgspec.Struct, frozen=True):
+    """The idempotency key of a message.
+
+    Attributes:
+        key: The key.
+        fingerprint: The fingerprint of the request; another request with the same key is an error.
+        task_id: The task that the message created or continued.
+    """
+
+    key: str
+    fingerprint: str
+    task_id: str
+
+
+class TaskWrite(msgspec.Struct, frozen=True):
+    """A write of one task: new events, and the changes that come with the last of them.
+
+    Attributes:
+        task_id: The task.
+        owner: The owner.
+        context_id: The conversation.
+        events: New events, in order; empty for a task without a log.
+        snapshot: The task as of the last of ``events``, if its snapshot is to be updated (at the bounds of a turn);
+            else None.
+        said: Messages that are added to the conversation with these events.
+        updated: The time of the new status; None if the events did not change the status.
+        webhooks: Webhooks that receive the events from these on.
+        send_key: The idempotency key of the message that caused the events; None without one.
+        holds_conversation: The turn holds the lock of its conversation: other turns of it wait.
+    """
+
+    task_id: str
+    owner: str
+    context_id: str
+    events: Sequence[Event]
+    snapshot: Task | None = None
+    said: Sequence[Message] = ()
+    updated: datetime | None = None
+    webhooks: Sequence[PushConfig] = ()
+    send_key: SendKey | None = None
+    holds_conversation: bool = False
+
+
+class StoredTask(msgspec.Struct, frozen=True):
+    """The latest snapshot of a task.
+
+    Attributes:
+        task: The task as of event ``number``.
+        number: The number of that event.
+        node: The node that writes it; None for a task that has ended, and with a single server.
+    """
+
+    task: Task
+    number: int
+    node: str | None = None
+
+
+class TaskFilter(msgspec.Struct, frozen=True):
+    """A filter of listed tasks; None or empty matches all.
+
+    Attributes:
+        context_id: The conversation.
+        state: The state.
+        since: The earliest time of the status.
+    """
+
+    context_id: str = ""
+    state: TaskState | None = None
+    since: datetime | None = None
+
+
+class TaskPosition(msgspec.Struct, frozen=True):
+    """The position of a task in a list that is ordered by status time, newest first.
+
+    Attributes:
+        updated: The time of its status.
+        id: Its id, the order of tasks with the same time.
+    """
+
+    updated: datetime
+    id: str
+
+
+class StoredPage(NamedTuple):
+    """Some of a caller's tasks, as they were last brought up to date.
+
+    Attributes:
+        tasks: In order, with their positions.
+        total: How many there are on all pages.
+        has_more: More follow.
+    """
+
+    tasks: list[tuple[TaskPosition, Task]]
+    total: int
+    has_more: bool
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """A page of a caller's tasks.
+
+    Attributes:
+        tasks: In order.
+        total: The number of tasks on all pages.
+        last: The position of the last task; None on the last page.
+    """
+
+    tasks: list[Task]
+    total: int
+    last: TaskPosition | None
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """The retention of tasks that have ended.
+
+    Attributes:
+        events: Seconds after a task's end for which its events are kept, so that a stream can be resumed. None: as
+            long as the task.
+        tasks: Seconds after its end for which a task is kept, with its messages. None: without limit.
+    """
+
+    events: float | None = 24 * 3600.0
+    tasks: float | None = None

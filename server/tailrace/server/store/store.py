@@ -1,0 +1,454 @@
+"""Persists tasks, events and conversations.
+
+One interface and one implementation over SQLAlchemy Core; `sqlite` and `postgresql` have the differences. The engine commits
+batches (see `tailrace.server.runtime.writer`), each in one transaction.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import anyio
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+
+from tailrace.server.store.database import Database, parse_url
+from tailrace.server.store.event_rows import Row, count_within, load_events, read_events
+from tailrace.server.store.push_config_rows import PushConfigRows, open_push_configs
+from tailrace.server.store.records import (
+    EventsDropped,
+    NotOurs,
+    PushConfig,
+    Retention,
+    SendKey,
+    StoredPage,
+    StoredTask,
+    TaskFilter,
+    TaskPage,
+    TaskPosition,
+    TasksRefused,
+    TaskWrite,
+)
+from tailrace.server.store.retention import drop_expired
+from tailrace.server.store.schema import claims, events, messages, push_configs, send_keys, tasks
+from tailrace.server.store.secret_keys import SecretKeys
+from tailrace.server.store.secret_rows import installation_secret
+from tailrace.server.store.sqlite import Durability, SqliteDatabase
+from tailrace.server.store.task_rows import Bodies, has_running_turn, holds_all, keep_tasks
+from tailrace.streaming.a2a.costs import cost_of, cost_of_task
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import A2AModel, Message, Task
+from tailrace.wrappers import ConfigurationError, StoreError
+from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_text_cost, run_bounded
+
+__all__ = [
+    "Durability",
+    "EventsDropped",
+    "NotOurs",
+    "PushConfig",
+    "Retention",
+    "SendKey",
+    "Store",
+    "StoredTask",
+    "TaskFilter",
+    "TaskPage",
+    "TaskPosition",
+    "TaskWrite",
+    "TasksRefused",
+]
+
+M = TypeVar("M", bound=A2AModel)
+
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""Bytes of the tasks of one page, as they are stored."""
+
+MAX_CONVERSATION_BYTES = 64 * 1024 * 1024
+"""Bytes of the messages of a conversation, or of a task, that are loaded at once, as they are stored; the newest count."""
+
+_BYTES_OF_EVENT_COST = 512  # of an event, which is encoded already
+
+
+class Store:
+    """Tasks, events and conversations in a SQL database.
+
+    Every method raises StoreError when the database does not work or the store is not open. Cancelling a method that
+    writes ends the wait: the write is committed or rolled back as a whole.
+
+    Args:
+        url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` for memory only, or
+            ``postgresql://USER:PASSWORD@HOST/DATABASE``.
+        retention: Retention of events and tasks after their end.
+        durability: The failures that a commit on SQLite survives; see `Durability`.
+        database: Used in place of the URL's database.
+
+    Raises:
+        ConfigurationError: The URL is not one of a supported database, or its driver is missing.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        retention: Retention | None = None,
+        *,
+        durability: Durability = "process",
+        database: Database | None = None,
+    ) -> None:
+        self._database = database or _database(url, durability)
+        self._retention = retention or Retention()
+        self._in_doubt = False
+        self._keys = SecretKeys()
+        self._webhook_rows = PushConfigRows(self._keys)
+
+    def use_keys(self, keys: SecretKeys) -> None:
+        """Set the keys of the installation; call it before `open`, which loads the stored secret into them."""
+        self._keys = keys
+        self._webhook_rows = PushConfigRows(keys)
+
+    async def open(self) -> None:
+        """Open the database, create or migrate its tables, and load the secret of the installation.
+
+        Raises:
+            StoreError: It cannot be opened, is damaged, is of a newer version, or another process has it open.
+        """
+        await self._database.open()
+        if self._keys.is_configured:
+            await anyio.to_thread.run_sync(self._webhook_rows.load)
+            return
+        try:
+            self._keys.use_stored(await self._database.write(installation_secret))
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._database.close()
+            raise
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._database.close()
+
+    async def check(self) -> None:
+        """Check that the database replies.
+
+        Raises:
+            StoreError: It does not.
+        """
+        await self._read(select(1))
+
+    async def try_writing(self) -> None:
+        """Write a row, and roll the transaction back.
+
+        Raises:
+            StoreError: The database accepts no writes, or not from this server.
+        """
+        trial = {"owner": "", "name": f"trial:{uuid4().hex}"}
+        this = (claims.c.owner == trial["owner"], claims.c.name == trial["name"])
+
+        def work(connection: Connection) -> None:
+            connection.execute(insert(claims).values(**trial, node=""))
+            connection.execute(delete(claims).where(*this))
+
+        await self._database.write(work)
+
+    async def commit(self, writes: Sequence[TaskWrite]) -> None:
+        """Persist a batch of writes in one transaction; they are durable on return.
+
+        Raises:
+            StoreError: The transaction was rolled back.
+        """
+        try:
+            await self._write(writes)
+        except StoreError as error:
+            # If the connection is lost during a commit, its result is unknown: it succeeded if the next attempt finds
+            # the very same events.
+            was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
+            if error.temporary or not was_in_doubt:
+                raise
+            if not await self._database.read(lambda connection: holds_all(connection, writes)):
+                raise
+        else:
+            self._in_doubt = False
+
+    async def _write(self, writes: Sequence[TaskWrite]) -> None:
+        further = further_writes(writes)
+        if further:
+            tasks = {write.task_id for write in further}
+            is_large = is_large_batch(further)
+            bodies = await self._encoded(further, is_large=is_large)
+            await self._database.append(
+                rows_of(writes),
+                lambda connection: keep_tasks(connection, further, bodies, self._webhook_rows),
+                tasks=tasks,
+                is_large=is_large,
+            )
+        else:
+            await self._database.append(rows_of(writes))
+
+    async def _encoded(self, writes: Sequence[TaskWrite], *, is_large: bool) -> Bodies:
+        """Encode what a transaction stores; in a thread if it is large, but not in that of `run_bounded`.
+
+        There, all tasks would wait for the request that is being processed.
+        """
+        return await anyio.to_thread.run_sync(Bodies, writes) if is_large else Bodies(writes)
+
+    async def drop_expired(self) -> bool:
+        """Drop a small batch of expired rows; return whether there may be more.
+
+        A task that has ended keeps its snapshot, which has the content of all its events. Rows of running tasks, and
+        events that a webhook has yet to receive, are not dropped.
+        """
+        now = datetime.now(UTC)
+        return await self._database.write(lambda connection: drop_expired(connection, self._retention, now))
+
+    async def load_task(self, task_id: str, owner: str) -> StoredTask | None:
+        """Return a task's latest snapshot; None if this owner has no such task."""
+        query = select(tasks.c.snapshot, tasks.c.number, tasks.c.node)
+        rows = await self._read(query.where(tasks.c.id == task_id, tasks.c.owner == owner))
+        if not rows:
+            return None
+        [task] = await _parsed([rows[0].snapshot], Task)
+        return StoredTask(task, rows[0].number, rows[0].node)
+
+    async def holds_task(self, task_id: str) -> bool:
+        """Return whether a task of that id exists, of any owner."""
+        return bool(await self._read(select(tasks.c.id).where(tasks.c.id == task_id)))
+
+    async def load_events(
+        self, task_id: str, after: int, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[Event]:
+        """Return the consecutive events after number ``after``, oldest first. The caller checks the owner.
+
+        Args:
+            task_id: The task.
+            after: The number of the last known event.
+            limit: The maximum number of events.
+            max_bytes: The maximum bytes of bodies, though always one event; None for no bound.
+
+        Raises:
+            EventsDropped: The next event was dropped after the task's end: the snapshot has its content.
+        """
+        tail = read_events([row[1:] for row in self._database.tail(task_id) if row[1] > after])
+        return await self._database.read(
+            lambda connection: load_events(connection, task_id, after, limit, max_bytes, tail)
+        )
+
+    async def load_conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
+        """Return the newest ``limit`` messages of a conversation within `MAX_CONVERSATION_BYTES`, oldest first."""
+        where = (messages.c.owner == owner, messages.c.context_id == context_id)
+        rows = await self._newest_rows(messages.c.body, where=where, limit=limit)
+        return await _parsed([row.body for row in rows], Message)
+
+    async def load_history(
+        self, context_id: str, owner: str, limit: int
+    ) -> tuple[list[Message], frozenset[str]]:
+        """Return messages as `load_conversation`, and which of their tasks run a turn at that moment."""
+        running = select(tasks.c.id).where(
+            tasks.c.owner == owner, tasks.c.context_id == context_id, has_running_turn()
+        )
+        where = (messages.c.owner == owner, messages.c.context_id == context_id)
+        runs = messages.c.task_id.in_(running).label("runs")
+        rows = await self._newest_rows(messages.c.body, messages.c.task_id, runs, where=where, limit=limit)
+        found = await _parsed([row.body for row in rows], Message)
+        return found, frozenset(row.task_id for row in rows if row.runs)
+
+    async def load_said(self, task_id: str, owner: str, limit: int | None = None) -> list[Message]:
+        """Return the newest ``limit`` messages of a task, all when None, within `MAX_CONVERSATION_BYTES`; oldest first."""
+        where = (messages.c.task_id == task_id, messages.c.owner == owner)
+        rows = await self._newest_rows(messages.c.body, where=where, limit=limit)
+        return await _parsed([row.body for row in rows], Message)
+
+    async def load_send_key(self, owner: str, key: str) -> SendKey | None:
+        """Return the result of a message that the owner sent with this key; None if there is none (any more)."""
+        query = select(send_keys.c.fingerprint, send_keys.c.task_id)
+        rows = await self._read(query.where(send_keys.c.owner == owner, send_keys.c.key == key))
+        return SendKey(key, rows[0].fingerprint, rows[0].task_id) if rows else None
+
+    async def list_tasks(
+        self, owner: str, wanted: TaskFilter, *, after: TaskPosition | None, limit: int
+    ) -> StoredPage:
+        """Return tasks of an owner as last persisted, newest status first.
+
+        Args:
+            owner: The owner.
+            wanted: The filter.
+            after: The position after which to continue.
+            limit: The maximum number of tasks: fewer if they are larger than `MAX_PAGE_BYTES` together, but at least one.
+
+        Returns:
+            The tasks with their positions, and the number of all matching tasks, before and after ``after``.
+        """
+        conditions = [tasks.c.owner == owner]
+        if wanted.context_id:
+            conditions.append(tasks.c.context_id == wanted.context_id)
+        if wanted.state is not None:
+            conditions.append(tasks.c.state == wanted.state)
+        if wanted.since is not None:
+            conditions.append(tasks.c.updated >= wanted.since)
+        count = select(func.count()).select_from(tasks).where(*conditions)
+        if after is not None:
+            conditions.append(
+                (tasks.c.updated < after.updated)
+                | ((tasks.c.updated == after.updated) & (tasks.c.id < after.id))
+            )
+        order = (tasks.c.updated.desc(), tasks.c.id.desc())
+        size = func.length(tasks.c.snapshot).label("size")
+        sizes = select(tasks.c.id, tasks.c.updated, size).where(*conditions).order_by(*order).limit(limit + 1)
+
+        def work(connection: Connection) -> tuple[int, Sequence[Any], bool, dict[str, bytes]]:
+            total = connection.scalar(count) or 0
+            rows = connection.execute(sizes).all()
+            page = rows[: min(limit, count_within(MAX_PAGE_BYTES, [row.size for row in rows]))]
+            query = select(tasks.c.id, tasks.c.snapshot).where(tasks.c.id.in_([row.id for row in page]))
+            snapshots = {row.id: row.snapshot for row in connection.execute(query)}
+            return total, page, len(rows) > len(page), snapshots
+
+        total, rows, has_more, snapshots = await self._database.read(work)
+        positions = [TaskPosition(row.updated, row.id) for row in rows if row.id in snapshots]
+        found = await _parsed([snapshots[position.id] for position in positions], Task)
+        return StoredPage(list(zip(positions, found, strict=True)), total, has_more=has_more)
+
+    async def load_unfinished(self) -> list[tuple[str, str]]:
+        """Return id and owner of every task that has neither ended nor waits for its caller."""
+        rows = await self._read(select(tasks.c.id, tasks.c.owner).where(has_running_turn()))
+        return [(row.id, row.owner) for row in rows]
+
+    async def delete_task(self, task_id: str, owner: str) -> bool:
+        """Delete a task with its events, webhooks and messages; return whether it existed.
+
+        The caller ensures that no write of it is under way.
+        """
+        return await self._database.write(
+            lambda connection: _delete_task(connection, task_id, owner), tasks=(task_id,)
+        )
+
+    # --- webhooks -----------------------------------------------------------------------------------------------
+
+    async def put_push_config(self, config: PushConfig) -> None:
+        """Store a webhook; replace the one with the same ids."""
+        await self._database.write(lambda connection: self._webhook_rows.put(connection, config))
+
+    async def load_push_configs(self, task_id: str, owner: str) -> list[PushConfig]:
+        """Return the webhooks of a task of that owner by id, without those that cannot be decrypted."""
+        query = (
+            select(push_configs)
+            .where(push_configs.c.task_id == task_id, push_configs.c.owner == owner)
+            .order_by(push_configs.c.id)
+        )
+        return self._webhook_rows.read_all(await self._read(query))
+
+    async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
+        """Return every webhook with notifications to deliver, certain or possible, and whether they are certain."""
+        return self._webhook_rows.read_open(await self._read(open_push_configs()))
+
+    async def delete_push_config(self, task_id: str, config_id: str) -> None:
+        """Delete a webhook, if it exists. The caller checks the owner."""
+        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        await self._database.write(lambda connection: connection.execute(delete(push_configs).where(*where)))
+
+    async def mark_delivered(self, task_id: str, config_id: str, number: int) -> None:
+        """Persist that a webhook received an event; do nothing if the webhook was deleted."""
+        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        change = update(push_configs).where(*where).values(delivered=number)
+        await self._database.write(lambda connection: connection.execute(change))
+
+    async def load_status_numbers(self, task_id: str, after: int, limit: int) -> list[tuple[int, TaskState]]:
+        """Return the numbers of the events after ``after`` that changed the task's status, and the new states."""
+        query = (
+            select(events.c.number, events.c.state)
+            .where(events.c.task_id == task_id, events.c.number > after, events.c.state.is_not(None))
+            .order_by(events.c.number)
+            .limit(limit)
+        )
+        return [(row.number, TaskState(row.state)) for row in await self._read(query)]
+
+    async def _newest_rows(
+        self, *columns: ColumnElement[Any], where: Sequence[ColumnElement[bool]], limit: int | None
+    ) -> list[Any]:
+        """Return the columns of the newest messages up to `MAX_CONVERSATION_BYTES`, but at least one; oldest first.
+
+        Sizes are read first: PostgreSQL's driver loads all rows of a result.
+        """
+        position = messages.c.position
+        sizes = select(position, func.length(messages.c.body).label("size")).where(*where)
+        sizes = sizes.order_by(position.desc()).limit(limit)
+
+        def work(connection: Connection) -> list[Any]:
+            rows = connection.execute(sizes).all()
+            rows = rows[: count_within(MAX_CONVERSATION_BYTES, [row.size for row in rows])]
+            if not rows:
+                return []
+            newest = position.between(rows[-1].position, rows[0].position)
+            return [*connection.execute(select(*columns).where(*where, newest).order_by(position)).all()]
+
+        return await self._database.read(work)
+
+    async def _read(self, query: Any) -> Sequence[Any]:
+        return await self._database.read(lambda connection: connection.execute(query).all())
+
+
+async def _parsed(rows: Sequence[bytes], model: type[M]) -> list[M]:
+    """Parse rows into objects, in a thread if they are many or large."""
+    cost = sum(4 + json_text_cost(row) for row in rows)
+    return await run_bounded(cost, lambda: [model.from_json(row) for row in rows])
+
+
+def further_writes(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
+    """Return the writes that have more than events which do not change the task's status."""
+    further: list[TaskWrite] = []
+    for write in writes:  # for every token: a comprehension is a call
+        if (
+            write.snapshot is not None
+            or write.updated is not None
+            or write.said
+            or write.webhooks
+            or write.send_key is not None
+        ):
+            further.append(write)  # noqa: PERF401 — as above
+    return further
+
+
+def rows_of(writes: Sequence[TaskWrite]) -> list[Row]:
+    """Convert the events of writes to rows of their table."""
+    rows: list[Row] = []
+    for write in writes:
+        task_id = write.task_id
+        for event in write.events:
+            state = event.state
+            rows.append((task_id, event.number, event.body, None if state is None else state.value))
+    return rows
+
+
+def is_large_batch(writes: Sequence[TaskWrite]) -> bool:
+    """Return whether encoding and writing a batch takes long."""
+    cost = 0
+    for write in writes:
+        cost += cost_of(write.said) + sum(len(event.body) for event in write.events) // _BYTES_OF_EVENT_COST
+        cost += cost_of_task(write.snapshot) if write.snapshot is not None else 0
+    return cost > MAX_INLINE_COST
+
+
+def _database(url: str, durability: Durability) -> Database:
+    parsed = parse_url(url)
+    match parsed.get_backend_name():
+        case "sqlite":
+            return SqliteDatabase(parsed, durability)
+        case "postgresql" | "postgres":
+            # Imported here: it imports SQLAlchemy's asyncio layer, which SQLite does not need.
+            from tailrace.server.store.postgresql import PostgresqlDatabase
+
+            return PostgresqlDatabase(parsed)
+        case other:
+            raise ConfigurationError(
+                f"TAILRACE_STORE: the database {other!r} is not supported; use sqlite:///FILE or "
+                "postgresql://USER:PASSWORD@HOST/DATABASE"
+            )
+
+
+# --- transactions -----------------------------------------------------------------------------------------------
+
+
+def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
+    gone = connection.execute(delete(tasks).where(tasks.c.id == task_id, tasks.c.owner == owner))
+    if gone.rowcount:
+        for table in (events, messages, push_configs, send_keys):
+            connection.execute(delete(table).where(table.c.task_id == task_id))
+    return bool(gone.rowcount)

@@ -1,0 +1,194 @@
+"""Writes of task rows, in the transaction of a batch."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from tailrace.server.store.push_config_rows import PushConfigRows
+from tailrace.server.store.records import TaskWrite
+from tailrace.server.store.schema import events, messages, send_keys, tasks
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message, Task
+
+_ACTIVE = [state.value for state in TaskState if not (state.terminal or state.interrupted)]
+
+
+def has_running_turn() -> ColumnElement[bool]:
+    """Return the condition that a turn of a task runs, or did when its server ended.
+
+    A turn may continue in AUTH_REQUIRED. The task has events after its snapshot then: the end of a turn updates the snapshot.
+    """
+    follows = exists().where(events.c.task_id == tasks.c.id, events.c.number > tasks.c.number)
+    return or_(tasks.c.state.in_(_ACTIVE), (tasks.c.state == TaskState.AUTH_REQUIRED.value) & follows)
+
+
+class Bodies:
+    """The JSON of the messages and snapshots of writes, encoded before the transaction that stores them.
+
+    Args:
+        writes: The writes, which the caller holds for as long as this object.
+    """
+
+    def __init__(self, writes: Sequence[TaskWrite]) -> None:
+        said = (message for write in writes for message in write.said)
+        snapshots = (write.snapshot for write in writes if write.snapshot is not None)
+        self._bodies = {id(each): each.to_json() for each in (*said, *snapshots)}
+
+    def __getitem__(self, value: Message | Task) -> bytes:
+        """Return the JSON of one of them."""
+        return self._bodies[id(value)]
+
+
+def keep_tasks(
+    connection: Connection,
+    writes: Sequence[TaskWrite],
+    bodies: Bodies,
+    webhooks: PushConfigRows,
+    node: str | None = None,
+) -> None:
+    """Write all of a batch except its events, which are written before.
+
+    Args:
+        connection: In a transaction.
+        writes: The batch.
+        bodies: The encoded bodies of at least these writes.
+        webhooks: Writes the webhooks of the batch.
+        node: The node that has the tasks; None for a single server.
+    """
+    said = [
+        {
+            "owner": write.owner,
+            "context_id": write.context_id,
+            "task_id": write.task_id,
+            "body": bodies[message],
+        }
+        for write in writes
+        for message in write.said
+    ]
+    if said:
+        connection.execute(_INSERT_MESSAGE, said)
+    _put_tasks(connection, writes, bodies, node)
+    for write in writes:
+        for webhook in write.webhooks:
+            webhooks.put(connection, webhook, node)
+        if write.send_key is not None:
+            named = write.send_key
+            values = {"key": named.key, "fingerprint": named.fingerprint, "task_id": named.task_id}
+            connection.execute(insert(send_keys).values(owner=write.owner, **values))
+
+
+def holds_all(connection: Connection, writes: Sequence[TaskWrite]) -> bool:
+    """Return whether all events of a batch exist, byte for byte; False for a batch without events."""
+    new_events = [(write.task_id, item) for write in writes for item in write.events]
+    for task_id, item in new_events:
+        key = (events.c.task_id == task_id, events.c.number == item.number)
+        if connection.scalar(select(events.c.body).where(*key)) != item.body:
+            return False
+    return bool(new_events)
+
+
+def _put_tasks(connection: Connection, writes: Sequence[TaskWrite], bodies: Bodies, node: str | None) -> None:
+    """Update tasks with one statement each: the first batch of a turn has a snapshot and a status."""
+    changes: dict[str, tuple[TaskWrite, dict[str, Any]]] = {}
+    new: set[str] = set()
+    for write in writes:
+        values = _values(write, bodies, node)
+        if values and not write.events:
+            if write.task_id in changes:
+                _put_task(connection, *changes.pop(write.task_id), is_new=write.task_id in new)
+            _put_task_alone(connection, write, values)
+        elif values:
+            first, merged = changes.setdefault(write.task_id, (write, {}))
+            merged |= values
+            if first.events[0].number == 1:
+                new.add(write.task_id)
+    for task_id, (write, values) in changes.items():
+        _put_task(connection, write, values, is_new=task_id in new)
+
+
+def _values(write: TaskWrite, bodies: Bodies, node: str | None) -> dict[str, Any]:
+    """Return the changed columns of a task's row; empty if none changed."""
+    task = write.snapshot
+    if task is None and write.updated is None:
+        return {}
+    if task is None:
+        state = next(event.state for event in reversed(write.events) if event.state is not None)
+        return {"state": state, "updated": write.updated}
+    values = {
+        "state": task.status.state,
+        "updated": task.status.timestamp or datetime.now(UTC),
+        "snapshot": bodies[task],
+        "node": None if task.status.state.terminal else node,
+    }
+    return {**values, "number": write.events[-1].number, "events_kept": True} if write.events else values
+
+
+def _put_task(connection: Connection, write: TaskWrite, values: dict[str, Any], *, is_new: bool) -> None:
+    if "snapshot" not in values:
+        connection.execute(_UPDATE_STATUS, {"task_id": write.task_id, **values})
+        return
+    row = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id, **values}
+    if is_new and connection.execute(_add_task(connection.dialect.name), row).rowcount:
+        return
+    where = {"task_id": write.task_id, "task_owner": write.owner}
+    if not connection.execute(_UPDATE_TASK, {**where, **values}).rowcount:
+        connection.execute(_INSERT_TASK, row)
+
+
+def _put_task_alone(connection: Connection, write: TaskWrite, values: dict[str, Any]) -> None:
+    """Write a task without new events: its number stays, or is that of the last event."""
+    where = (tasks.c.id == write.task_id, tasks.c.owner == write.owner)
+    newest = {"number": _last_number(write.task_id, tasks.c.number)}
+    changed = connection.execute(update(tasks).where(*where).values({**values, **newest}))
+    if not changed.rowcount:
+        key = {"id": write.task_id, "owner": write.owner, "context_id": write.context_id}
+        newest = {"number": _last_number(write.task_id, 0)}
+        connection.execute(insert(tasks).values({**key, **values, **newest}))
+
+
+# Created once: to build a statement takes longer than to run it.
+_INSERT_MESSAGE = insert(messages)
+_INSERT_TASK = insert(tasks)
+_UPDATE_TASK = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("task_id"), tasks.c.owner == bindparam("task_owner"))
+    .values(
+        {name: bindparam(name) for name in ("state", "updated", "snapshot", "number", "events_kept", "node")}
+    )
+)
+_UPDATE_STATUS = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("task_id"))
+    .values({name: bindparam(name) for name in ("state", "updated")})
+)
+
+
+@cache
+def _add_task(dialect: str) -> Executable:
+    """Return an INSERT that does nothing if the id exists. Each dialect has its own syntax, and takes megabytes."""
+    if dialect == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as insert_into
+    else:
+        from sqlalchemy.dialects.postgresql import insert as insert_into
+    return insert_into(tasks).on_conflict_do_nothing()
+
+
+def _last_number(task_id: str, otherwise: Any) -> Any:
+    """Return the number of a task's last event."""
+    return func.coalesce(
+        select(func.max(events.c.number)).where(events.c.task_id == task_id).scalar_subquery(), otherwise
+    )

@@ -1,0 +1,21 @@
+"""The cost of processing A2A objects, for `tailrace.wrappers.concurrency.worker_thread.run_bounded`."""
+
+from collections.abc import Iterable
+
+from tailrace.streaming.a2a.models import A2AModel, Message, Task
+from tailrace.wrappers.concurrency.worker_thread import json_cost
+
+
+def cost_of(messages: Iterable[Message]) -> int:
+    """Return what processing messages may take, for `run_bounded`: exact up to `MAX_INLINE_COST`."""
+    return json_cost(tuple(messages))
+
+
+def cost_of_task(task: Task) -> int:
+    """As `cost_of`, for everything in a task."""
+    return json_cost(task)
+
+
+def cost_of_result(result: object) -> int:
+    """As `cost_of`, for the result of an operation."""
+    return json_cost(result) if isinstance(result, A2AModel) else 0

@@ -1,0 +1,129 @@
+"""An accumulated response as one OpenAI ``chat.completion`` object."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.wrappers import (
+    ContentPartFile,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    FinishMessage,
+    FinishReason,
+    MessageAssembly,
+    UpstreamError,
+    UpstreamFault,
+)
+from tailrace.wrappers.decoding.fields import plain_json
+from tailrace.wrappers.messages import join_surrogates
+from tailrace.wrappers.openai.converter import content_param, tool_call_param
+
+# Message fields of the Chat Completions format that deltas have as extra fields of the same name.
+_MESSAGE_FIELDS = ("annotations", "audio", "images", "reasoning_details")
+
+
+def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
+    """Return the response as a ``chat.completion`` object (OpenAI API reference, "The chat completion object").
+
+    Args:
+        accumulator: A closed accumulator.
+
+    Returns:
+        All choices in the order of their index; reasoning as ``message.reasoning_content``, images of the model as
+        ``message.images``. Parts that the format does not define (other files, data, tools that the provider ran, and
+        their results) are in ``message.parts``, in the common format. An incomplete response, or one with an error, has
+        ``finish_reason: null`` and an extra member ``"error"``: ``{"type", "message", "code"}``; of several choices,
+        those that were finished keep their reason. Metadata and fields that the format does not define are kept beside
+        the defined ones, under the provider's names. The object is JSON for every reader (see `plain_json`).
+    """
+    error = accumulator.error
+    # Of several choices, one that was finished is complete, though the stream broke off before the end of another.
+    several = len(accumulator.choices) > 1 and error is not None and error.fault is UpstreamFault.TRUNCATED
+    choices = [
+        _choice(index, choice, failed=error is not None and not (several and choice.finish is not None))
+        for index, choice in sorted(accumulator.choices.items())
+    ]
+    if not choices:
+        choices = [_choice(0, MessageAssembly(), failed=True)]
+    metadata = plain_json(accumulator.metadata)
+    created = metadata.pop("created", 0)
+    completion: dict[str, Any] = {
+        "id": str(metadata.pop("id", "")),
+        "object": "chat.completion",
+        "created": int(created) if isinstance(created, int | float) else 0,
+        "model": str(metadata.pop("model", "")),
+        "choices": choices,
+    }
+    if accumulator.usage is not None:
+        completion["usage"] = {
+            **plain_json(accumulator.usage.raw),
+            "prompt_tokens": accumulator.usage.input_tokens,
+            "completion_tokens": accumulator.usage.output_tokens,
+            "total_tokens": accumulator.usage.total_tokens,
+        }
+    completion |= {key: value for key, value in metadata.items() if key not in completion}
+    if error is not None:
+        completion["error"] = error_object(error)
+    return completion
+
+
+def error_object(error: UpstreamError) -> dict[str, Any]:
+    """Return an upstream error as the ``error`` member: type, message, and the provider's code."""
+    fields: dict[str, Any] = {"type": str(error.fault), "message": str(error), "code": error.code}
+    details = error.details
+    if isinstance(details, Mapping):
+        fields["details"] = cast("Mapping[str, object]", details)
+    return plain_json(fields)
+
+
+def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str, Any]:
+    extra = assembly.extra
+    message: dict[str, Any] = {"role": "assistant", "content": assembly.text or None}
+    if assembly.reasoning:
+        message["reasoning_content"] = assembly.reasoning
+    message["refusal"] = assembly.refusal or None
+    calls: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for part in assembly.message().content:
+        if isinstance(part, ContentPartToolCall) and part.kind != "server":
+            calls.append(_tool_call(part))
+        elif isinstance(part, ContentPartFile) and part.media_type.startswith("image/"):
+            images.append(content_param(part))
+        elif not isinstance(part, ContentPartText | ContentPartReasoning):
+            others.append(part.model_dump(mode="json"))
+    if calls:
+        message["tool_calls"] = calls
+    message |= {name: extra.pop(name) for name in _MESSAGE_FIELDS if name in extra}
+    if images:
+        unread = message.get("images", [])
+        message["images"] = images + (cast("list[Any]", unread) if isinstance(unread, list) else [unread])
+    if others:
+        message["parts"] = others
+    choice: dict[str, Any] = {
+        "index": index,
+        "message": message,
+        "finish_reason": None if failed else _finish_reason(assembly.finish, has_calls=bool(calls)),
+        "logprobs": extra.pop("logprobs") if isinstance(extra.get("logprobs"), dict) else None,
+    }
+    # Fields that the format does not define are kept on the message, under their own names.
+    message |= {name: value for name, value in extra.items() if name not in message}
+    return choice
+
+
+def _finish_reason(finish: FinishMessage | None, *, has_calls: bool) -> str | None:
+    if finish is None:
+        return None
+    if finish.reason is FinishReason.UNSPECIFIED:
+        return join_surrogates(finish.raw)
+    if has_calls and finish.reason is FinishReason.STOP:
+        return str(FinishReason.TOOL_CALLS)
+    return str(finish.reason)
+
+
+def _tool_call(call: ContentPartToolCall) -> dict[str, Any]:
+    entry = tool_call_param(call)
+    if call.arguments_error is not None:
+        entry["arguments_error"] = call.arguments_error
+    return entry

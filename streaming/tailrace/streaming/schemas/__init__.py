@@ -1,0 +1,1 @@
+"""JSON schemas: bounds, and values that have to match one."""

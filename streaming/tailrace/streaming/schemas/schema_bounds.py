@@ -1,0 +1,282 @@
+"""Bounds of callers' JSON schemas: the cost of compiling them, and of validating a value.
+
+The validator holds the GIL while it works. Patterns are matched in linear time (no look-around, no back-references). The
+remaining cost is a product: the number of validated values, times the keywords that apply to each of them (the *width* of the
+schema).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+MAX_SIZE = 20_000
+"""Maximum parts of a schema with its references resolved, each as often as it is referenced."""
+
+MAX_VALUES = 10_000
+"""Maximum JSON values of a schema as written."""
+
+MAX_CHARACTERS = 1_000_000
+"""Characters of the texts and names of a schema, or of the schemas of all tools."""
+
+MAX_PATTERNS = 50
+"""Maximum different patterns of a schema: each takes up to a millisecond to compile."""
+
+MAX_PATTERN_LENGTH = 1_000
+"""Maximum characters of a pattern."""
+
+PATTERN_SIZE = 256 * 1024
+"""Maximum bytes of a compiled pattern."""
+
+_MAX_LEVELS = 200
+_MAX_STEPS = 100_000  # in the computation of the width
+
+# Keywords whose schemas apply to the same value as the schema itself.
+_IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
+_NAMED_IN_PLACE = ("dependentSchemas", "dependencies")
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+# Keywords whose schemas apply to members or items.
+_OF_CHILDREN = (
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "items",
+    "prefixItems",
+    "propertyNames",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+
+
+def check_values(schema: Mapping[str, Any]) -> None:
+    """Check that a schema can be compiled in bounded time.
+
+    Raises:
+        ValueError: It has too many values, or too long texts.
+    """
+    if (found := count_values(schema)) > MAX_VALUES:
+        raise ValueError(f"the schema is too large: it has {found} JSON values, and may have {MAX_VALUES}")
+    if (found := count_characters(schema)) > MAX_CHARACTERS:
+        raise ValueError(f"the schema is too large: it has {found} characters, and may have {MAX_CHARACTERS}")
+
+
+def check_patterns(schema: object) -> None:
+    """Check that the patterns of a schema, or of a list of them, can be compiled in bounded time.
+
+    Raises:
+        ValueError: There are too many, or one is too long.
+    """
+    patterns = set(_patterns(schema))
+    if len(patterns) > MAX_PATTERNS:
+        raise ValueError(f"the schema has {len(patterns)} different patterns, and may have {MAX_PATTERNS}")
+    if (longest := max(map(len, patterns), default=0)) > MAX_PATTERN_LENGTH:
+        raise ValueError(
+            f"the schema has a pattern of {longest} characters; a pattern may have {MAX_PATTERN_LENGTH}"
+        )
+
+
+def schema_width(schema: Mapping[str, Any], *, recursive: bool) -> int:
+    """Return the number of keywords of a schema that may apply to one value.
+
+    Args:
+        schema: The schema.
+        recursive: As `schema_size`.
+
+    Raises:
+        ValueError: There are too many to be counted.
+    """
+    return _Width(schema, recursive=recursive).of([schema])
+
+
+def count_values(value: object, limit: float = math.inf) -> int:
+    """Return the number of JSON values in a value: objects, arrays, and their members.
+
+    Args:
+        value: The value.
+        limit: Stop counting there: the result is then above the limit, but not the complete number.
+    """
+    count = 0
+    waiting = [value]
+    while waiting and count <= limit:
+        each = waiting.pop()
+        count += 1
+        if isinstance(each, dict):
+            waiting.extend(cast("dict[str, object]", each).values())
+        elif isinstance(each, list):
+            waiting.extend(cast("list[object]", each))
+    return count
+
+
+def count_characters(value: object) -> int:
+    """Return the number of characters of the texts and names in a JSON value."""
+    count = 0
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            count += len(each)
+        elif isinstance(each, dict):
+            members = cast("dict[str, object]", each)
+            count += sum(map(len, members))
+            waiting.extend(members.values())
+        elif isinstance(each, list):
+            waiting.extend(cast("list[object]", each))
+    return count
+
+
+def _patterns(schema: object) -> Iterator[str]:
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting.extend(cast("list[object]", part))
+        elif isinstance(part, dict):
+            fields = cast("dict[str, object]", part)
+            if isinstance(pattern := fields.get("pattern"), str):
+                yield pattern
+            if isinstance(named := fields.get("patternProperties"), dict):
+                yield from cast("dict[str, object]", named)
+            waiting.extend(fields.values())
+
+
+class _Width:
+    """Counts the keywords that may apply to one value, each as often as it is referenced.
+
+    Args:
+        root: The schema.
+        recursive: The schema references itself: the validator then caches results, and so does this.
+    """
+
+    def __init__(self, root: Mapping[str, Any], *, recursive: bool) -> None:
+        self._root = root
+        self._known: set[frozenset[int]] | None = set() if recursive else None
+        self._steps = 0
+
+    def of(self, schemas: list[Mapping[str, Any]]) -> int:
+        """Return the width of schemas that apply to the same value, and of those below them."""
+        widest = 1
+        waiting = [schemas]
+        while waiting:
+            width, children = self._at(waiting.pop())
+            widest = max(widest, width)
+            for group in children:
+                if self._known is not None:
+                    key = frozenset(map(id, group))
+                    if key in self._known:
+                        continue
+                    self._known.add(key)
+                waiting.append(group)
+        return widest
+
+    def _at(self, schemas: list[Mapping[str, Any]]) -> tuple[int, list[list[Mapping[str, Any]]]]:
+        """Return the number of keywords that apply to a value, and the groups of schemas for its members and items."""
+        width = 0
+        named: dict[str, list[Mapping[str, Any]]] = {}
+        others: list[Mapping[str, Any]] = []
+        waiting = [(schema, 0) for schema in schemas]
+        while waiting:
+            schema, level = waiting.pop()
+            width += self._keywords(schema)
+            if level < _MAX_LEVELS:  # else it references itself without constraints
+                waiting.extend((each, level + 1) for each in self._in_place(schema))
+            for name, member in _members(schema, "properties"):
+                named.setdefault(name, []).append(member)
+            for keyword in _OF_CHILDREN:
+                others += _listed(schema.get(keyword))
+            others += (member for _, member in _members(schema, "patternProperties"))
+        self._count(len(named) * len(others))
+        groups = [[*members, *others] for members in named.values()] if others else list(named.values())
+        return width, [group for group in (*groups, others) if group]
+
+    def _keywords(self, schema: Mapping[str, Any]) -> int:
+        """Count the keywords of a schema: a list of values counts as many, and so do patterns of names."""
+        lists = sum(len(cast("list[object]", value)) for value in schema.values() if isinstance(value, list))
+        found = len(schema) + lists + len(_members(schema, "patternProperties"))
+        self._count(found + len(_members(schema, "properties")))
+        return found
+
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > _MAX_STEPS:
+            raise ValueError("the schema is too large: too many of its parts may apply to one value")
+
+    def _in_place(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        for keyword in _IN_PLACE:
+            yield from _listed(schema.get(keyword))
+        for keyword in _NAMED_IN_PLACE:
+            yield from (member for _, member in _members(schema, keyword))
+        for keyword in _REFERENCES:
+            if isinstance(target := schema.get(keyword), str):
+                yield from _listed(_found(self._root, target))
+
+
+def _listed(value: object) -> list[Mapping[str, Any]]:
+    """Return the schemas in a list, or a single one as a list."""
+    each = cast("list[object]", value) if isinstance(value, list) else [value]
+    return [cast("Mapping[str, Any]", schema) for schema in each if isinstance(schema, dict)]
+
+
+def _members(schema: Mapping[str, Any], keyword: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the schemas of a keyword by name."""
+    value = schema.get(keyword)
+    if not isinstance(value, dict):
+        return []
+    members = cast("dict[str, object]", value).items()
+    return [(name, cast("Mapping[str, Any]", member)) for name, member in members if isinstance(member, dict)]
+
+
+def schema_size(schema: object) -> tuple[int, bool]:
+    """Return the number of parts of a schema with references resolved, and whether it is recursive.
+
+    Recursive references are counted once. Counting ends at a bound.
+    """
+    sizes: dict[str, int | None] = {}  # None while it is being counted
+    recursive = False
+
+    def count(part: object, depth: int) -> int:
+        nonlocal recursive
+        if isinstance(part, list):
+            members = cast("list[object]", part)
+        elif isinstance(part, dict):
+            fields = cast("dict[str, object]", part)
+            members = [value for name, value in fields.items() if name not in ("$defs", "definitions")]
+            for name in ("$ref", "$dynamicRef", "$recursiveRef"):
+                if isinstance(target := fields.get(name), str):
+                    members.append(_Reference(target))
+        elif isinstance(part, _Reference):
+            if part.target not in sizes:
+                sizes[part.target] = None
+                sizes[part.target] = count(_found(schema, part.target), depth + 1)
+            size = sizes[part.target]
+            recursive = recursive or size is None
+            return size or 1
+        else:
+            return 1
+        if depth > _MAX_LEVELS:
+            return MAX_SIZE + 1
+        total = 1
+        for member in members:
+            total += count(member, depth + 1)
+            if total > MAX_SIZE:
+                break
+        return total
+
+    return count(schema, 0), recursive
+
+
+class _Reference:
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+
+def _found(schema: object, target: str) -> object:
+    """Resolve a reference inside a schema; None for any other reference, which is refused elsewhere."""
+    found = schema
+    if target.startswith("#/"):
+        for step in target[2:].split("/"):
+            name = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict):
+                return None
+            found = cast("dict[str, object]", found).get(name)
+        return found
+    return schema if target == "#" else None

@@ -1,0 +1,1 @@
+"""Tools of an agent: functions, and servers of the Model Context Protocol (MCP)."""

@@ -1,0 +1,256 @@
+"""Tools of servers of the Model Context Protocol (MCP).
+
+::
+
+    time = McpToolset.stdio("uvx", "mcp-server-time")
+    search = McpToolset.http("https://example.com/mcp", headers={"Authorization": f"Bearer {token}"})
+    async with Agent("openai:gpt-5-mini", tools=[time, search]) as agent:
+        ...
+
+It uses the official SDK, an extra: ``pip install 'tailrace[mcp]'``, and supports the SDK's versions of the protocol, see
+https://modelcontextprotocol.io/specification.
+
+The list of tools is requested once, when the toolset connects; notifications of changes
+(``notifications/tools/list_changed``) are ignored. The client offers no features to servers (sampling, elicitation, roots), and
+ignores their log and progress notifications.
+
+After a lost connection the next call reconnects, once a call. A call that was in progress is not repeated, since the server may
+have carried it out: its result is an error, and the model continues.
+"""
+
+import base64
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
+
+import msgspec
+
+from tailrace.streaming.tools.mcp_servers import HttpServer, StdioServer
+from tailrace.streaming.tools.tools import Tool, ToolContext, ToolError, Toolset
+from tailrace.wrappers import ConfigurationError, ContentPartToolResult, UpstreamError, UpstreamFault
+from tailrace.wrappers.conversion.options import ToolDefinition
+
+if TYPE_CHECKING:
+    from tailrace.streaming.tools.mcp_link import Link
+
+DEFAULT_CONNECT_TIMEOUT = 30.0
+"""Seconds until the tools of a server are known; a server that is installed on its first run needs some."""
+
+MAX_KEPT_BYTES = 1024 * 1024
+"""Maximum size of a result with files that is kept unchanged, see `tool_result`."""
+
+
+class McpOptions(TypedDict, total=False):
+    """The options of `McpToolset` beside the server."""
+
+    prefix: str
+    include: Collection[str] | None
+    exclude: Collection[str]
+    timeout: float | None
+    connect_timeout: float
+
+
+class McpToolset(Toolset):
+    """The tools of one server. Each use of `connected` has a connection of its own.
+
+    Args:
+        server: The server.
+        prefix: A prefix of the tools' names, for servers with tools of the same name.
+        include: The wanted tools, by the server's names; all when None.
+        exclude: The unwanted tools.
+        timeout: Seconds that a call may take; None for the agent's own limit. The server is notified of a cancelled
+            call.
+        connect_timeout: Seconds until the tools are known.
+    """
+
+    def __init__(
+        self,
+        server: StdioServer | HttpServer,
+        *,
+        prefix: str = "",
+        include: Collection[str] | None = None,
+        exclude: Collection[str] = (),
+        timeout: float | None = None,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT,
+    ) -> None:
+        self.server = server
+        self._prefix = prefix
+        self._include = None if include is None else frozenset(include)
+        self._exclude = frozenset(exclude)
+        self._timeout = timeout
+        self._connect_timeout = connect_timeout
+
+    @classmethod
+    def stdio(
+        cls,
+        command: str,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        **options: Unpack[McpOptions],
+    ) -> Self:
+        """Use the tools of a program, which runs while the toolset is connected.
+
+        Its standard error goes to the logger ``tailrace.streaming.tools.mcp``, level DEBUG (on Windows: nowhere).
+
+        Args:
+            command: The program.
+            *arguments: Its arguments.
+            *arguments: Its arguments.
+            env: See `StdioServer`.
+            cwd: See `StdioServer`.
+            **options: See the class.
+        """
+        return cls(StdioServer(command, arguments, env or {}, cwd), **options)
+
+    @classmethod
+    def http(
+        cls, url: str, *, headers: Mapping[str, str] | None = None, **options: Unpack[McpOptions]
+    ) -> Self:
+        """Use the tools of a server at a URL.
+
+        Args:
+            url: The URL.
+            headers: Headers of every request (``Authorization``, for example).
+            **options: See the class.
+
+        Raises:
+            ConfigurationError: The URL is not an HTTP URL.
+        """
+        return cls(HttpServer(url, headers or {}), **options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.server})"
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[Sequence[Tool]]:
+        """Connect, see `Toolset.connected`. Any task may call the tools during the block.
+
+        Cancelling a call ends that call only. The end of the block, by cancellation too, ends the program or the session
+        within some seconds.
+        """
+        try:
+            from tailrace.streaming.tools.mcp_link import linked
+        except ImportError as error:
+            raise ConfigurationError(
+                f"tools of MCP servers need a package: pip install 'tailrace[mcp]' ({error})"
+            ) from error
+        async with linked(self.server, self._connect_timeout) as link:
+            yield self._tools(link)
+
+    def _tools(self, link: "Link") -> list[Tool]:
+        offered = {name: tool for name, tool in link.tools.items() if name not in self._exclude}
+        if self._include is not None:
+            unknown = sorted(self._include - link.tools.keys())
+            if unknown:
+                raise ConfigurationError(
+                    f"the MCP server {self.server} has no tool {', '.join(map(repr, unknown))}; "
+                    f"it has: {', '.join(sorted(link.tools)) or 'none'}"
+                )
+            offered = {name: tool for name, tool in offered.items() if name in self._include}
+        try:
+            return [
+                McpTool(link, name, _definition(self._prefix + name, fields), self._timeout)
+                for name, fields in offered.items()
+            ]
+        except ValueError as error:
+            raise UpstreamError(
+                f"the MCP server {self.server} describes an invalid tool: {error}",
+                fault=UpstreamFault.INVALID,
+            ) from error
+
+
+class McpTool(Tool):
+    """A tool of a server, created by `McpToolset`."""
+
+    def __init__(self, link: "Link", name: str, definition: ToolDefinition, timeout: float | None) -> None:
+        self._link = link
+        self._name = name
+        self.definition = definition
+        self.timeout = timeout
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> ContentPartToolResult:
+        """Call the tool on the server; see `Tool.call` and `tool_result`.
+
+        Cancellation notifies the server (``notifications/cancelled``, or by closing the request, as the version requires).
+
+        Raises:
+            ToolError: The server refused the call, disconnected during it, or cannot be reached.
+        """
+        result = await self._link.call(self._name, arguments)
+        try:
+            return tool_result(result)
+        except ValueError:
+            raise ToolError("the tool's result is nested too deep") from None
+
+
+def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
+    """Convert a server's result to the common format, without the call's id and name.
+
+    The output is the structured content, or else the text, its blocks joined by line ends. With blocks of another kind it
+    is a list: the structured content or the text blocks, and the others in the protocol's form, in which the bytes of
+    files are replaced by their number. No provider accepts such files in this protocol's form, and as text they would
+    fill the model's context window. They are kept in ``metadata["mcp"]["content"]`` up to a total of `MAX_KEPT_BYTES`.
+
+    Args:
+        result: A ``CallToolResult``, as JSON.
+
+    Raises:
+        ValueError: It is nested too deep.
+    """
+    blocks = cast("list[dict[str, Any]]", result.get("content") or [])
+    shown = [_shown(block) for block in blocks]
+    others = [block for block in shown if block["type"] != "text"]
+    structured: object = result.get("structuredContent")
+    output: object = "\n".join(block["text"] for block in shown if block["type"] == "text")
+    if structured is not None:
+        output = [structured, *others] if others else structured
+    elif others:
+        output = shown
+    metadata: dict[str, Any] = {}
+    if any(_omitted(block) for block in blocks) and len(msgspec.json.encode(blocks)) <= MAX_KEPT_BYTES:
+        metadata = {"mcp": {"content": blocks}}
+    return ContentPartToolResult(
+        id="", name="", output=output, is_error=bool(result.get("isError")), metadata=metadata
+    )
+
+
+def _shown(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a block of content for the model: without members for programs, and without a file's bytes."""
+    shown = {
+        key: value for key, value in block.items() if key not in ("_meta", "annotations", "icons", "data")
+    }
+    if block["type"] == "resource":
+        shown["resource"] = {
+            key: value for key, value in block["resource"].items() if key not in ("_meta", "blob")
+        }
+    omitted = _omitted(block)
+    if omitted:
+        shown["omitted"] = f"{_size(omitted)} bytes"
+    return shown
+
+
+def _omitted(block: Mapping[str, Any]) -> str:
+    """Return the base64 text of the file in a block; empty without one."""
+    if block["type"] == "resource":
+        return block["resource"].get("blob", "")
+    return block.get("data", "")
+
+
+def _size(text: str) -> int:
+    """Return the number of bytes of a base64 text; approximate for invalid ones."""
+    try:
+        return len(base64.b64decode(text))
+    except ValueError:
+        return len(text) * 3 // 4
+
+
+def _definition(name: str, tool: Mapping[str, Any]) -> ToolDefinition:
+    """Return the definition of a tool for the model.
+
+    Raises:
+        pydantic.ValidationError: It has no name, or its schema is nested too deep.
+    """
+    told = tool.get("description") or tool.get("title") or ""
+    return ToolDefinition(name=name, description=told, parameters=tool["inputSchema"])

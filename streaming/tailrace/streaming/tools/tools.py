@@ -1,0 +1,407 @@
+"""Tools of an agent, and running the calls of a model.
+
+A tool is any `Tool`; a plain Python function, sync or async, becomes one by its signature: type hints give the JSON schema (by
+pydantic), the docstring gives the descriptions of the tool and (in Google's, NumPy's or Sphinx' style) of its arguments::
+
+    async def get_weather(city: str, unit: Literal["C", "F"] = "C") -> dict[str, Any]:
+        "The weather of a city now."
+        ...
+
+Every failure of a call (unknown tool, invalid arguments, an exception, a timeout) becomes a result with the error, which the
+model can react to. Only cancellation does not.
+"""
+
+import asyncio
+import functools
+import inspect
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+
+import anyio
+import anyio.to_thread
+import docstring_parser
+import pydantic
+import pydantic_core
+from pydantic.fields import FieldInfo
+
+from tailrace.streaming.instrumentation import RUN_OBSERVER, CallWatch
+from tailrace.streaming.schemas.output import PlainSchema
+from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
+from tailrace.wrappers.conversion.options import ToolDefinition
+from tailrace.wrappers.messages import json_value
+
+logger = logging.getLogger("tailrace.streaming")
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds that a tool may run."""
+
+DEFAULT_CONCURRENCY = 8
+"""Tools of one round that run concurrently."""
+
+ToolFunction = Callable[..., Any]
+
+
+class ToolError(Exception):
+    """An error for the model: its text is the result, marked as an error, and is not logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """The context of a call.
+
+    A function receives it as the parameter that is annotated with this class (or with this class or None), if there is one;
+    the model does not know of it.
+
+    Attributes:
+        call: The call, as the model made it.
+        task_id: Its task; empty without a server.
+        context_id: Its conversation: the caller's own id, which another caller may use too; empty without a server.
+        external_context_id: An opaque identifier of the conversation for other systems and for data that a tool stores by
+            conversation: unique to the conversation and its caller; empty without a server.
+    """
+
+    call: ContentPartToolCall
+    task_id: str = ""
+    context_id: str = ""
+    external_context_id: str = ""
+
+
+class Tool(ABC):
+    """A tool that the model may call.
+
+    Attributes:
+        definition: The definition for the model.
+        timeout: Seconds that a call may take, ``math.inf`` for no limit; None for the agent's own.
+    """
+
+    definition: ToolDefinition
+    timeout: float | None = None
+
+    @abstractmethod
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
+        """Run the tool.
+
+        Args:
+            arguments: The model's arguments, a JSON object that was not validated against the schema.
+            context: The context of the call.
+
+        Returns:
+            The result: text, or any value that pydantic can convert to JSON; or a `ContentPartToolResult`, whose id is
+            ignored.
+
+        Raises:
+            ToolError: An error for the model; any other exception is one, too, and is logged.
+        """
+
+
+class Toolset(ABC):
+    """Tools behind a common connection (a server of the Model Context Protocol)."""
+
+    @abstractmethod
+    def connected(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
+        """Connect, and return the tools for the duration of the block.
+
+        Raises:
+            ConfigurationError: A requirement is not installed or cannot be started.
+            UpstreamError: The server cannot be reached, or does not reply.
+        """
+
+
+class FunctionTool(Tool):
+    """A Python function as a tool. A sync function runs in a thread, which continues after a timeout.
+
+    Args:
+        function: The function, whose parameters can all be given by name; may be async.
+        name: The name for the model; the function's own when empty.
+        description: The description for the model; the docstring's, without its sections, when empty.
+        timeout: Seconds that a call may take; None for the agent's own limit.
+        strict: See `ToolDefinition`.
+
+    Raises:
+        ConfigurationError: The signature cannot be described to a model.
+    """
+
+    def __init__(
+        self,
+        function: ToolFunction,
+        *,
+        name: str = "",
+        description: str = "",
+        timeout: float | None = None,
+        strict: bool | None = None,
+    ) -> None:
+        self._function = function
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 — checks whether calling it returns a coroutine
+        )
+        self.timeout = timeout
+        inner = _without_partial(function)
+        given = name or getattr(inner, "__name__", type(inner).__name__)
+        words = docstring_parser.parse(inspect.getdoc(inner) or "")
+        self._context_name, fields = _fields(function, given, words)
+        config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+        try:
+            make = cast("Any", pydantic.create_model)  # its types do not support dynamic fields
+            self._arguments: type[pydantic.BaseModel] = make(given, __config__=config, **fields)
+            schema = self._arguments.model_json_schema(schema_generator=PlainSchema)
+        except pydantic.errors.PydanticUserError as error:
+            raise ConfigurationError(f"tool {given}: no JSON schema can be made: {error.message}") from error
+        schema.pop("title", None)
+        schema.setdefault("properties", {})
+        told = description or "\n\n".join(filter(None, (words.short_description, words.long_description)))
+        self.definition = ToolDefinition(name=given, description=told, parameters=schema, strict=strict)
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
+        """Call the function; see `Tool.call`."""
+        try:
+            # As JSON: values of types like date, tuple or bytes are texts or lists there.
+            read = self._arguments.model_validate_json(json.dumps(arguments))
+        except pydantic.ValidationError as error:
+            raise ToolError(_why(error)) from None
+        fields = type(read).model_fields.items()
+        given = {info.alias or field: getattr(read, field) for field, info in fields}
+        if self._context_name:
+            given[self._context_name] = context
+        if self._is_async:
+            return await self._function(**given)
+        result = await anyio.to_thread.run_sync(lambda: self._function(**given), abandon_on_cancel=True)
+        return await cast("Awaitable[object]", result) if inspect.isawaitable(result) else result
+
+
+def tool(
+    function: ToolFunction | None = None,
+    *,
+    name: str = "",
+    description: str = "",
+    timeout: float | None = None,
+    strict: bool | None = None,
+) -> Any:
+    """Make a function a tool: ``@tool`` or ``@tool(name=…, timeout=…)``; see `FunctionTool`."""
+
+    def make(given: ToolFunction) -> FunctionTool:
+        return FunctionTool(given, name=name, description=description, timeout=timeout, strict=strict)
+
+    return make if function is None else make(function)
+
+
+class ToolRunner:
+    """Runs the calls of a round concurrently, up to a limit, each with a timeout.
+
+    Args:
+        tools: The tools, functions among them; with unique names.
+        timeout: Seconds that a tool without a timeout of its own may run.
+        concurrency: The number of calls of one round that run at once.
+
+    Attributes:
+        definitions: The definitions for the model.
+
+    Raises:
+        ConfigurationError: Two tools have the same name, an object is no tool, or the concurrency is not positive.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool | ToolFunction] = (),
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+    ) -> None:
+        if concurrency < 1:
+            raise ConfigurationError(f"tools cannot run {concurrency} at once: give 1 or more")
+        self._timeout = timeout
+        self._concurrency = concurrency
+        self._tools: dict[str, Tool] = {}
+        for each in tools:
+            made = as_tool(each)
+            if made.definition.name in self._tools:
+                raise ConfigurationError(f"two tools have the name {made.definition.name!r}")
+            self._tools[made.definition.name] = made
+        self.definitions = tuple(each.definition for each in self._tools.values())
+
+    def knows(self, name: str) -> bool:
+        """Return whether a tool has that name."""
+        return name in self._tools
+
+    async def run(
+        self,
+        calls: Sequence[ContentPartToolCall],
+        *,
+        others: Iterable[str] = (),
+        task_id: str = "",
+        context_id: str = "",
+        external_context_id: str = "",
+    ) -> AsyncGenerator[ContentPartToolResult]:
+        """Run calls; yield their results as they arrive, one for each.
+
+        Close it (``aclosing``) in the task in which it was started: running calls are cancelled then.
+
+        Args:
+            calls: The calls; the result of a call to an unknown tool is an error.
+            others: Names of further tools that the model knows, for such an error.
+            task_id: For the `ToolContext`.
+            context_id: For the `ToolContext`.
+            external_context_id: For the `ToolContext`.
+        """
+        observer = RUN_OBSERVER.get()
+        limit = anyio.CapacityLimiter(self._concurrency)
+        send, receive = anyio.create_memory_object_stream[ContentPartToolResult](len(calls))
+
+        def context_of(call: ContentPartToolCall) -> ToolContext:
+            return ToolContext(call, task_id, context_id, external_context_id)
+
+        async def run_one(call: ContentPartToolCall) -> None:
+            async with limit:
+                # The observer is notified of known tools only: unknown ones do not run.
+                with observer.calling(call) if self.knows(call.name) else CallWatch() as watch:
+                    watch.result = await self._result(call, context_of(call), others)
+                send.send_nowait(watch.result)
+
+        with send, receive:
+            async with anyio.create_task_group() as group:
+                for call in calls:
+                    group.start_soon(run_one, call, name=f"tool {call.name}")
+                try:
+                    for _ in calls:
+                        yield await receive.receive()
+                except GeneratorExit:
+                    # Cancelled here: a task group would wrap the exception that closed this generator.
+                    group.cancel_scope.cancel()
+
+    async def _result(
+        self, call: ContentPartToolCall, context: ToolContext, others: Iterable[str]
+    ) -> ContentPartToolResult:
+        try:
+            output = await self._call(call, context, others)
+            if isinstance(output, ContentPartToolResult):
+                return output.model_copy(update={"id": call.id, "name": call.name})
+            return ContentPartToolResult(id=call.id, name=call.name, output=_as_json(output))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # The call was not cancelled: the tool waited for an object that was.
+            logger.exception("the tool %s waited for something that was cancelled", call.name)
+            return _failed(call, "what the tool waited for was cancelled")
+        except Exception as raised:
+            error = _unwrapped(raised)
+            if isinstance(error, ToolError):
+                return _failed(call, str(error) or "the tool failed")
+            logger.exception("the tool %s failed", call.name)
+            return _failed(call, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+    async def _call(self, call: ContentPartToolCall, context: ToolContext, others: Iterable[str]) -> object:
+        found = self._tools.get(call.name)
+        if found is None:
+            known = ", ".join(sorted((*self._tools, *others))) or "none"
+            raise ToolError(f"there is no tool named {call.name!r}; the tools are: {known}")
+        arguments: dict[str, Any] = dict(call.arguments)
+        if call.kind == "custom":
+            arguments = {"input": call.arguments_text or ""}
+        elif call.arguments_error is not None or (call.arguments_text or "null").strip() != "null":
+            why = f" ({call.arguments_error})" if call.arguments_error else ""
+            raise ToolError(f"the arguments are no JSON object{why}; call the tool again with one")
+        seconds = self._timeout if found.timeout is None else found.timeout
+        with anyio.move_on_after(seconds) as scope:
+            return await found.call(arguments, context)
+        if scope.cancelled_caught:
+            raise ToolError(f"the tool took longer than the {seconds:g} seconds it may")
+        raise AssertionError("the block returns, raises, or is cancelled by its scope")
+
+
+def as_tool(source: Tool | ToolFunction) -> Tool:
+    """Return a tool unchanged, and a function as a `FunctionTool`.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if isinstance(source, Tool):
+        return source
+    if callable(source):
+        return FunctionTool(source)
+    raise ConfigurationError(f"{source!r} is no tool and no function")
+
+
+def _fields(
+    function: ToolFunction, name: str, words: docstring_parser.Docstring
+) -> tuple[str, Mapping[str, tuple[object, object]]]:
+    """Return the parameter for the context, if there is one, and the other parameters as fields of a model."""
+    inner = _without_partial(function)
+    try:
+        target = inner if inspect.isroutine(inner) else inner.__call__
+        hints = get_type_hints(target, include_extras=True)
+        parameters = inspect.signature(function).parameters
+    except (NameError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"tool {name}: the signature cannot be read: {error}") from error
+    described = {each.arg_name: each.description or "" for each in words.params}
+    context_name, fields = "", dict[str, tuple[object, object]]()
+    for key, parameter in parameters.items():
+        hint: object = hints.get(key, Any)
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ConfigurationError(
+                f"tool {name}: the parameter {parameter} cannot be given by name, as a model gives them"
+            )
+        if _is_context(hint):
+            context_name = key
+            continue
+        # Under our own names: a parameter may have a name that pydantic reserves.
+        ours: dict[str, Any] = {"alias": key}
+        if described.get(key) and not FieldInfo.from_annotation(cast("Any", hint)).description:
+            ours["description"] = described[key]
+        default: object = ... if parameter.default is parameter.empty else parameter.default
+        fields[f"field_{len(fields)}"] = (Annotated[hint, pydantic.Field(**ours)], default)
+    return context_name, fields
+
+
+def _is_context(hint: object) -> bool:
+    """Return whether a parameter takes the context, or optionally the context."""
+    if get_origin(hint) is Annotated:
+        return _is_context(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        given = [each for each in get_args(hint) if each is not NoneType]
+        return len(given) == 1 and _is_context(given[0])
+    return hint is ToolContext
+
+
+def _without_partial(function: ToolFunction) -> ToolFunction:
+    """Return the function below partials, with its name, docstring and type hints."""
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    return function
+
+
+def _as_json(value: object) -> Any:
+    """Convert a tool's result to JSON.
+
+    Raises:
+        pydantic_core.PydanticSerializationError: pydantic cannot convert it.
+        ValueError: It is nested too deep.
+    """
+    return value if isinstance(value, str) else json_value(pydantic_core.to_jsonable_python(value))
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """Return the first error inside exception groups."""
+    while isinstance(error, BaseExceptionGroup):
+        inside = cast("tuple[BaseException, ...]", cast("Any", error).exceptions)
+        if len(inside) != 1:
+            break
+        error = inside[0]
+    return cast("BaseException", error)
+
+
+def _failed(call: ContentPartToolCall, why: str) -> ContentPartToolResult:
+    return ContentPartToolResult(id=call.id, name=call.name, output=why, is_error=True)
+
+
+def _why(error: pydantic.ValidationError) -> str:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    listed = "; ".join(
+        f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in problems
+    )
+    return f"the arguments do not fit: {listed}"

@@ -1,0 +1,477 @@
+"""Folds one turn of an agent: the responses of a model, and the results of the tools between them.
+
+An agent calls the model, runs the tools that it calls, calls the model again with their results, and so on until a response has no
+calls. `TurnAccumulator` has the result so far, complete and as the part that is new since the last read. It runs nothing::
+
+    turn = TurnAccumulator(question, history=history)
+    while True:
+        async with model.stream(turn.history) as batches:
+            async for chunks in batches:
+                for chunk in chunks:
+                    turn.add(chunk)
+                yield turn.take_new()
+        turn.end_response()
+        if not turn.unanswered_calls:
+            break
+        turn.add_results(*await run(turn.unanswered_calls))
+    yield turn.take_new()
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.wrappers import (
+    Change,
+    Channel,
+    ChunkWrapper,
+    ContentPartFile,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    FinishReason,
+    History,
+    Message,
+    Role,
+    UpstreamError,
+    Usage,
+)
+from tailrace.wrappers.conversion.tool_ids import with_matched_ids
+from tailrace.wrappers.messages import from_utf8, to_utf8
+
+T = TypeVar("T")
+
+# A constant: in Python 3.11 the lookup of an enum member costs more than appending a delta.
+_TEXT = Channel.TEXT
+_REASONING = Channel.REASONING
+
+
+class TurnDelta(msgspec.Struct, frozen=True):
+    """The new content of a turn since the last read; false if there is none.
+
+    Attributes:
+        output: Visible text.
+        reasoning: Reasoning text.
+        messages: Messages that are complete.
+        metadata: New or changed metadata of the responses.
+        files: Files sent as bytes.
+        links: Files sent as URLs.
+        replaces: The model restarted a response that was read in part: output, reasoning, files and links are the
+            complete content of the turn so far, in place of the earlier ones.
+    """
+
+    output: str = ""
+    reasoning: str = ""
+    messages: tuple[Message, ...] = ()
+    metadata: dict[str, Any] = {}
+    files: tuple[ContentPartFile, ...] = ()
+    links: tuple[ContentPartFile, ...] = ()
+    replaces: bool = False
+
+    def __bool__(self) -> bool:
+        return self != _NOTHING
+
+
+_NOTHING = TurnDelta()
+
+
+class _Growing(Generic[T]):
+    """A growing list, in which the items of the last response may become void."""
+
+    __slots__ = ("_given", "_response", "add", "items")
+
+    def __init__(self) -> None:
+        self.items: list[T] = []
+        self.add = self.items.append
+        self._given = 0  # the number of items that were read
+        self._response = 0  # the number of items before the last response
+
+    def begin_response(self) -> None:
+        self._response = len(self.items)
+
+    def void_response(self) -> bool:
+        """Drop the items of the last response; return whether some of them were read."""
+        del self.items[self._response :]
+        return self._given > len(self.items)
+
+    def take(self) -> list[T]:
+        """Return the items that were not read yet."""
+        new = self.items[self._given :]
+        self._given = len(self.items)
+        return new
+
+    def take_again(self) -> None:
+        """Return all items in the next `take`."""
+        self._given = 0
+
+
+class _GrowingText:
+    """A growing text, as `_Growing`, stored as UTF-8."""
+
+    __slots__ = ("_given", "_response", "_text")
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._given = 0
+        self._response = 0
+
+    def add(self, text: str) -> None:
+        self._text += text.encode() if text.isascii() else to_utf8(text)
+
+    def begin_response(self) -> None:
+        self._response = len(self._text)
+
+    def void_response(self) -> bool:
+        del self._text[self._response :]
+        return self._given > self._response
+
+    def whole(self) -> str:
+        return from_utf8(self._text)
+
+    def take(self) -> str:
+        new = from_utf8(self._text[self._given :])
+        self._given = len(self._text)
+        return new
+
+    def take_again(self) -> None:
+        self._given = 0
+
+
+class TurnAccumulator:
+    """Folds the responses and tool results of one turn. Sans-IO, O(1) a chunk.
+
+    Feed every response with `add`, or feed the accumulator that `begin_response` returns, and end it with `end_response`;
+    call `add_results` between responses. If several choices were requested, the turn is that of the first with content.
+
+    Args:
+        *said: The messages that begin the turn, usually one of the user: the first of its new messages.
+        history: The conversation before the turn; a tool call of the turn whose id is in use in the conversation gets
+            another id.
+        think_tags: Split reasoning in ``<think>`` tags from the text.
+        merge_choices: As for `Accumulator`.
+        collect_output: Collect the text and the files of all responses for `take_new`, `output`, `reasoning`, `files` and
+            `links`. False if the returned changes are enough: text is then folded once, in its response.
+
+    Attributes:
+        response: The response in progress, else the last one; None before the first.
+    """
+
+    __slots__ = (
+        "_before",
+        "_collects_output",
+        "_files",
+        "_given_messages",
+        "_id",
+        "_ids",
+        "_links",
+        "_merge_choices",
+        "_messages",
+        "_metadata",
+        "_new_metadata",
+        "_output",
+        "_reasoning",
+        "_receiving",
+        "_replaces",
+        "_separate",
+        "_separate_before",
+        "_spent",
+        "_think_tags",
+        "_unanswered",
+        "response",
+    )
+
+    def __init__(
+        self,
+        *said: Message,
+        history: History | None = None,
+        think_tags: bool = False,
+        merge_choices: bool = False,
+        collect_output: bool = True,
+    ) -> None:
+        self._collects_output = collect_output
+        self._before = history or History()
+        self._think_tags = think_tags
+        self._merge_choices = merge_choices
+        self._messages = list(said)
+        self._given_messages = 0
+        self._ids: set[str] | None = None  # of all calls, as soon as there is a call
+        self._output = _GrowingText()
+        self._reasoning = _GrowingText()
+        self._files: _Growing[ContentPartFile] = _Growing()
+        self._links: _Growing[ContentPartFile] = _Growing()
+        self._new_metadata: dict[str, Any] = {}
+        self._replaces = False
+        self._separate = False  # tools ran since the last visible text: the next begins on a new line
+        self._separate_before = False  # the same at the start of the last response
+        self._spent: Usage | None = None  # by the responses before the last
+        self._receiving: Accumulator | None = None
+        self._unanswered: tuple[ContentPartToolCall, ...] = ()
+        self.response: Accumulator | None = None
+        self._metadata: dict[str, Any] = {}
+        self._id = ""
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def begin_response(self) -> Accumulator:
+        """Begin the next response; return its accumulator, which is fed with its chunks until `end_response`."""
+        self._spent = self.total_usage
+        self._separate_before = self._separate
+        self._unanswered = ()
+        for growing in (self._output, self._reasoning, self._files, self._links):
+            growing.begin_response()
+        if self._collects_output:
+            response = _CollectedResponse(
+                self._collect, think_tags=self._think_tags, merge_choices=self._merge_choices
+            )
+        else:
+            response = Accumulator(think_tags=self._think_tags, merge_choices=self._merge_choices)
+        self._merge_metadata()
+        self.response = self._receiving = response
+        return response
+
+    def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
+        """Fold one chunk; return its changes in order. Never raises for a provider's data."""
+        return (self._receiving or self.begin_response()).add(chunk)
+
+    def fail_response(self, error: UpstreamError) -> None:
+        """Record an error that ended the response; `end_response` must follow."""
+        response = self._receiving or self.begin_response()
+        response.error = response.error or error
+
+    def end_response(self, error: UpstreamError | None = None, *, keep_empty: bool = True) -> list[Change]:
+        """End the response: its message is added to the new messages; return text that was held back, if any.
+
+        A message without content is added, too, if the model sent one: a response may be empty. A response that broke
+        off leaves an incomplete message, whose calls are not to be run.
+
+        Args:
+            error: The reason of the end, if the transport knows it; see `Accumulator.close`.
+            keep_empty: False leaves out a message without content that is no refusal: the request is repeated.
+        """
+        response = self._receiving or self.begin_response()
+        changes = response.close(error)
+        self._receiving = None
+        if not response.choices:
+            return changes
+        message = response.message(_choice(response))
+        if not message.content and (
+            response.error is not None or not (keep_empty or message.metadata.get("refusal"))
+        ):
+            return changes
+        if message.tool_calls:
+            message = self._with_own_ids(message)
+        self._messages.append(message)
+        if response.error is None:
+            self._unanswered = tuple(call for call in message.tool_calls if call.kind != "server")
+        return changes
+
+    def add_results(self, *results: ContentPartToolResult) -> None:
+        """Add all results of the tools that the last response called: one message of role TOOL.
+
+        Calls without a result stay open, for a later turn.
+
+        Raises:
+            ValueError: A result matches none of `unanswered_calls`, two match the same, or the results of the last
+                response were added before.
+        """
+        given = self._messages and self._messages[-1].role is Role.TOOL
+        open_ids = [] if given else [call.id for call in self._unanswered]
+        for result in results:
+            if result.id not in open_ids:
+                raise ValueError(f"no call of the last response waits for the result {result.id!r}")
+            open_ids.remove(result.id)
+        if results:
+            self._messages.append(Message(role=Role.TOOL, content=results))
+            self._unanswered = tuple(call for call in self._unanswered if call.id in open_ids)
+            self._separate = bool(self._output.whole())
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def take_new(self) -> TurnDelta:
+        """Return the content that is new since the last call, in time proportional to its length."""
+        messages = tuple(self._messages[self._given_messages :])
+        self._given_messages = len(self._messages)
+        self._merge_metadata()
+        metadata, self._new_metadata = self._new_metadata, {}
+        replaces, self._replaces = self._replaces, False
+        return TurnDelta(
+            output=self._output.take(),
+            reasoning=self._reasoning.take(),
+            messages=messages,
+            metadata=metadata,
+            files=tuple(self._files.take()),
+            links=tuple(self._links.take()),
+            replaces=replaces,
+        )
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the responses, merged; of equal keys the last value."""
+        self._merge_metadata()
+        return self._metadata
+
+    @property
+    def id(self) -> str:
+        """The last response's id that is not empty; empty when none had one."""
+        self._merge_metadata()
+        return self._id
+
+    @property
+    def output(self) -> str:
+        """The visible text of all responses; a line break separates texts between which tools ran."""
+        return self._output.whole()
+
+    @property
+    def last_text(self) -> str:
+        """The visible text of the last response."""
+        if self.response is None or not self.response.choices:
+            return ""
+        return self.response.choices[_choice(self.response)].text
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning text of all responses, concatenated."""
+        return self._reasoning.whole()
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The complete new messages: those that begin the turn, then the model's and one with results for each round."""
+        return tuple(self._messages)
+
+    @property
+    def history(self) -> History:
+        """The conversation with the new messages: the history of the next request."""
+        return self._before.with_message(*self._messages)
+
+    @property
+    def files(self) -> tuple[ContentPartFile, ...]:
+        """The files of all responses that were sent as bytes."""
+        return tuple(self._files.items)
+
+    @property
+    def links(self) -> tuple[ContentPartFile, ...]:
+        """The files of all responses that were sent as URLs."""
+        return tuple(self._links.items)
+
+    @property
+    def unanswered_calls(self) -> tuple[ContentPartToolCall, ...]:
+        """The calls of the last response that have no results; none of a response that broke off."""
+        return self._unanswered
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """The finish reason of the last response; None while it continues, or without one."""
+        if self.response is None or not self.response.choices:
+            return None
+        return self.response.choices[_choice(self.response)].finish_reason
+
+    @property
+    def error(self) -> UpstreamError | None:
+        """The reason why the last response is incomplete; None without one."""
+        return self.response.error if self.response is not None else None
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens of the last response; None if it reported none."""
+        return self.response.usage if self.response is not None else None
+
+    @property
+    def total_usage(self) -> Usage | None:
+        """Tokens of all responses, each of which was a request; None if none were reported.
+
+        Its ``raw`` is empty.
+        """
+        return _sum(each for each in (self._spent, self.usage) if each is not None)
+
+    # --- folding ----------------------------------------------------------------------------------------------------
+
+    def _with_own_ids(self, message: Message) -> Message:
+        """Return the message with ids of calls that are unique in the conversation."""
+        if self._ids is None:
+            said = (*self._before.conversation, *self._messages)
+            self._ids = {call.id for each in said for call in each.tool_calls}
+        ids = {call.id for call in message.tool_calls}
+        own = "" not in ids and len(ids) == len(message.tool_calls) and self._ids.isdisjoint(ids)
+        if not own or message.tool_results:
+            # Only then: it traverses the whole conversation.
+            *_, message = with_matched_ids(self.history.with_message(message)).conversation
+        self._ids.update(call.id for call in message.tool_calls)
+        return message
+
+    def _collect(self, response: Accumulator, changes: list[Change]) -> None:
+        for change in changes:
+            if change.choice != _choice(response):
+                continue
+            if change.restarts:
+                self._void_response()
+            elif change.channel is _TEXT:
+                if self._separate:
+                    self._separate = False
+                    self._output.add("\n")
+                self._output.add(change.text)
+            elif change.channel is _REASONING:
+                self._reasoning.add(change.text)
+            elif isinstance(change.part, ContentPartFile):
+                (self._files if change.part.url is None else self._links).add(change.part)
+
+    def _merge_metadata(self) -> None:
+        """Merge the metadata of the last response; its earlier values remain."""
+        if self.response is None:
+            return
+        for name, value in self.response.metadata.items():
+            if name not in self._metadata or self._metadata[name] != value:
+                self._metadata[name] = self._new_metadata[name] = value
+        self._id = str(self.response.metadata.get("id") or self._id)
+
+    def _void_response(self) -> None:
+        self._separate = self._separate_before
+        growing = (self._output, self._reasoning, self._files, self._links)
+        taken = [each.void_response() for each in growing]
+        if any(taken):
+            self._replaces = True
+            for each in growing:
+                each.take_again()
+
+
+class _CollectedResponse(Accumulator):
+    """A response whose changes are collected for `TurnAccumulator.take_new`."""
+
+    __slots__ = ("_collect",)
+
+    def __init__(
+        self,
+        collect: Callable[[Accumulator, list[Change]], None],
+        *,
+        think_tags: bool,
+        merge_choices: bool,
+    ) -> None:
+        super().__init__(think_tags=think_tags, merge_choices=merge_choices)
+        self._collect = collect
+
+    def add_all(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Change]:
+        """Fold chunks as `Accumulator.add_all`."""
+        changes = super().add_all(chunks)
+        self._collect(self, changes)
+        return changes
+
+    def close(self, error: UpstreamError | None = None) -> list[Change]:
+        """End the response as `Accumulator.close`."""
+        changes = super().close(error)
+        self._collect(self, changes)
+        return changes
+
+
+def _choice(response: Accumulator) -> int:
+    """Return the index of the choice that began first."""
+    return next(iter(response.choices))
+
+
+def _sum(usages: Iterable[Usage]) -> Usage | None:
+    total: Usage | None = None
+    for usage in usages:
+        given, made, both = (
+            (total.input_tokens, total.output_tokens, total.total_tokens) if total else (0, 0, 0)
+        )
+        total = Usage(given + usage.input_tokens, made + usage.output_tokens, both + usage.total_tokens)
+    return total

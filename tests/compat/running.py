@@ -1,0 +1,133 @@
+"""Run the matrix: install each program, hold it to every expectation, and write what came of it.
+
+``python -m compat [NAME …]`` runs programs; ``--newer`` lists the newer versions of what they pin; ``--table`` writes the
+tables of docs/works-with.md from the results, and ``--check`` compares them.
+"""
+
+import argparse
+import datetime
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+
+from compat.expectations import EXPECTATIONS, Trial
+from compat.programs import HERE, Program, read_programs
+from compat.table import check_tables, write_tables
+from e2e.clients.agent import serving_agent
+from e2e.clients.programs import running_client
+
+RESULTS = HERE / "results.json"
+
+_SECONDS = 60
+"""The limit for one expectation."""
+
+
+async def run_program(program: Program, folder: Path) -> dict[str, str]:
+    """Hold a program to every expectation; return ``works``, ``absent`` or the failure of each."""
+    cells: dict[str, str] = {}
+    # The server's defaults, not those of the tests of deltas.
+    settings = {"TAILRACE_COALESCE": "read", **program.settings}
+    async with serving_agent(folder, extra_options=(), **settings) as agent:
+        for name, expectation in EXPECTATIONS.items():
+            if name in program.absent:
+                cells[name] = "absent"
+                continue
+            # A process for each: what one leaves running cannot reach the next.
+            own = folder / name
+            await anyio.Path(own).mkdir()
+            try:
+                async with running_client(program.kind, agent.url, str(own)) as client:
+                    with anyio.fail_after(_SECONDS):
+                        await expectation(Trial(agent, client))
+            except Exception as error:
+                cause = _innermost(error)
+                if name not in program.fails:
+                    traceback.print_exception(cause, chain=False)
+                cells[name] = f"{type(cause).__name__}: {cause}".partition("\n")[0]
+            else:
+                cells[name] = "works"
+            print(f"  {name}: {cells[name]}", flush=True)
+    return cells
+
+
+def _innermost(error: Exception) -> Exception:
+    """Return the first exception of nested groups."""
+    if not isinstance(error, ExceptionGroup):
+        return error
+    return _innermost(cast("ExceptionGroup[Exception]", error).exceptions[0])
+
+
+def run(programs: list[Program], uv: str) -> int:
+    """Run programs, and write their results.
+
+    Returns:
+        How many cells are not as their program declares.
+    """
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    unexpected = 0
+    for program in programs:
+        print(f"{program.name} {program.version}", flush=True)
+        started = time.monotonic()
+        program.install(uv)
+        installed = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            cells = anyio.run(run_program, program, Path(folder))
+        for name, outcome in cells.items():
+            if (outcome in ("works", "absent")) == (name in program.fails):
+                unexpected += 1
+                print(f"  not as declared: {name}: {outcome}", flush=True)
+        results[program.name] = {
+            "version": program.version,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "megabytes": _megabytes(program.environment),
+            "install_seconds": round(installed - started),
+            "run_seconds": round(time.monotonic() - installed),
+            "cells": cells,
+        }
+        RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    return unexpected
+
+
+def _megabytes(folder: Path) -> int:
+    size = subprocess.run(["du", "-sm", str(folder)], check=True, capture_output=True, text=True).stdout
+    return int(size.split()[0])
+
+
+def main() -> int:
+    """Run what the command line names.
+
+    Returns:
+        The exit status: 1 when a cell is not as declared, or the tables are not those of the results.
+    """
+    programs = {program.name: program for program in read_programs()}
+    parser = argparse.ArgumentParser(prog="python -m compat", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(programs)}; all without one")
+    parser.add_argument("--newer", action="store_true", help="list newer versions instead")
+    parser.add_argument("--table", action="store_true", help="write the tables of docs/works-with.md instead")
+    parser.add_argument("--check", action="store_true", help="compare those tables with the results instead")
+    options = parser.parse_args()
+    uv = shutil.which("uv") or str(HERE.parents[1] / ".uv/bin/uv")
+    if unknown := set(options.names) - set(programs):
+        parser.error(f"there is no program {', '.join(sorted(unknown))}: {', '.join(programs)}")
+    chosen = [program for name, program in programs.items() if not options.names or name in options.names]
+    if options.newer:
+        for program in chosen:
+            if newer := program.list_newer(uv):
+                print(f"{program.name}\n{newer}")
+        return 0
+    if options.check:
+        return check_tables(list(programs.values()), json.loads(RESULTS.read_text()))
+    if options.table:
+        write_tables(list(programs.values()), json.loads(RESULTS.read_text()))
+        return 0
+    unexpected = run(chosen, uv)
+    print(f"{len(chosen)} programs, {unexpected} cells not as declared", file=sys.stderr)
+    return 1 if unexpected else 0

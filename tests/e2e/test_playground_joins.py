@@ -1,0 +1,117 @@
+"""Joining an answer in the middle: a page that is loaded after any event shows what a page shows that saw them all."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from e2e.browser import browsing, note_faults
+from support.serving import serving
+from tailrace.server import Settings, Turn, create_app
+from tailrace.streaming import TaskState, Update
+from tailrace.streaming.a2a.models import Artifact, Part
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+ANSWER = """## A river in *code*
+
+The **Nile** is 6,650 km long; see `flow()` below 🌍.
+
+```python
+def flow(river, speed=1.5):
+    for drop in river:
+        yield drop * speed  # each drop
+
+```
+
+| river | length |
+|---|--:|
+| Nile | 6,650 km |
+
+1. first
+   - a spring
+2. then the sea
+
+نهر النيل
+"""
+
+# Cuts inside of words, lines, marks and code.
+DELTAS = re.findall(r"(?s).{1,7}", ANSWER)
+
+DRAWN = """() => [...document.querySelector("tailrace-chat").shadowRoot.querySelectorAll(".block.text .md")]
+    .map((block) => block.innerHTML).join("\\n")"""
+
+
+class GatedAnswer:
+    """A handler that sends one more delta for each permit."""
+
+    def __init__(self) -> None:
+        self._send, self._receive = anyio.create_memory_object_stream[str](1)
+
+    async def release(self, delta: str) -> None:
+        await self._send.send(delta)
+
+    def end(self) -> None:
+        self._send.close()
+
+    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
+        yield StatusUpdate(TaskState.WORKING)
+        yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="# Join\n\n"),)), last=False)
+        async with self._receive:
+            async for delta in self._receive:
+                yield TextDelta("text", delta)
+        yield TextDelta("text", "", last=True)
+
+
+async def until_drawn(page: "Page", expected: str) -> None:
+    """Wait until the page draws this; otherwise fail with the difference."""
+    drawn = ""
+    with anyio.move_on_after(20):
+        while (drawn := await page.evaluate(DRAWN)) != expected:
+            await page.evaluate("new Promise(requestAnimationFrame)")
+    assert drawn == expected
+
+
+async def until_event(page: "Page", number: int) -> None:
+    await page.locator("article footer", has_text=re.compile(rf"event {number}$")).wait_for()
+
+
+async def test_a_page_joins_after_every_event_and_shows_the_same_answer() -> None:
+    handler = GatedAnswer()
+    settings = Settings(store="sqlite://", coalesce="none")
+    faults: list[str] = []
+    async with serving(create_app(settings, handler=handler)) as url, browsing() as browser:
+        # Windows of their own: a page in the background is drawn seldom.
+        first, second = [await (await browser.new_context()).new_page() for _ in range(2)]
+        note_faults(first, faults)
+        note_faults(second, faults)
+        await first.goto(url)
+        await first.get_by_label("Message", exact=True).fill("Tell me")
+        await first.keyboard.press("Enter")
+        await first.locator(".block.text h3", has_text="Join").wait_for()
+        await second.goto(first.url)
+        number = int((await first.locator("article footer").inner_text()).rpartition(" ")[2])
+        for delta in DELTAS:
+            await handler.release(delta)
+            number += 1
+            await until_event(first, number)
+            # One page that joined after the event before, and the same page joining now.
+            drawn = await first.evaluate(DRAWN)
+            await until_drawn(second, drawn)
+            await second.reload()
+            await until_drawn(second, drawn)
+        handler.end()
+        await first.locator("article .badge", has_text="completed").wait_for()
+        drawn = await first.evaluate(DRAWN)
+        await until_drawn(second, drawn)
+        await second.reload()
+        await until_drawn(second, drawn)
+        code = await second.locator("article pre code").inner_text()
+        assert code == ANSWER.partition("```python\n")[2].partition("```")[0]
+    assert faults == []

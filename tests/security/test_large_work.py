@@ -1,0 +1,172 @@
+"""The event loop never encodes, decodes or converts large values, in any member of a request."""
+
+import inspect
+import json
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from pydantic import SecretStr
+from pydantic_core import from_json
+
+from support.posting import post
+from support.serving import serving
+from support.upstream import Received, ScriptedUpstream, Step, openai_chunk, openai_stream, sse
+from tailrace.server import Settings, create_app
+from tailrace.server.protocols.turn import TurnFold
+from tailrace.streaming.a2a import encoding, models
+from tailrace.wrappers.concurrency.worker_thread import in_event_loop
+from tailrace.wrappers.conversion.tool_names import ToolNames
+
+SIZE = 2_000_000
+LARGE = "x" * SIZE
+MOST_BYTES = 700_000
+"""Limit for a single encoding or decoding step in the event loop."""
+
+Steps = list[tuple[str, int]]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """Record encoding and decoding in the event loop, with the size in bytes."""
+    found: Steps = []
+
+    def watch(owner: Any, name: str, size: Callable[[Any, Any], int]) -> None:
+        original = inspect.getattr_static(owner, name)
+        call: Callable[..., Any] = getattr(original, "__func__", original)
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            result = call(*arguments, **options)
+            if in_event_loop():
+                found.append((name, size(arguments, result)))
+            return result
+
+        monkeypatch.setattr(owner, name, classmethod(watched) if call is not original else watched)
+
+    watch(models.A2AModel, "to_json", lambda _, encoded: len(encoded))
+    watch(models.A2AModel, "from_json", lambda arguments, _: len(arguments[1]))
+    watch(encoding, "_encode", lambda _, encoded: len(encoded))
+    watch(msgspec.json, "encode", lambda _, encoded: len(encoded))
+    watch(msgspec.json, "decode", lambda arguments, _: len(arguments[0]))
+    watch(json, "loads", lambda arguments, _: len(arguments[0]))
+    watch(TurnFold, "feed", lambda arguments, _: len(arguments[1].body))
+    watch(ToolNames, "in_parameters", lambda arguments, _: len(repr(arguments[1])))
+    watch(ToolNames, "in_history", lambda arguments, _: len(repr(arguments[1])))
+    return found
+
+
+def model(request: Received) -> Sequence[Step]:
+    """Call the tool ``f`` if the request contains only the question; else answer."""
+    asked = from_json(request.body)
+    if [tool["function"]["name"] for tool in asked.get("tools", ())] != ["f"] or len(asked["messages"]) > 1:
+        return openai_stream(["Hello"])
+    call = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
+    chunks = [openai_chunk({"tool_calls": [call]}), openai_chunk({}, finish="tool_calls")]
+    return [*map(sse, chunks), sse("[DONE]")]
+
+
+@pytest.fixture
+async def url() -> AsyncGenerator[str]:
+    async with ScriptedUpstream(model) as upstream:
+        settings = Settings(
+            model="openai:m",
+            base_url=upstream.base_url,
+            api_key=SecretStr("none"),
+            store="sqlite://",
+            push_notifications="private",
+        )
+        async with serving(create_app(settings)) as url:
+            yield url
+
+
+def text_in_a2a(**members: Any) -> bytes:
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}], **members}
+    return json.dumps({"message": message, "configuration": {"historyLength": 5}}).encode()
+
+
+def rpc(method: str, message: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}).encode()
+
+
+def chat(*messages: Any, **members: Any) -> bytes:
+    return json.dumps({"messages": [*messages, {"role": "user", "content": "hi"}], **members}).encode()
+
+
+OLD = {"messageId": "m", "role": "user", "kind": "message", "parts": [{"kind": "text", "text": LARGE}]}
+TOOL = {
+    "name": LARGE,
+    "description": LARGE,
+    "parameters": {"type": "object", "description": LARGE[: SIZE // 2 - 100]},
+}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": LARGE})}}
+ANSWERED = (
+    {"role": "assistant", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": LARGE},
+)
+UI = {"id": "1", "role": "user", "parts": [{"type": "text", "text": LARGE}]}
+
+REQUESTS: dict[str, tuple[str, bytes]] = {
+    "text": ("/message:stream", text_in_a2a(parts=[{"text": LARGE}])),
+    "file": ("/message:stream", text_in_a2a(parts=[{"raw": "AAAA" * (SIZE // 4)}])),
+    "URL": ("/message:stream", text_in_a2a(parts=[{"url": f"https://example.com/{LARGE}"}])),
+    "data": ("/message:stream", text_in_a2a(parts=[{"data": {"rows": [LARGE]}}])),
+    "metadata": ("/message:send", text_in_a2a(metadata={"a": {"b": LARGE}})),
+    "metadata of a part": ("/message:send", text_in_a2a(parts=[{"text": "x", "metadata": {"a": LARGE}}])),
+    "0.3": ("/", rpc("message/stream", OLD)),
+    "0.3, at once": ("/", rpc("message/send", OLD)),
+    "chat": ("/v1/chat/completions", chat({"role": "user", "content": LARGE})),
+    "chat, streamed": ("/v1/chat/completions", chat({"role": "user", "content": LARGE}, stream=True)),
+    "chat, tool": ("/v1/chat/completions", chat(tools=[{"type": "function", "function": TOOL}])),
+    "chat, results": ("/v1/chat/completions", chat(*ANSWERED)),
+    "responses": ("/v1/responses", json.dumps({"input": LARGE}).encode()),
+    "AI SDK": ("/ai-sdk", json.dumps({"id": "c", "messages": [UI], "tools": [TOOL]}).encode()),
+    "AG-UI": (
+        "/ag-ui",
+        json.dumps(
+            {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": LARGE}]}
+        ).encode(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_no_step_of_a_large_request_is_done_in_the_event_loop(
+    url: str, steps: Steps, name: str
+) -> None:
+    path, body = REQUESTS[name]
+    found = await post(url + path, body)
+    assert found.status == 200, found.body[:500]
+    task = await post(f"{url}/tasks", b"", method="GET")
+    assert task.status == 200
+    assert [step for step in steps if step[1] > MOST_BYTES] == []
+    assert steps  # small values are encoded
+
+
+async def test_no_step_of_a_large_follow_up_is_done_in_the_event_loop(url: str, steps: Steps) -> None:
+    tool = {"name": "f", "parameters": {"type": "object"}}
+    facts = {"urn:tailrace:ext:stream:v1": {"tools": [tool]}}
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+    sent = await post(f"{url}/message:send", json.dumps({"message": message, "metadata": facts}).encode())
+    task_id = json.loads(sent.body)["task"]["id"]
+    results = [{"call_id": "c1", "output": LARGE}]
+    message |= {"taskId": task_id, "parts": [{"data": {"tool_results": results}}]}
+    steps.clear()
+    found = await post(f"{url}/message:stream", json.dumps({"message": message}).encode())
+    assert found.status == 200, found.body[:500]
+    assert [step for step in steps if step[1] > MOST_BYTES] == []
+
+
+async def test_a_large_task_is_encoded_for_a_webhook_outside_of_the_event_loop(
+    url: str, steps: Steps
+) -> None:
+    async with ScriptedUpstream(lambda _: openai_stream([""])) as hook:
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": LARGE}]}
+        config = {"taskPushNotificationConfig": {"url": f"{hook.base_url}/hook"}}
+        body = {"message": message, "configuration": config}
+        assert (await post(f"{url}/message:send", json.dumps(body).encode())).status == 200
+        with anyio.fail_after(20):
+            while not any(LARGE[:1000].encode() in request.body for request in hook.requests):  # noqa: ASYNC110
+                await anyio.sleep(0.01)  # the webhook is delivered by another task
+    assert [step for step in steps if step[1] > MOST_BYTES] == []

@@ -1,0 +1,53 @@
+"""Unknown addresses and unsupported methods, in the agent's own application and mounted in another."""
+
+import pytest
+from fastapi import FastAPI, HTTPException
+
+from support.agents import nothing
+from support.http_json import HttpJson
+from support.rpc import Rpc, message
+from support.serving import serving
+from tailrace.server import Settings, create_app, create_router
+
+SETTINGS = Settings(store="sqlite://")
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/tasks/a/b/c/d", "/message:nothing", "/v1", "/v1/chat/nothing"]
+)
+async def test_an_unknown_address_is_an_error_of_the_protocol(path: str) -> None:
+    async with serving(create_app(SETTINGS, handler=nothing)) as url, Rpc(url) as rpc:
+        status, answer = await HttpJson(rpc).ask("GET", path)
+    assert (status, answer["error"]["code"], answer["error"]["status"]) == (404, 404, "NOT_FOUND")
+    assert path in answer["error"]["message"]
+
+
+async def test_other_errors_of_the_application_stay_as_they_are() -> None:
+    app = create_app(SETTINGS, handler=nothing)
+
+    @app.get("/teapot")
+    async def teapot() -> None:  # pyright: ignore[reportUnusedFunction]
+        raise HTTPException(418, "short and stout")
+
+    async with serving(app) as url, Rpc(url) as rpc:
+        assert await HttpJson(rpc).ask("GET", "/teapot") == (418, {"detail": "short and stout"})
+
+
+async def test_another_application_keeps_its_own_answers_and_addresses() -> None:
+    app = FastAPI()
+    app.include_router(create_router(SETTINGS, handler=nothing))
+
+    @app.get("/")
+    async def home() -> str:  # pyright: ignore[reportUnusedFunction]
+        return "home"
+
+    @app.delete("/tasks/{name}")
+    async def forget(name: str) -> str:  # pyright: ignore[reportUnusedFunction]
+        return name
+
+    async with serving(app) as url, Rpc(url) as rpc:
+        http = HttpJson(rpc)
+        assert await http.ask("GET", "/nothing") == (404, {"detail": "Not Found"})
+        assert await http.ask("GET", "/") == (200, "home")
+        assert await http.ask("DELETE", "/tasks/a") == (200, "a")
+        await http.ok("POST", "/message:send", message())

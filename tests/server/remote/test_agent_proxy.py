@@ -1,0 +1,66 @@
+"""A server whose settings name a remote agent: its card, and errors of configuration."""
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from support.agents import Scripted
+from support.remote_agents import sdk_agent, sdk_card
+from support.rpc import Rpc, message, text_of
+from support.serving import serving
+from tailrace.server import Settings, create_app
+from tailrace.server.sdk import AgentExecutor
+from tailrace.streaming.a2a.models import AgentSkill
+from tailrace.wrappers import ConfigurationError, UpstreamError
+
+
+async def card_of(url: str, **options: Any) -> dict[str, Any]:
+    """Return the card of a server in front of the agent at a URL."""
+    settings = Settings.model_validate({"store": "sqlite://", "agent": url, **options.pop("settings", {})})
+    # In a thread, because this event loop serves the agent.
+    app = await anyio.to_thread.run_sync(partial(create_app, settings, **options))
+    async with serving(app) as front, Rpc(front) as rpc:
+        task = (await rpc.result("SendMessage", message("river")))["task"]
+        assert text_of(task) == "river"
+        async with rpc.http.get(f"{front}/.well-known/agent-card.json") as response:
+            return await response.json()
+
+
+async def test_what_we_do_not_say_is_what_the_agent_says():
+    async with sdk_agent(AgentExecutor(Scripted()), sdk_card()) as url:
+        theirs = await card_of(url)
+        skill = AgentSkill(id="o", name="Ours", description="o", tags=("t",))
+        named = {"agent_name": "Mine", "card": {"output_modes": ["text/html"]}}
+        ours = await card_of(url, settings=named, skills=[skill], input_modes=["text/plain"])
+    assert (theirs["name"], theirs["description"]) == ("Their agent", "Made with the SDK.")
+    assert [each["name"] for each in theirs["skills"]] == ["Talking"]
+    assert theirs["defaultInputModes"] == ["text"]
+    assert theirs["defaultOutputModes"] == ["text/plain", "image/png"]
+    assert theirs["capabilities"]["streaming"] is True
+    assert (ours["name"], ours["description"]) == ("Mine", "Made with the SDK.")
+    assert [each["name"] for each in ours["skills"]] == ["Ours"]
+    assert (ours["defaultInputModes"], ours["defaultOutputModes"]) == (["text/plain"], ["text/html"])
+
+
+def test_one_of_agent_model_and_handler_does_the_work():
+    for given in ({"model": "openai:x"}, {}):
+        settings = Settings.model_validate({"store": "sqlite://", "agent": "http://127.0.0.1:1", **given})
+        with pytest.raises(ConfigurationError, match="more than one"):
+            create_app(settings, handler=None if given else Scripted())
+    with pytest.raises(ConfigurationError, match="--agent URL"):
+        create_app(Settings(store="sqlite://", model=None))
+
+
+def test_an_agent_that_is_away_is_an_error_at_the_start():
+    with pytest.raises(UpstreamError, match="cannot be reached"):
+        create_app(Settings(store="sqlite://", agent="127.0.0.1:1"))
+
+
+def test_the_official_sdk_is_not_needed():
+    code = "import sys; sys.modules['a2a'] = None; import tailrace.server.remote.client, tailrace.server.remote.agent_proxy"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,232 @@
+"""Events of a remote agent as updates: the text is complete and not repeated despite lost and repeated events."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.server.remote.agent_events import RemoteEvent
+from tailrace.server.remote.relay import Relay
+from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
+from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.models import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.streaming.task.task import TaskRecord, agent_message
+
+
+def piece(text: str, *, append: bool = True, last: bool = False, **fields: Any) -> TaskArtifactUpdateEvent:
+    artifact = Artifact(artifact_id="a", parts=(Part(text=text),), **fields)
+    return TaskArtifactUpdateEvent(
+        task_id="t", context_id="c", artifact=artifact, append=append, last_chunk=last
+    )
+
+
+def copy(*parts: Part, state: TaskState = TaskState.WORKING, **fields: Any) -> Task:
+    artifacts = (Artifact(artifact_id="a", parts=parts, **fields),) if parts else ()
+    return Task(id="t", context_id="c", status=TaskStatus(state=state), artifacts=artifacts)
+
+
+def status(
+    state: TaskState, message: Message | None = None, metadata: dict[str, Any] | None = None
+) -> TaskStatusUpdateEvent:
+    said = TaskStatus(state=state, message=message)
+    return TaskStatusUpdateEvent(task_id="t", context_id="c", status=said, metadata=metadata or {})
+
+
+def relayed(relay: Relay, events: Sequence[RemoteEvent]) -> list[Update]:
+    return [update for event in events for update in relay.feed(event)] + relay.close()
+
+
+def carried_out(updates: Sequence[Update]) -> Task:
+    """Return the task that our server builds from updates; it rejects updates that break the rules."""
+    asked = Message(message_id="m", role=Role.USER, parts=(Part(text="?"),))
+    record = TaskRecord.create(asked)
+    record.submitted()
+    record.apply(StatusUpdate(TaskState.WORKING))
+    for update in updates:
+        if isinstance(update, StatusUpdate) and update.state.terminal:
+            for closing in record.closing_updates():
+                record.apply(closing)
+        record.apply(update)
+    return record.snapshot()
+
+
+def text_of(task: Task) -> str:
+    return "".join(part.text or "" for artifact in task.artifacts for part in artifact.parts)
+
+
+@given(st.lists(st.text(max_size=3), min_size=1, max_size=12), st.data())
+def test_copies_at_any_point_double_and_lose_nothing(pieces: list[str], data: st.DataObject):
+    events: list[RemoteEvent] = [copy()]
+    known = 0
+    for at, text in enumerate(pieces):
+        how = data.draw(st.sampled_from(["piece", "lost", "copy", "whole"]))
+        so_far = tuple(Part(text=each) for each in pieces[: at + 1])
+        joined = Artifact(artifact_id="a", parts=(Part(text="".join(pieces[: at + 1])),))
+        if how == "copy":
+            events.append(copy(*so_far))
+        elif how == "whole":
+            events.append(TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=joined))
+        elif how == "piece" and known == at:
+            events.append(piece(text, append=bool(at)))
+        else:
+            continue  # lost, until a snapshot arrives
+        known = at + 1
+    events.append(copy(*(Part(text=each) for each in pieces), state=TaskState.COMPLETED))
+    updates = relayed(Relay(), events)
+    task = carried_out(updates)
+    assert text_of(task) == "".join(pieces)
+    assert task.status.state is TaskState.COMPLETED
+    wholes = [update for update in updates if isinstance(update, ArtifactUpdate) and not update.append]
+    assert len(wholes) <= 1, "more than one snapshot was published"
+
+
+def test_a_copy_that_says_something_else_replaces():
+    events = [piece("one", append=False), copy(Part(text="another")), piece("!", last=True)]
+    updates = relayed(Relay(), [*events, status(TaskState.COMPLETED)])
+    assert [type(update) for update in updates] == [ArtifactUpdate, ArtifactUpdate, TextDelta, StatusUpdate]
+    assert text_of(carried_out(updates)) == "another!"
+
+
+@pytest.mark.parametrize(
+    ("events", "text"),
+    [
+        ([piece("a"), piece("b")], "ab"),  # appended to nothing
+        ([piece("a", append=False, last=True), piece("b"), piece("c")], "abc"),  # after the last
+        ([piece("a", append=False, last=True), copy(Part(text="a"))], "a"),
+        ([piece("a", append=False), copy(Part(text="a"), Part(url="http://x/"))], "a"),
+        ([piece("", append=False), piece("a"), piece("", last=True), piece("", last=True)], "a"),
+    ],
+)
+def test_what_servers_get_wrong_about_artifacts_breaks_nothing(events: list[RemoteEvent], text: str):
+    task = carried_out(relayed(Relay(), [*events, status(TaskState.COMPLETED)]))
+    assert text_of(task) == text
+
+
+def test_what_the_task_had_before_is_not_shown_again_and_can_be_added_to():
+    before = Artifact(artifact_id="a", parts=(Part(text="one"),))
+    relay = Relay((before,))
+    asked = agent_message("which?")
+    task = Task(
+        id="t",
+        context_id="c",
+        status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=asked),
+        artifacts=(before,),
+    )
+    assert relay.feed(task) == []
+    assert relay.artifacts == ()
+    [update] = relay.feed(piece(" two"))
+    assert isinstance(update, ArtifactUpdate)
+    assert not update.append
+    assert [part.text for part in update.artifact.parts] == ["one", " two"]
+    assert relay.feed(status(TaskState.WORKING)) == []
+    [*_, ending] = relay.close()
+    assert ending == StatusUpdate(TaskState.COMPLETED)
+
+
+def test_artifacts_of_a_further_task_have_ids_of_their_own():
+    relay = Relay(suffix="-turn-2")
+    events = [piece("a", append=False), piece("b"), status(TaskState.COMPLETED)]
+    assert [artifact.artifact_id for artifact in carried_out(relayed(relay, events)).artifacts] == [
+        "a-turn-2"
+    ]
+
+
+def test_statuses_keep_their_facts_but_not_those_of_the_remotes_log():
+    facts = {"number": 7, "dialect": "0.3", "usage": {"totalTokens": 1}}
+    received = {EXTENSION_URI: {"number": 3, "received": {"messageId": "m"}}}
+    events = [
+        status(TaskState.SUBMITTED),
+        status(TaskState.WORKING, metadata=received),
+        status(TaskState.WORKING, agent_message("hm"), {"step": 1, EXTENSION_URI: {"number": 4}}),
+        piece("x", append=False),
+        status(TaskState.COMPLETED, agent_message("done"), {EXTENSION_URI: facts}),
+    ]
+    working, _, completed = relayed(Relay(), events)
+    assert isinstance(working, StatusUpdate)
+    assert isinstance(completed, StatusUpdate)
+    assert working.metadata == {"step": 1}
+    assert completed.metadata == {EXTENSION_URI: {"usage": {"totalTokens": 1}}}
+    assert completed.message is not None
+    assert completed.message.parts[0].text == "done"
+
+
+def test_what_was_said_stands_in_rounds_and_holds_each_call_once():
+    def calls(*ids: str, **members: str) -> Part:
+        listed: list[dict[str, Any]] = [
+            {"call_id": each, "name": "f", "arguments": {}, **members} for each in ids
+        ]
+        return Part(data={"tool_calls": listed})
+
+    def result(of: str) -> Part:
+        return Part(data={"tool_results": [{"call_id": of, "name": "f", "output": "x"}]})
+
+    def artifact(channel: str, *parts: Part, number: int = 1) -> TaskArtifactUpdateEvent:
+        facts = {EXTENSION_URI: {"channel": channel}}
+        made = Artifact(artifact_id=f"{channel}-{number}", parts=parts, metadata=facts)
+        return TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=made)
+
+    asked = Message(message_id="q", role=Role.AGENT, parts=(calls("2"),))
+    relay = Relay()
+    events = [
+        artifact("reasoning", Part(text="hm")),
+        artifact("text", Part(text="let me see")),
+        artifact("tool_call", Part(text='{"half'), calls("1")),
+        artifact("tool_result", result("1")),
+        artifact("text", Part(text="and now"), number=2),
+        artifact("tool_call", calls("s", kind="server"), result("s"), calls("2"), number=2),
+        artifact("data", Part(data={"tool_calls": [{"no": "call"}]})),
+        artifact("output", Part(data={"a": 1})),
+        status(TaskState.INPUT_REQUIRED, asked),
+    ]
+    relayed(relay, events)
+    said = [to_common_message(message) for message in relay.said({"k": 1})]
+    assert [(str(message.role), [part.type for part in message.content]) for message in said] == [
+        ("model", ["reasoning", "text", "tool_call"]),
+        ("tool", ["tool_result"]),
+        ("model", ["text", "tool_call", "tool_result", "tool_call", "data"]),
+    ]
+    assert [message.metadata.get("k") for message in said] == [None, None, 1]
+
+
+def test_an_answer_of_nothing_was_said_too():
+    relay = Relay()
+    relayed(relay, [status(TaskState.COMPLETED)])
+    [said] = relay.said()
+    assert to_common_message(said).content == ()
+
+
+def test_an_answer_in_messages_of_statuses_is_taken_over_as_text() -> None:
+    """gemini-cli's server sends each delta of the answer as a status message, and no artifacts."""
+
+    def coder(kind: str, text: str = "", state: TaskState = TaskState.WORKING) -> TaskStatusUpdateEvent:
+        facts = {"coderAgent": {"kind": kind}, "model": "gemini"}
+        return status(state, agent_message(text) if text else None, facts)
+
+    relay = Relay()
+    updates = relayed(
+        relay,
+        [
+            copy(state=TaskState.SUBMITTED),
+            coder("state-change"),
+            coder("text-content", "Grü"),
+            coder("text-content", "ße"),
+            coder("state-change", state=TaskState.INPUT_REQUIRED),
+        ],
+    )
+    assert [update.text for update in updates if isinstance(update, TextDelta)] == ["ße"]
+    task = carried_out(updates)
+    assert (task.status.state, task.status.message) == (TaskState.INPUT_REQUIRED, None)
+    assert text_of(task) == "Grüße"
+    assert [to_common_message(message).text for message in relay.said()] == ["Grüße"]

@@ -1,0 +1,94 @@
+"""SQLite's log: its size limit while other programs write to and read from the database without a pause."""
+
+import asyncio
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import Engine, event
+
+from support.stored import numbers_of, opened, write
+from tailrace.server.store import sqlite
+
+
+def beginnings(file: Path) -> int:
+    """Return how often the log of a database was restarted, from its header."""
+    return int.from_bytes(file.with_name(f"{file.name}-wal").read_bytes()[12:16], "big")
+
+
+@contextmanager
+def told_of_the_wait() -> Generator[anyio.Event]:
+    """Yield an event that is set when writers begin to wait until the log is copied."""
+    waits, loop = anyio.Event(), asyncio.get_running_loop()
+
+    def hear(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement == "PRAGMA wal_checkpoint(RESTART)":
+            loop.call_soon_threadsafe(waits.set)
+
+    event.listen(Engine, "before_cursor_execute", hear)
+    try:
+        yield waits
+    finally:
+        event.remove(Engine, "before_cursor_execute", hear)
+
+
+@contextmanager
+def read_from(file: Path) -> Generator[None]:
+    """Hold a read transaction of another connection while the block runs."""
+    with closing(sqlite3.connect(file)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM tasks").fetchone()
+        yield
+
+
+def copy_often(monkeypatch: pytest.MonkeyPatch, patience: int) -> None:
+    """Copy the log with every row, and treat it as too long."""
+    monkeypatch.setattr(sqlite, "COPIED_ROWS", 1)
+    monkeypatch.setattr(sqlite, "MAX_LOG_PAGES", 0)
+    monkeypatch.setattr(sqlite, "COPY_PATIENCE", patience)
+
+
+async def test_a_log_that_is_too_long_begins_anew_when_those_who_read_from_it_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "t.db"
+    numbers = iter(range(1, 1_000))
+    with told_of_the_wait() as waits:
+        async with opened(f"sqlite:///{file}?timeout=60") as store:
+
+            async def write_on() -> None:
+                while not waits.is_set():
+                    await store.commit([write("t", next(numbers))])
+
+            await store.commit([write("t", next(numbers))])
+            before = beginnings(file)
+            async with anyio.create_task_group() as tasks:
+                with read_from(file):
+                    copy_often(monkeypatch, 60_000)
+                    tasks.start_soon(write_on)
+                    await waits.wait()
+                    assert beginnings(file) == before
+            last = next(numbers)
+            await store.commit([write("t", last)])
+            assert beginnings(file) > before
+            assert await numbers_of(store, "t") == list(range(1, last + 1))
+
+
+async def test_who_reads_for_long_holds_nobody_up_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "t.db"
+    async with opened(f"sqlite:///{file}?timeout=60") as store:
+        await store.commit([write("t", 1)])
+        with read_from(file), told_of_the_wait() as waits:
+            copy_often(monkeypatch, 1)
+            last = 1
+            while not waits.is_set():
+                last += 1
+                await store.commit([write("t", last)])
+            await store.commit([write("t", last + 1)])
+        assert await numbers_of(store, "t") == list(range(1, last + 2))

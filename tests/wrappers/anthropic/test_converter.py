@@ -1,0 +1,661 @@
+"""The Anthropic converter: each row of its tables in both directions, the round trip, and each documented loss."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from anthropic.types import ContentBlock, RawMessageStreamEvent
+from anthropic.types import Message as PackageMessage
+from anthropic.types.beta import BetaMessageParam
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from support import strategies
+from support.messages import model, text_entries, tool, user
+from tailrace.wrappers import (
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+    Role,
+)
+from tailrace.wrappers.anthropic import AnthropicConverter, AnthropicEventWrapper
+from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+
+converter = AnthropicConverter()
+package_messages: TypeAdapter[Any] = TypeAdapter(list[BetaMessageParam])
+package_block: TypeAdapter[Any] = TypeAdapter(ContentBlock)
+package_event: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+say = ContentPartText
+Call = ContentPartToolCall
+Result = ContentPartToolResult
+File = ContentPartFile
+
+
+def sent(*messages: Message) -> list[dict[str, Any]]:
+    """The messages of the request for a conversation."""
+    return cast("list[dict[str, Any]]", converter.from_history(History(conversation=messages)))
+
+
+def received(*messages: Mapping[str, Any], **options: Any) -> tuple[Message, ...]:
+    return converter.to_history(cast("Any", messages), **options).conversation
+
+
+def back(*messages: Message) -> tuple[Message, ...]:
+    return received(*sent(*messages))
+
+
+def own(part: Any, **fields: Any) -> Any:
+    """The part with fields that only Anthropic uses."""
+    return part.model_copy(update={"metadata": {"anthropic": fields}})
+
+
+def asks(*content: object) -> dict[str, Any]:
+    return {"role": "user", "content": list(content)}
+
+
+def answers(*content: object) -> dict[str, Any]:
+    return {"role": "assistant", "content": list(content)}
+
+
+HI, HI_PARAM = user(say(text="hi")), asks(*text_entries("hi"))
+WEATHER = Call(id="toolu_1", name="get_weather", arguments={"location": "Oakland"})
+WEATHER_PARAM = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"location": "Oakland"}}
+SUNNY = Result(id="toolu_1", name="get_weather", output="Sunny, 72°F")
+SUNNY_PARAM = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Sunny, 72°F"}
+THOUGHT = own(ContentPartReasoning(text="hm", signature="s"), type="thinking")
+THOUGHT_PARAM = {"type": "thinking", "thinking": "hm", "signature": "s"}
+REDACTED = own(ContentPartReasoning(text=""), type="redacted_thinking", data="x")
+REDACTED_PARAM = {"type": "redacted_thinking", "data": "x"}
+SEARCH = own(
+    Call(id="srvtoolu_1", name="web_search", arguments={"query": "a"}, kind="server"), type="server_tool_use"
+)
+SEARCH_PARAM = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "a"}}
+FOUND_PARAM: dict[str, Any] = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": [
+        {
+            "type": "web_search_result",
+            "title": "A",
+            "url": "https://a",
+            "encrypted_content": "x",
+            "page_age": None,
+        }
+    ],
+}
+FOUND = own(Result(id="srvtoolu_1", name="web_search", output=FOUND_PARAM["content"]), **FOUND_PARAM)
+PNG = File(data=b"\x89PNG", media_type="image/png")
+PNG_PARAM = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}}
+EPHEMERAL = {"type": "ephemeral"}
+COMPACTION = {"type": "compaction", "content": "So far.", "encrypted_content": "x"}
+PAGES = {"type": "search_result", "source": "a", "title": "A", "content": text_entries("b")}
+
+# Rows of the tables: a conversation in the common format and the messages of its request, converted both ways.
+ROWS: dict[str, tuple[list[Message], list[dict[str, Any]]]] = {
+    "user text": ([HI], [HI_PARAM]),
+    "user text in several parts": ([user(say(text="a"), say(text="b\n"))], [asks(*text_entries("a", "b\n"))]),
+    "turns": (
+        [HI, model(say(text="Hello."), say(text=" You?")), HI],
+        [HI_PARAM, answers(*text_entries("Hello.", " You?")), HI_PARAM],
+    ),
+    "text that looks like reasoning": (
+        [HI, model(say(text="<think>a</think>b"))],
+        [HI_PARAM, answers(*text_entries("<think>a</think>b"))],
+    ),
+    "fields of Anthropic's own": (
+        [user(own(say(text="hi"), cache_control=EPHEMERAL), own(PNG, cache_control=EPHEMERAL))],
+        [asks({**text_entries("hi")[0], "cache_control": EPHEMERAL}, {**PNG_PARAM, "cache_control": EPHEMERAL})],
+    ),
+    "files": (
+        [
+            user(
+                PNG,
+                File(data=b"%PDF", media_type="application/pdf", filename="a.pdf"),
+                File(data="é".encode(), media_type="text/plain", filename="a.txt"),
+                File(url="https://a/b.webp?c", media_type="image/webp"),
+                File(url="https://a/b", media_type="image/*"),
+                File(url="https://a/b", media_type="application/pdf", filename="b"),
+                File(url="anthropic-file:file_1", media_type="image/*"),
+                File(url="anthropic-file:file_2", filename="c"),
+            )
+        ],
+        [
+            asks(
+                PNG_PARAM,
+                {
+                    "type": "document", "title": "a.pdf",
+                    "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="},
+                },
+                {
+                    "type": "document", "title": "a.txt",
+                    "source": {"type": "text", "media_type": "text/plain", "data": "é"},
+                },
+                {"type": "image", "source": {"type": "url", "url": "https://a/b.webp?c"}},
+                {"type": "image", "source": {"type": "url", "url": "https://a/b"}},
+                {"type": "document", "title": "b", "source": {"type": "url", "url": "https://a/b"}},
+                {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
+                {"type": "document", "title": "c", "source": {"type": "file", "file_id": "file_2"}},
+            )
+        ],
+    ),
+    "a block of this API only": (
+        [user(own(ContentPartData(data=PAGES), **PAGES))],
+        [asks(PAGES)],
+    ),
+    "a round of tools": (
+        [HI, model(say(text="Let me see."), WEATHER, Call(id="b", name="now")), tool(SUNNY, Result(id="b", name="now", output=""))],
+        [
+            HI_PARAM,
+            answers(*text_entries("Let me see."), WEATHER_PARAM, {"type": "tool_use", "id": "b", "name": "now", "input": {}}),
+            asks(SUNNY_PARAM, {"type": "tool_result", "tool_use_id": "b", "content": ""}),
+        ],
+    ),
+    "results and the user's text after them": (
+        [HI, model(WEATHER), tool(own(SUNNY, cache_control=EPHEMERAL)), user(say(text="So?"))],
+        [HI_PARAM, answers(WEATHER_PARAM), asks({**SUNNY_PARAM, "cache_control": EPHEMERAL}, *text_entries("So?"))],
+    ),
+    "a failed tool": (
+        [HI, model(WEATHER), tool(SUNNY.model_copy(update={"is_error": True}))],
+        [HI_PARAM, answers(WEATHER_PARAM), asks({**SUNNY_PARAM, "is_error": True})],
+    ),
+    "an output with an image": (
+        [HI, model(WEATHER), tool(SUNNY.model_copy(update={"output": [*text_entries("Look:"), PNG_PARAM]}))],
+        [HI_PARAM, answers(WEATHER_PARAM), asks({**SUNNY_PARAM, "content": [*text_entries("Look:"), PNG_PARAM]})],
+    ),
+    "Anthropic's own reasoning in its place": (
+        [HI, model(REDACTED, THOUGHT, say(text="a"), own(THOUGHT, type="thinking", depth=1), WEATHER), tool(SUNNY)],
+        [
+            HI_PARAM,
+            answers(REDACTED_PARAM, THOUGHT_PARAM, *text_entries("a"), {**THOUGHT_PARAM, "depth": 1}, WEATHER_PARAM),
+            asks(SUNNY_PARAM),
+        ],
+    ),
+    "redacted reasoning has encrypted content": (
+        [HI, model(own(ContentPartReasoning(text="", signature="s"), type="thinking"), say(text="a"))],
+        [HI_PARAM, answers({"type": "thinking", "thinking": "", "signature": "s"}, *text_entries("a"))],
+    ),
+    "tools run by Anthropic": (
+        [HI, model(say(text="Look:"), SEARCH, FOUND, say(text="There."))],
+        [HI_PARAM, answers(*text_entries("Look:"), SEARCH_PARAM, FOUND_PARAM, *text_entries("There."))],
+    ),
+    "a paused response": ([HI, model(SEARCH)], [HI_PARAM, answers(SEARCH_PARAM)]),
+    "a program run by Anthropic that calls client tools": (
+        [
+            HI,
+            model(SEARCH, own(WEATHER, caller={"type": "code", "tool_id": "srvtoolu_1"})),
+            tool(SUNNY),
+            model(FOUND, say(text="There.")),
+            HI,
+        ],
+        [
+            HI_PARAM,
+            answers(SEARCH_PARAM, {**WEATHER_PARAM, "caller": {"type": "code", "tool_id": "srvtoolu_1"}}),
+            asks(SUNNY_PARAM),
+            answers(FOUND_PARAM, *text_entries("There.")),
+            HI_PARAM,
+        ],
+    ),
+    "a compaction": (
+        [HI, model(own(ContentPartData(data=COMPACTION), **COMPACTION), say(text="a"))],
+        [HI_PARAM, answers(COMPACTION, *text_entries("a"))],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_row_of_the_table_holds_both_ways(name: str) -> None:
+    messages, params = ROWS[name]
+    assert sent(*messages) == params
+    assert received(*params) == tuple(messages)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_sent_is_valid_by_the_packages_own_types(name: str) -> None:
+    messages, params = ROWS[name]
+    package_messages.validate_python(sent(*messages))
+    assert json.loads(json.dumps(sent(*messages))) == params
+
+
+def test_citations_go_back_with_their_text() -> None:
+    citation = {"type": "char_location", "cited_text": "a", "document_index": 0}
+    param = {"type": "text", "text": "a", "citations": [citation]}
+    message = model(own(say(text="a"), citations=[citation]), extra={"annotations": [citation]})
+    assert sent(HI, message) == [HI_PARAM, answers(param)]
+    assert received(HI_PARAM, answers(param)) == (HI, message)
+
+
+# --- complete conversations -------------------------------------------------------------------------------------
+
+
+def test_the_system_message_stands_beside_the_messages() -> None:
+    history = History(system_message="Be brief.", conversation=(HI,))
+    messages = converter.from_history(history)
+    assert messages == [HI_PARAM]
+    assert converter.system_prompt(history) == "Be brief."
+    assert converter.to_history(messages, system=converter.system_prompt(history)) == history
+    two_blocks = converter.to_history(messages, system=text_entries("Be brief.", "Be kind."))
+    assert two_blocks.system_message == "Be brief.\n\nBe kind."
+    assert converter.to_history(messages) == History(conversation=(HI,))
+
+
+@pytest.mark.parametrize("system", [None, "", " \n"])
+def test_instructions_that_say_nothing_are_none(system: str | None) -> None:
+    assert converter.system_prompt(History(system_message=system)) is None
+
+
+def test_context_is_what_the_user_says_first() -> None:
+    history = History(context="Background.", conversation=(HI,))
+    assert converter.from_history(history) == [asks(*text_entries("Background.", "hi"))]
+
+
+def test_the_user_speaks_first() -> None:
+    assert sent(model(say(text="Welcome!")), HI) == [
+        asks(*text_entries("(The assistant speaks first.)")), answers(*text_entries("Welcome!")), HI_PARAM,
+    ]  # fmt: skip
+
+
+def test_ids_are_sent_as_they_are_and_the_pattern_says_which_are_taken() -> None:
+    assert converter.id_pattern is not None
+    assert converter.id_pattern.fullmatch("toolu_01-A")
+    assert not any(converter.id_pattern.fullmatch(each) for each in ("", "a.b", "a|b", "a\n", "é"))
+    assert isinstance(converter.id_pattern, re.Pattern)
+    assert sent(HI, model(Call(id="a.b", name="f")))[1]["content"][0]["id"] == "a.b"
+
+
+def test_a_conversation_that_others_began_is_one_that_this_api_takes() -> None:
+    foreign = History(
+        conversation=(
+            model(say(text="Welcome!")),
+            HI,
+            model(
+                ContentPartReasoning(text="hm", signature="gemini's", metadata={"gemini": {"thoughtSignature": "x"}}),
+                ContentPartReasoning(text="", metadata={"openai-responses": {"encrypted_content": "x"}}),
+                Call(id="ws_1", name="web_search", kind="server", metadata={"openai-responses": {"type": "web_search_call"}}),
+                Result(id="ws_1", name="web_search", output=["a"]),
+                Call(id="call.1|fc", name="f", kind="custom", arguments_text="do it", metadata={"gemini": {"a": 1}}),
+                say(text="One moment."),
+            ),
+            HI,
+            model(say(text=""), refusal="I won't."),
+        )
+    )  # fmt: skip
+    mended = with_answers(with_matched_ids(foreign, pattern=converter.id_pattern))
+    messages = cast("list[dict[str, Any]]", converter.from_history(mended))
+    package_messages.validate_python(messages)
+    assert messages[1:] == [
+        answers(*text_entries("Welcome!")),
+        HI_PARAM,
+        answers(
+            *text_entries("One moment."),
+            {"type": "tool_use", "id": "call00001", "name": "f", "input": {"input": "do it"}},
+        ),
+        asks(
+            {
+                "type": "tool_result", "tool_use_id": "call00001", "is_error": True,
+                "content": "There is no result: the conversation went on before this tool had answered.",
+            },
+            *text_entries("hi"),
+        ),
+        answers(*text_entries("I won't.")),
+    ]  # fmt: skip
+
+
+# Each documented loss: the message after a greeting, and the message after the round trip.
+LOSSES: dict[str, tuple[list[Message], list[Message]]] = {
+    "messages of one role become one": (
+        [user(say(text="a")), model(say(text="b")), model(say(text="c")), user(say(text="d")), user(say(text="e"))],
+        [user(say(text="hi"), say(text="a")), model(say(text="b"), say(text="c")), user(say(text="d"), say(text="e"))],
+    ),
+    "blank text is omitted, and so are blank messages": (
+        [model(say(text=" \n")), user(say(text="a"), say(text="")), user()],
+        [user(say(text="hi"), say(text="a"))],
+    ),
+    "white space at the end is omitted": (
+        [model(say(text="a "), say(text=" b \n"))],
+        [HI, model(say(text="a "), say(text=" b"))],
+    ),
+    "text goes before calls of client tools": (
+        [model(say(text="a"), WEATHER, say(text="b"), Call(id="b", name="f"), say(text="c")), tool(SUNNY)],
+        [HI, model(say(text="a"), say(text="b"), say(text="c"), WEATHER, Call(id="b", name="f")), tool(SUNNY)],
+    ),
+    "reasoning without a signature, or of other providers, is omitted": (
+        [model(
+            own(ContentPartReasoning(text="hm"), type="thinking"), ContentPartReasoning(text="hm", signature="s"),
+            own(ContentPartReasoning(text="hm"), type="redacted_thinking_of_old"), say(text="a"),
+        )],
+        [HI, model(say(text="a"))],
+    ),
+    "reasoning at the end is omitted": (
+        [model(say(text="a"), THOUGHT, REDACTED), HI, model(THOUGHT), HI],
+        [HI, model(say(text="a")), user(say(text="hi"), say(text="hi"))],
+    ),
+    "the user's reasoning is omitted": ([user(ContentPartReasoning(text="hm"), say(text="a"))], [user(say(text="hi"), say(text="a"))]),
+    "tools run by other providers are omitted": (
+        [model(say(text="a"), Call(id="x", name="f", kind="server"), Result(id="x", name="f", output=1)), tool(Result(id="x", name="f"))],
+        [HI, model(say(text="a"))],
+    ),
+    "a call without its result is omitted when the user has continued": (
+        [model(say(text="a"), SEARCH), HI],
+        [HI, model(say(text="a")), HI],
+    ),
+    "a result without its call is omitted": ([model(FOUND, say(text="a"))], [HI, model(say(text="a"))]),
+    "a result before its call is omitted, and so is the call": (
+        [model(FOUND, SEARCH, say(text="a")), HI],
+        [HI, model(say(text="a")), HI],
+    ),
+    "a client tool's result in a model message follows it": (
+        [model(WEATHER, SUNNY, Result(id="other", name="f", output=""))],
+        [HI, model(WEATHER), tool(SUNNY)],
+    ),
+    "results come first": (
+        [model(WEATHER), user(say(text="a"), SUNNY), tool(Result(id="b", name="f", output="")), user(say(text="b"))],
+        [HI, model(WEATHER), tool(SUNNY, Result(id="b", name="unknown", output="")), user(say(text="a"), say(text="b"))],
+    ),
+    "data becomes its JSON": (
+        [model(ContentPartData(data={"a": [1, "é"]})), user(ContentPartData(data=[1]))],
+        [HI, model(say(text='{"a":[1,"é"]}')), user(say(text="[1]"))],
+    ),
+    "a model's file is named in text": (
+        [model(File(data=b"abc", media_type="image/png", filename="cat.png"), File(url="https://a/b.png"))],
+        [HI, model(say(text="[file cat.png, image/png, 3 bytes]"), say(text="[https://a/b.png](https://a/b.png)"))],
+    ),
+    "arguments that are not an object become one": (
+        [model(Call(id="a", name="f", arguments_text="[1]"), Call(id="b", name="f", kind="custom", arguments_text=""))],
+        [HI, model(Call(id="a", name="f", arguments={"input": "[1]"}), Call(id="b", name="f", arguments={"input": ""}))],
+    ),
+    "a call's kind and its generated-id flag are lost": (
+        [model(Call(id="a", name="f", kind="custom", arguments={"n": 1}, synthetic_id=True))],
+        [HI, model(Call(id="a", name="f", arguments={"n": 1}))],
+    ),
+    "an output that is not text becomes its JSON": (
+        [model(WEATHER), tool(SUNNY.model_copy(update={"output": {"t": [72, "°F"]}}), Result(id="b", name="f"))],
+        [HI, model(WEATHER), tool(SUNNY.model_copy(update={"output": '{"t": [72, "°F"]}'}), Result(id="b", name="unknown", output="null"))],
+    ),
+    "an output of text blocks alone becomes its JSON": (
+        [model(WEATHER), tool(SUNNY.model_copy(update={"output": text_entries("a")}))],
+        [HI, model(WEATHER), tool(SUNNY.model_copy(update={"output": '[{"type": "text", "text": "a"}]'}))],
+    ),
+    "an output with blocks of other providers becomes its JSON": (
+        [model(WEATHER), tool(SUNNY.model_copy(update={"output": [{"type": "image", "data": "a", "mimeType": "b"}]}))],
+        [HI, model(WEATHER), tool(SUNNY.model_copy(update={"output": '[{"type": "image", "data": "a", "mimeType": "b"}]'}))],
+    ),
+    "an output's blocks lose blank text": (
+        [model(WEATHER), tool(SUNNY.model_copy(update={"output": [*text_entries(""), PNG_PARAM]}))],
+        [HI, model(WEATHER), tool(SUNNY.model_copy(update={"output": [PNG_PARAM]}))],
+    ),
+    "a refusal becomes text": ([model(say(text="No: "), refusal="I won't.")], [HI, model(say(text="No: "), say(text="I won't."))]),
+    "metadata is not sent": (
+        [model(say(text="a", metadata={"k": 1, "openai": {"x": 1}}), finish_reason="stop", refusal=1)],
+        [HI, model(say(text="a"))],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_loss_is_the_documented_one(name: str) -> None:
+    messages, expected = LOSSES[name]
+    assert back(HI, *messages) == tuple(expected)
+    package_messages.validate_python(sent(HI, *messages))
+
+
+def test_fields_of_anthropics_own_never_replace_ours() -> None:
+    fields: dict[str, Any] = {
+        "type": "image",
+        "text": "b",
+        "id": "x",
+        "tool_use_id": "x",
+        "content": "x",
+        "name": "x",
+        "input": {},
+    }
+    assert sent(
+        user(own(say(text="a"), **fields)), model(own(WEATHER, **fields)), tool(own(SUNNY, **fields))
+    ) == [
+        asks({**fields, **text_entries("a")[0]}),
+        answers({**fields, **WEATHER_PARAM}),
+        asks({**fields, **SUNNY_PARAM}),
+    ]
+
+
+def test_a_block_of_its_own_that_says_nothing_is_left_out() -> None:
+    assert sent(HI, model(own(ContentPartData(data=1), type="text"), say(text="a"))) == [
+        HI_PARAM,
+        answers(*text_entries("a")),
+    ]
+
+
+# --- the round trip ---------------------------------------------------------------------------------------------
+
+ids = st.sampled_from(["a", "b", "c"])
+outputs = ["Sunny.", None, {"t": 72}, [*text_entries("Look:"), PNG_PARAM]]
+files = [
+    PNG,
+    File(data=b"", media_type="image/jpg", filename="a"),
+    File(data=b"a", media_type="text/markdown; charset=utf-8"),
+    File(data=b"RIFF", media_type="audio/wav", filename="a.wav"),
+    File(url="https://a/b.mp3", filename="b"),
+]
+
+
+def cited(value: str) -> ContentPart:
+    return own(say(text=value), citations=[{"cited_text": "a"}])
+
+
+def thought(value: str, seal: str | None) -> ContentPart:
+    return own(ContentPartReasoning(text=value, signature=seal), type="thinking")
+
+
+def search(call_id: str) -> ContentPart:
+    return SEARCH.model_copy(update={"id": call_id})
+
+
+def found(call_id: str) -> ContentPart:
+    return own(FOUND.model_copy(update={"id": call_id}), **{**FOUND_PARAM, "tool_use_id": call_id})
+
+
+blocks_of_its_own: st.SearchStrategy[ContentPart] = (
+    st.builds(cited, strategies.texts)
+    | st.builds(thought, strategies.texts, st.none() | st.sampled_from(["s", "t"]))
+    | st.builds(search, ids)
+    | st.builds(found, ids)
+    | st.just(REDACTED)
+)
+calls = st.builds(
+    Call,
+    id=ids,
+    name=strategies.names,
+    arguments=strategies.json_objects,
+    arguments_text=st.none() | strategies.texts,
+    kind=st.sampled_from(["function", "custom"]),
+    synthetic_id=st.booleans(),
+    metadata=strategies.metadata,
+)
+foreign_calls = st.builds(Call, id=ids, name=strategies.names, kind=st.just("server"))
+results = st.builds(
+    Result,
+    id=ids,
+    name=strategies.names,
+    output=st.sampled_from(outputs),
+    is_error=st.booleans(),
+    metadata=strategies.metadata,
+)
+file_parts = st.sampled_from(files)
+
+
+def is_foreign(part: ContentPart) -> bool:
+    """Return whether nothing in a message belongs to Anthropic."""
+    return "anthropic" not in part.metadata
+
+
+common_parts: st.SearchStrategy[ContentPart] = (
+    strategies.text_parts | strategies.reasoning_parts | strategies.data_parts | file_parts | results
+).filter(is_foreign)
+model_parts = common_parts | blocks_of_its_own | calls.filter(is_foreign) | foreign_calls
+arbitrary_messages = st.builds(
+    Message,
+    role=st.sampled_from([Role.USER, Role.TOOL]),
+    content=st.lists(common_parts, max_size=4).map(tuple),
+    metadata=strategies.metadata,
+) | st.builds(
+    Message,
+    role=st.just(Role.MODEL),
+    content=st.lists(model_parts, max_size=6).map(tuple),
+    metadata=strategies.metadata | st.just({"refusal": "No."}),
+)
+arbitrary_histories = st.builds(
+    History,
+    system_message=st.none() | strategies.texts,
+    context=st.none() | strategies.texts,
+    conversation=st.lists(arbitrary_messages, max_size=6).map(tuple),
+)
+
+
+@given(arbitrary_histories)
+@settings(deadline=None)
+def test_what_came_back_goes_out_the_same(history: History) -> None:
+    messages = converter.from_history(history)
+    assert converter.from_history(converter.to_history(messages)) == messages
+
+
+@given(arbitrary_histories)
+@settings(deadline=None)
+def test_what_is_sent_keeps_the_rules_of_the_api(history: History) -> None:
+    messages = cast("list[dict[str, Any]]", converter.from_history(history))
+    assert [message["role"] for message in messages] == ["user", "assistant"] * (len(messages) // 2) + [
+        "user"
+    ] * (len(messages) % 2)
+    for message in messages:
+        content = message["content"]
+        assert content
+        assert all(block["text"].strip() for block in content if block["type"] == "text")
+        if message["role"] == "assistant":
+            assert content[-1]["type"] not in ("thinking", "redacted_thinking")
+        else:
+            kinds = [block["type"] == "tool_result" for block in content]
+            assert kinds == sorted(kinds, reverse=True)
+
+
+# --- requests of other programs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "expected_parts"),
+    [
+        ("hi", (say(text="hi"),)),
+        ("", ()),
+        (None, ()),
+        ([], ()),
+        (["a", {"type": "text", "text": "b"}], (say(text="a"), say(text="b"))),
+        (tuple(text_entries("a")), (say(text="a"),)),
+    ],
+)
+def test_content_is_taken_in_every_form(content: object, expected_parts: tuple[ContentPart, ...]) -> None:
+    for role, message in (("user", user(*expected_parts)), ("assistant", model(*expected_parts))):
+        assert received({"role": role, "content": content}) == (message,)
+
+
+def test_system_messages_in_the_conversation_join_the_instructions() -> None:
+    messages: list[Any] = [
+        HI_PARAM,
+        {"role": "system", "content": "Be kind."},
+        {"role": "system", "content": text_entries("Be quick.")},
+    ]
+    history = converter.to_history(messages, system="Be brief.")
+    assert history == History(system_message="Be brief.\n\nBe kind.\n\nBe quick.", conversation=(HI,))
+
+
+def test_results_find_the_names_of_their_calls() -> None:
+    assert received(
+        answers(WEATHER_PARAM),
+        asks({**SUNNY_PARAM, "content": text_entries("Sunny", "72°F")}),
+        asks({"type": "tool_result", "tool_use_id": "other"}, *text_entries("thanks")),
+        asks(SUNNY_PARAM),
+    ) == (
+        model(WEATHER),
+        tool(
+            SUNNY.model_copy(update={"output": "Sunny\n\n72°F"}),
+            Result(id="other", name="unknown", output=""),
+        ),
+        user(say(text="thanks")),
+        tool(SUNNY),
+    )
+
+
+def test_the_packages_own_objects_may_stand_among_the_messages() -> None:
+    param = {**PACKAGE_MESSAGE, "content": [THOUGHT_PARAM, *text_entries("Look."), WEATHER_PARAM]}
+    answer = PackageMessage.model_validate(param)
+    history = converter.to_history([cast("Any", HI_PARAM), answer, cast("Any", asks(SUNNY_PARAM))])
+    whole = model(THOUGHT, say(text="Look."), WEATHER)
+    assert [message.content for message in history.conversation] == [HI.content, whole.content, (SUNNY,)]
+    # Most programs put the results into a message of their own.
+    assert received({"role": "assistant", "content": answer.content}) == (whole,)
+    assert received(asks(package_block.validate_python(text_entries("a")[0]))) == (user(say(text="a")),)
+
+
+def test_blocks_that_the_user_may_send_and_that_are_no_file_are_data() -> None:
+    document = {"type": "document", "source": {"type": "content", "content": text_entries("a")}, "title": "A"}
+    upload = {"type": "container_upload", "file_id": "f"}
+    message = user(
+        own(ContentPartData(data=document), **document), own(ContentPartData(data=upload), **upload)
+    )
+    assert received(asks(document, upload)) == (message,)
+    assert sent(message) == [asks(document, upload)]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"role": "critic", "content": "x"}, "the role 'critic'"),
+    ({"content": "x"}, "the role None"),
+    ({"role": "user", "content": 1}, "content of type int"),
+    ({"role": "assistant", "content": {"type": "text"}}, "content of type dict"),
+    ({"role": "user", "content": [{"text": "x"}]}, "a content block of type None"),
+    ({"role": "assistant", "content": [1]}, "a content block of type None"),
+    ({"role": "system", "content": [PNG_PARAM]}, "where only text is allowed"),
+    ({"role": "user", "content": [{**PNG_PARAM, "source": {"type": "base64", "data": "*"}}]}, "base64"),
+    ({"role": "user", "content": [{**PNG_PARAM, "source": {"type": "url"}}]}, "ContentPartFile"),
+    ({"role": "user", "content": [{**SUNNY_PARAM, "content": [{}]}]}, "a content block of type None"),
+]
+
+
+@pytest.mark.parametrize(("message", "complaint"), REFUSED)
+def test_what_the_messages_api_does_not_define_is_refused(message: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match="message 1: ") as caught:
+        received(HI_PARAM, message)
+    assert complaint in str(caught.value)
+
+
+# --- complete responses, streams, results -----------------------------------------------------------------------
+
+PACKAGE_MESSAGE: dict[str, Any] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude",
+    "content": [THOUGHT_PARAM, *text_entries("Let me see."), WEATHER_PARAM],
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 1, "output_tokens": 2},
+}
+ANSWER = model(THOUGHT, say(text="Let me see."), WEATHER, finish_reason="tool_calls")
+
+
+def test_a_whole_response_is_a_message() -> None:
+    assert converter.to_message(PACKAGE_MESSAGE) == ANSWER
+    assert converter.to_message(PackageMessage.model_validate(PACKAGE_MESSAGE)) == ANSWER
+    assert converter.to_message({"role": "assistant", "content": "Hi"}) == model(say(text="Hi"))
+
+
+def test_a_wrapper_is_made_over_the_packages_event() -> None:
+    event = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}}
+    wrapper = converter.create_chunk_wrapper(package_event.validate_python(event))
+    assert (wrapper.raw, wrapper.get_text()) == (event, "a")
+    assert converter.create_chunk_wrapper({"type": "ping"}) == AnthropicEventWrapper({"type": "ping"})

@@ -1,0 +1,647 @@
+"""The Responses decoder: deltas, the final copies of their content, calls, and the openai package's events."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from support.messages import accumulate
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.wrappers import (
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    FinishReason,
+    Message,
+    ToolCallDelta,
+)
+from tailrace.wrappers.openai_responses import ResponsesDecoder, ResponsesEventWrapper, wrap_chunk
+
+Fields = dict[str, Any]
+
+package_events: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+
+
+def event(kind: str, **fields: Any) -> Fields:
+    return {"type": f"response.{kind}", **fields}
+
+
+def sse(*events: object) -> bytes:
+    """Frame events with their names, as most servers do; text is sent unchanged."""
+    body = b""
+    for each in events:
+        if isinstance(each, dict):
+            body += f"event: {cast('Fields', each).get('type')}\n".encode()
+        body += b"data: " + (each if isinstance(each, str) else json.dumps(each)).encode() + b"\n\n"
+    return body
+
+
+def decode(body: bytes | Iterable[bytes]) -> list[ResponsesEventWrapper]:
+    decoder = ResponsesDecoder(provider="openai")
+    reads = [body] if isinstance(body, bytes) else body
+    return [chunk for data in reads for chunk in decoder.feed(data)] + decoder.close()
+
+
+def fold(*events: object) -> Accumulator:
+    return accumulate(decode(sse(*events)), think_tags=False)
+
+
+def message(*events: object) -> Message:
+    return fold(*events).message()
+
+
+CREATED = event("created", response={"id": "resp_1", "object": "response", "model": "m", "created_at": 7})
+COMPLETED = event(
+    "completed",
+    response={"id": "resp_1", "status": "completed", "usage": {"input_tokens": 3, "output_tokens": 4}},
+)
+
+
+def text_delta(delta: str, output: int | None = 0, content: int | None = 0, **fields: Any) -> Fields:
+    place = {"output_index": output, "content_index": content}
+    place = {name: value for name, value in place.items() if value is not None}
+    return event("output_text.delta", item_id="msg_1", delta=delta, logprobs=[], **place, **fields)
+
+
+def output_text(text: str, **fields: Any) -> Fields:
+    return {"type": "output_text", "text": text, "annotations": [], **fields}
+
+
+def added(item: Fields, output: int = 0) -> Fields:
+    return event("output_item.added", output_index=output, item=item)
+
+
+def done(item: Fields, output: int = 0) -> Fields:
+    return event("output_item.done", output_index=output, item=item)
+
+
+def text_message(*texts: str, **fields: Any) -> Fields:
+    content = [output_text(text) for text in texts]
+    return {"type": "message", "id": "msg_1", "role": "assistant", "content": content, **fields}
+
+
+def function_call(arguments: object = "", **fields: Any) -> Fields:
+    call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "add", "arguments": arguments}
+    return {**call, **fields}
+
+
+WHOLE_TEXT: list[Fields] = [
+    CREATED,
+    event("in_progress", response={"id": "resp_1"}),
+    added(text_message(status="in_progress")),
+    event("content_part.added", output_index=0, content_index=0, part=output_text("")),
+    text_delta("Hel"),
+    text_delta("lo"),
+    event("output_text.done", output_index=0, content_index=0, text="Hello", logprobs=[]),
+    event("content_part.done", output_index=0, content_index=0, part=output_text("Hello")),
+    done(text_message("Hello", status="completed")),
+    {
+        **COMPLETED,
+        "response": {**COMPLETED["response"], "output": [text_message("Hello", status="completed")]},
+    },
+]
+
+
+# --- deltas -----------------------------------------------------------------------------------------------------
+
+
+def test_a_delta_of_text_is_plain_once_its_block_is_open() -> None:
+    first, second = decode(sse(text_delta("Hel"), text_delta("lo", obfuscation="xyz")))
+    assert (first.get_text(), first.plain) == ("Hel", False)
+    assert (second.get_text(), second.plain, second.details) == ("lo", True, None)
+    assert (second.get_reasoning(), second.get_tool_calls()) == ("", [])
+    assert (second.get_finish_message(), second.get_usage()) == (None, None)
+    assert second.raw["obfuscation"] == "xyz"
+
+
+def test_a_whole_stream_says_everything_once() -> None:
+    accumulator = fold(*WHOLE_TEXT)
+    assert accumulator.message() == Message.model_validate(
+        {
+            "role": "model",
+            "content": [{"type": "text", "text": "Hello", "metadata": {"openai-responses": {"id": "msg_1"}}}],
+            "metadata": {"finish_reason": "stop"},
+        }
+    )
+    assert accumulator.metadata == {"id": "resp_1", "model": "m", "created": 7}
+    assert accumulator.usage is not None
+    assert (accumulator.usage.input_tokens, accumulator.usage.total_tokens) == (3, 7)
+    assert accumulator.error is None
+
+
+# Sequences without the first delta: the rest is not a prefix of the full text.
+@pytest.mark.parametrize("left_out", [0, 1, 2, 3, 5, 6, 7, 8, 9])
+def test_whichever_event_is_left_out_the_text_is_the_same(left_out: int) -> None:
+    events = [each for index, each in enumerate(WHOLE_TEXT) if index != left_out]
+    assert message(*events).text == "Hello"
+
+
+@pytest.mark.parametrize("first", [2, 3, 4, 6, 7, 8, 9])
+def test_whatever_the_stream_begins_with_the_text_is_the_same(first: int) -> None:
+    assert message(*WHOLE_TEXT[first:]).text == "Hello"
+
+
+def test_what_contradicts_the_deltas_is_not_added_to_them() -> None:
+    assert message(text_delta("He"), done(text_message("Good morning"))).text == "He"
+
+
+def test_parts_and_items_are_blocks_of_their_own() -> None:
+    events = [
+        text_delta("a"),
+        text_delta("b", content=1),
+        text_delta("c", output=1),
+        text_delta("d", output=1),
+    ]
+    assert [part.text for part in message(*events).content if isinstance(part, ContentPartText)] == [
+        "a",
+        "b",
+        "cd",
+    ]
+
+
+def test_text_of_two_parts_that_comes_in_turns_is_not_mixed() -> None:
+    events = [text_delta("a"), text_delta("b", output=1), text_delta("c")]
+    assert [part.text for part in message(*events).content if isinstance(part, ContentPartText)] == [
+        "a",
+        "b",
+        "c",
+    ]
+
+
+def test_ids_that_change_with_every_event_are_of_no_account() -> None:
+    events = [
+        added(text_message(id="x1")),
+        text_delta("Hel") | {"item_id": "x2"},
+        text_delta("lo") | {"item_id": "x3"},
+        event("output_text.done", item_id="x4", output_index=0, content_index=0, text="Hello"),
+        done(text_message("Hello", id="x5")),
+        event("completed", response={"status": "completed", "output": [text_message("Hello", id="x6")]}),
+    ]
+    [part] = message(*events).content
+    assert part == ContentPartText(text="Hello", metadata={"openai-responses": {"id": "x1"}})
+
+
+def test_without_indexes_a_delta_belongs_to_the_latest_item_of_its_type() -> None:
+    events = [
+        added({"type": "reasoning", "id": "rs"}),
+        event("reasoning_summary_text.delta", summary_index=0, delta="hm"),
+        added(text_message(), output=1),
+        text_delta("Hel", None, None),
+        text_delta("lo", None, None),
+        done(text_message("Hello"), output=1),
+    ]
+    assert (message(*events).reasoning, message(*events).text) == ("hm", "Hello")
+
+
+def test_items_that_all_have_the_same_index_are_told_apart() -> None:
+    events = [
+        added(function_call(call_id="a")),
+        done(function_call("{}", call_id="a")),
+        added(function_call(call_id="b", name="sub")),
+        event("function_call_arguments.delta", output_index=0, delta='{"x":1}'),
+        done(function_call('{"x":1}', call_id="b", name="sub")),
+    ]
+    calls = message(*events).tool_calls
+    assert [(call.id, call.name, call.arguments) for call in calls] == [
+        ("a", "add", {}),
+        ("b", "sub", {"x": 1}),
+    ]
+
+
+def test_the_state_of_a_message_and_its_phase_are_kept_with_its_text() -> None:
+    begun = text_message(phase="commentary", status="in_progress")
+    events = [
+        added(begun),
+        text_delta("Hi"),
+        done(text_message("Hi", phase="final_answer", status="incomplete")),
+    ]
+    [part] = message(*events).content
+    assert part.metadata == {
+        "openai-responses": {"id": "msg_1", "phase": "final_answer", "status": "incomplete"}
+    }
+
+
+def test_a_phase_that_comes_with_the_text_at_the_end_is_kept_too() -> None:
+    [part] = message(done(text_message("Hi", phase="final_answer"))).content
+    assert part.metadata == {"openai-responses": {"id": "msg_1", "phase": "final_answer"}}
+
+
+def test_a_refusal_has_a_channel_of_its_own() -> None:
+    refusal = {"type": "refusal", "refusal": "I can't."}
+    events = [
+        event("refusal.delta", output_index=0, content_index=0, delta="I "),
+        event("refusal.delta", output_index=0, content_index=0, delta="can"),
+        event("refusal.done", output_index=0, content_index=0, refusal="I can't."),
+        event("content_part.done", output_index=0, content_index=0, part=refusal),
+        done({"type": "message", "content": [refusal]}),
+    ]
+    assert message(*events).metadata["refusal"] == "I can't."
+    assert message(events[-1]).metadata["refusal"] == "I can't."
+
+
+def test_annotations_are_told_once_and_stay_with_their_text() -> None:
+    link = {
+        "type": "url_citation",
+        "url": "https://example.com",
+        "start_index": 0,
+        "end_index": 2,
+        "title": "e",
+    }
+    book = {"type": "file_citation", "file_id": "f", "filename": "a.pdf", "index": 0}
+    whole = output_text("Hi", annotations=[link, book])
+    events = [
+        text_delta("Hi"),
+        event(
+            "output_text.annotation.added",
+            output_index=0,
+            content_index=0,
+            annotation_index=0,
+            annotation=link,
+        ),
+        event("content_part.done", output_index=0, content_index=0, part=whole),
+        done(text_message() | {"content": [whole]}),
+    ]
+    said = message(*events)
+    assert said.metadata["extra"] == {"annotations": [link, book]}
+    [part] = said.content
+    assert part.metadata["openai-responses"]["annotations"] == [link, book]
+
+
+def test_an_annotation_of_a_block_that_is_no_longer_the_last_is_not_given_to_another() -> None:
+    link = {"type": "url_citation", "url": "https://example.com"}
+    late = event("output_text.annotation.added", output_index=0, content_index=0, annotation=link)
+    said = message(text_delta("a"), text_delta("b", output=1), late)
+    assert said.metadata["extra"] == {"annotations": [link]}
+    assert [part.metadata for part in said.content] == [{}, {}]
+
+
+def test_logprobs_are_told_once() -> None:
+    first, second = {"token": "Hel", "logprob": -0.1}, {"token": "lo", "logprob": -0.2}
+    events = [
+        text_delta("Hel") | {"logprobs": [first]},
+        event("output_text.done", output_index=0, content_index=0, text="Hello", logprobs=[first, second]),
+        done(text_message() | {"content": [output_text("Hello", logprobs=[first, second])]}),
+    ]
+    said = message(*events)
+    assert said.text == "Hello"
+    assert said.metadata["extra"] == {"logprobs": {"content": [first, second]}}
+
+
+def test_sound_is_joined_from_its_pieces() -> None:
+    events = [
+        event("audio.delta", delta="UklG"),
+        event("audio.transcript.delta", delta="Hel"),
+        event("audio.delta", delta="Rg=="),
+        event("audio.transcript.delta", delta="lo"),
+        event("audio.done"),
+    ]
+    assert message(*events).metadata["extra"] == {"audio": {"data": "UklGRg==", "transcript": "Hello"}}
+
+
+def test_content_of_a_type_nobody_knows_is_kept() -> None:
+    odd = {"type": "output_smell", "smell": "rose"}
+    assert message(done({"type": "message", "content": [odd]})).metadata["extra"] == {"content_parts": [odd]}
+
+
+def test_content_of_type_text_is_text() -> None:
+    assert message(done({"type": "message", "content": [{"type": "text", "text": "Hi"}]})).text == "Hi"
+
+
+# --- reasoning --------------------------------------------------------------------------------------------------
+
+
+def thought(*summary: str, content: Iterable[str] = (), **fields: Any) -> Fields:
+    item: Fields = {"type": "reasoning", "id": "rs_1"}
+    item["summary"] = [{"type": "summary_text", "text": text} for text in summary]
+    item["content"] = [{"type": "reasoning_text", "text": text} for text in content]
+    return {**item, **fields}
+
+
+def summary_delta(delta: str, index: int = 0) -> Fields:
+    return event("reasoning_summary_text.delta", output_index=0, summary_index=index, delta=delta)
+
+
+def part_of(text: str, own: Fields) -> ContentPartReasoning:
+    return ContentPartReasoning(text=text, metadata={"openai-responses": own})
+
+
+def test_each_part_of_a_summary_is_a_block_and_the_last_says_what_item_it_was() -> None:
+    events = [
+        added(thought(encrypted_content="half")),
+        event("reasoning_summary_part.added", output_index=0, summary_index=0, part={"type": "summary_text"}),
+        summary_delta("a"),
+        summary_delta("b"),
+        event("reasoning_summary_text.done", output_index=0, summary_index=0, text="ab"),
+        event(
+            "reasoning_summary_part.done",
+            output_index=0,
+            summary_index=0,
+            part={"type": "summary_text", "text": "ab"},
+        ),
+        summary_delta("c", 1),
+        done(thought("ab", "c", encrypted_content="whole")),
+    ]
+    said = (
+        part_of("ab", {"type": "summary_text"}),
+        part_of("c", {"type": "summary_text", "id": "rs_1", "encrypted_content": "whole"}),
+    )
+    assert message(*events).content == said
+    assert message(events[-1]).content == said
+
+
+def test_reasoning_that_is_sealed_altogether_is_a_part_without_text() -> None:
+    assert message(done(thought(encrypted_content="seal"))).content == (
+        part_of("", {"id": "rs_1", "encrypted_content": "seal"}),
+    )
+
+
+def test_the_seal_stands_with_the_reasoning_though_text_came_before_it() -> None:
+    events = [summary_delta("hm"), text_delta("Hi", 1), done(thought("hm", encrypted_content="seal"))]
+    reasoning, text = message(*events).content
+    assert reasoning == part_of("hm", {"type": "summary_text", "id": "rs_1", "encrypted_content": "seal"})
+    assert isinstance(text, ContentPartText)
+
+
+def test_reasoning_of_which_only_an_id_is_known_is_nothing() -> None:
+    assert message(added(thought()), done(thought())).content == ()
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        event("reasoning_text.delta", output_index=0, content_index=0, delta="hm"),
+        event("reasoning.delta", output_index=0, content_index=0, delta="hm"),
+    ],
+    ids=["reasoning_text", "reasoning"],
+)
+def test_reasoning_itself_is_told_from_its_summary(delta: Fields) -> None:
+    events = [
+        event("reasoning_part.added", output_index=0, content_index=0, part={"type": "reasoning_text"}),
+        delta,
+        event("reasoning_text.done", output_index=0, content_index=0, text="hm, hm"),
+        event(
+            "reasoning_part.done",
+            output_index=0,
+            content_index=0,
+            part={"type": "reasoning_text", "text": "hm, hm"},
+        ),
+        done(thought(content=["hm, hm"])),
+    ]
+    assert message(*events).content == (part_of("hm, hm", {"type": "reasoning_text", "id": "rs_1"}),)
+
+
+def test_reasoning_of_which_nothing_but_the_text_is_known_is_that_text() -> None:
+    item = thought("hm")
+    del item["id"]
+    assert message(done(item)).content == (part_of("hm", {"type": "summary_text"}),)
+
+
+def test_reasoning_inside_a_message_is_reasoning() -> None:
+    said = message(done({"type": "message", "content": [{"type": "reasoning_text", "text": "hm"}]}))
+    assert (said.reasoning, said.text) == ("hm", "")
+
+
+# --- function calls ---------------------------------------------------------------------------------------------
+
+
+def argument_delta(delta: object, output: int = 0) -> Fields:
+    return event("function_call_arguments.delta", output_index=output, delta=delta)
+
+
+def test_a_call_is_told_in_fragments() -> None:
+    events = [added(function_call(status="in_progress")), argument_delta('{"x"'), argument_delta(":1}")]
+    chunks = decode(sse(*events, done(function_call('{"x":1}', status="completed"))))
+    assert [call for chunk in chunks for call in chunk.get_tool_calls()] == [
+        ToolCallDelta(0, "call_1", "add", "", "function"),
+        ToolCallDelta(0, arguments='{"x"'),
+        ToolCallDelta(0, arguments=":1}"),
+        ToolCallDelta(0, "call_1", "add", extra={"openai-responses": {"id": "fc_1"}}),
+    ]
+
+
+CALL = ContentPartToolCall(
+    id="call_1", name="add", arguments={"x": 1}, metadata={"openai-responses": {"id": "fc_1"}}
+)
+WHOLE_CALL = function_call('{"x":1}', status="completed")
+ARGUMENTS_DONE = event("function_call_arguments.done", output_index=0, arguments='{"x":1}')
+CALLS: dict[str, list[Fields]] = {
+    "in fragments": [added(function_call()), argument_delta('{"x"'), argument_delta(":1}"), done(WHOLE_CALL)],
+    "repeated": [added(function_call()), argument_delta('{"x":1}'), ARGUMENTS_DONE, done(WHOLE_CALL)],
+    "complete, after the fragments": [added(function_call()), ARGUMENTS_DONE, done(WHOLE_CALL)],
+    "complete at the end": [added(function_call()), done(WHOLE_CALL)],
+    "complete at the beginning": [added(WHOLE_CALL), done(WHOLE_CALL)],
+    "complete at the beginning, and in fragments": [
+        added(WHOLE_CALL),
+        argument_delta('{"x"'),
+        argument_delta(":1}"),
+        done(WHOLE_CALL),
+    ],
+    "partial at the beginning": [added(function_call('{"x')), argument_delta('":1}'), done(WHOLE_CALL)],
+    "without a start": [argument_delta('{"x":1}'), done(WHOLE_CALL)],
+    "complete without fragments": [done(WHOLE_CALL)],
+    "only in the response": [event("completed", response={"output": [WHOLE_CALL]})],
+    "as an object": [done(function_call({"x": 1}))],
+    "as an object in a delta": [added(function_call()), argument_delta({"x": 1}), done(function_call())],
+    "without the last fragment": [added(function_call()), argument_delta('{"x"'), done(WHOLE_CALL)],
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_the_same_however_its_arguments_come(name: str) -> None:
+    assert message(*CALLS[name]).tool_calls == (CALL,)
+
+
+def test_a_call_is_answered_by_its_call_id_and_keeps_fields_of_its_own() -> None:
+    caller = {"type": "program", "caller_id": "call_0"}
+    [call] = message(done(function_call("{}", namespace="math", caller=caller))).tool_calls
+    assert call.id == "call_1"
+    assert call.metadata == {"openai-responses": {"id": "fc_1", "namespace": "math", "caller": caller}}
+
+
+def test_a_call_without_a_call_id_has_the_items() -> None:
+    item = function_call("{}")
+    del item["call_id"]
+    assert message(added(item), done(item)).tool_calls[0].id == "fc_1"
+
+
+def test_a_call_that_was_cut_off_says_so() -> None:
+    cut = function_call('{"x":48', status="incomplete")
+    end = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [cut]}
+    said = message(added(function_call()), argument_delta('{"x":48'), event("incomplete", response=end))
+    [call] = said.tool_calls
+    assert (call.arguments_text, call.metadata["openai-responses"]["status"]) == ('{"x":48', "incomplete")
+    assert call.arguments_error is not None
+    assert said.metadata["finish_reason"] == "length"
+
+
+def test_a_custom_tool_takes_free_text() -> None:
+    item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "run", "input": ""}
+    events = [
+        added(item),
+        event("custom_tool_call_input.delta", output_index=0, delta="print"),
+        event("custom_tool_call_input.delta", output_index=0, delta="(1)"),
+        event("custom_tool_call_input.done", output_index=0, input="print(1)"),
+        done({**item, "input": "print(1)"}),
+    ]
+    call = ContentPartToolCall(
+        id="call_1",
+        name="run",
+        kind="custom",
+        arguments_text="print(1)",
+        metadata={"openai-responses": {"id": "ctc_1"}},
+    )
+    assert message(*events).tool_calls == (call,)
+    assert message(events[-1]).tool_calls == (call,)
+
+
+def test_calls_side_by_side_are_joined_by_their_position() -> None:
+    events = [
+        added(function_call(call_id="a"), 0),
+        added(function_call(call_id="b"), 1),
+        argument_delta('{"x":', 0),
+        argument_delta('{"y":', 1),
+        argument_delta("1}", 0),
+        argument_delta("2}", 1),
+        done(function_call('{"y":2}', call_id="b"), 1),
+        done(function_call('{"x":1}', call_id="a"), 0),
+        COMPLETED,
+    ]
+    said = fold(*events)
+    assert [(call.id, call.arguments) for call in said.message().tool_calls] == [
+        ("a", {"x": 1}),
+        ("b", {"y": 2}),
+    ]
+    assert said.first is not None
+    assert said.first.finish_reason is FinishReason.TOOL_CALLS
+
+
+def test_the_whole_response_is_matched_by_order_not_by_index() -> None:
+    other = function_call('{"y":2}', call_id="b")
+    events = [
+        added(function_call(call_id="a"), 3),
+        argument_delta('{"x":1}', 3),
+        event(
+            "completed",
+            response={
+                "output": [thought("hm"), function_call('{"x":1}', call_id="a"), other, text_message("Hi")]
+            },
+        ),
+    ]
+    said = message(*events)
+    assert [(call.id, call.arguments) for call in said.tool_calls] == [("a", {"x": 1}), ("b", {"y": 2})]
+    assert (said.reasoning, said.text) == ("hm", "Hi")
+
+
+# --- other events -----------------------------------------------------------------------------------------------
+
+
+def test_an_event_that_nobody_knows_is_kept_and_says_nothing() -> None:
+    odd = event("tea_call.brewing", output_index=0, leaves=3)
+    [chunk] = decode(sse(odd))
+    assert chunk.raw == odd
+    assert (chunk.get_text(), chunk.get_tool_calls(), chunk.details) == ("", [], None)
+
+
+@pytest.mark.parametrize(
+    "ping", [{"type": "keepalive", "sequence_number": 3}, {"type": "ping"}, {}, 1, [], None]
+)
+def test_what_is_not_of_this_api_is_nothing(ping: object) -> None:
+    assert decode(sse(CREATED, ping))[1:] == []
+
+
+def test_a_response_that_begins_anew_voids_what_was_said() -> None:
+    said = fold(
+        CREATED, text_delta("Hel"), CREATED | {"response": {"id": "resp_2"}}, text_delta("Hi"), COMPLETED
+    )
+    assert said.message().text == "Hi"
+
+
+def test_another_response_behind_the_end_goes_on() -> None:
+    events = [CREATED, text_delta("one"), done(function_call("{}")), COMPLETED]
+    again = [CREATED, text_delta("two"), done(function_call("{}", call_id="call_2")), COMPLETED]
+    said = message(*events, *again)
+    assert said.text == "onetwo"
+    assert [call.id for call in said.tool_calls] == ["call_1", "call_2"]
+
+
+# --- the openai package's events --------------------------------------------------------------------------------
+
+
+def alone(*events: Fields) -> Message:
+    """The message of events, each converted alone, as the package's objects."""
+    accumulator = Accumulator(think_tags=False)
+    for number, each in enumerate(events):
+        package = package_events.validate_python({"sequence_number": number, "item_id": "i", **each})
+        for chunk in wrap_chunk(package):
+            accumulator.add(chunk)
+    return accumulator.message()
+
+
+PACKAGE_RESPONSE: Fields = {
+    "id": "resp_1",
+    "object": "response",
+    "created_at": 7,
+    "model": "m",
+    "output": [],
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+    "status": "completed",
+}
+
+
+def test_the_packages_events_say_the_same_one_by_one() -> None:
+    events = [
+        event("created", response=PACKAGE_RESPONSE),
+        added(thought()),
+        event(
+            "reasoning_summary_part.added",
+            output_index=0,
+            summary_index=0,
+            part={"type": "summary_text", "text": ""},
+        ),
+        summary_delta("hm"),
+        event("reasoning_summary_text.done", output_index=0, summary_index=0, text="hm"),
+        done(thought("hm", encrypted_content="seal")),
+        added(text_message(status="in_progress"), 1),
+        event("content_part.added", output_index=1, content_index=0, part=output_text("")),
+        text_delta("Hel", 1),
+        text_delta("lo", 1),
+        event("output_text.done", output_index=1, content_index=0, text="Hello", logprobs=[]),
+        event("content_part.done", output_index=1, content_index=0, part=output_text("Hello")),
+        done(text_message("Hello", status="completed", phase="final_answer"), 1),
+        added(function_call(status="in_progress"), 2),
+        argument_delta('{"x":1}', 2),
+        event("function_call_arguments.done", output_index=2, name="add", arguments='{"x":1}'),
+        done(WHOLE_CALL, 2),
+        event(
+            "completed", response={**PACKAGE_RESPONSE, "output": [text_message("Hello", status="completed")]}
+        ),
+    ]
+    assert alone(*events) == message(*events)
+    assert alone(*events).text == "Hello"
+
+
+def test_single_events_open_blocks_but_never_repeat_them() -> None:
+    parts = [
+        event("content_part.added", output_index=0, content_index=index, part=output_text(""))
+        for index in (0, 1)
+    ]
+    refusal = event(
+        "content_part.added", output_index=0, content_index=2, part={"type": "refusal", "refusal": ""}
+    )
+    said = alone(parts[0], text_delta("a"), parts[1], text_delta("b", content=1), refusal)
+    assert [part.text for part in said.content if isinstance(part, ContentPartText)] == ["a", "b"]
+
+
+def test_single_events_tell_a_call_that_begins_with_its_arguments() -> None:
+    assert alone(added(WHOLE_CALL), done(WHOLE_CALL)).tool_calls == (CALL,)
+
+
+def test_an_event_given_as_json_is_not_changed() -> None:
+    before = json.dumps(WHOLE_TEXT[-1])
+    wrap_chunk(WHOLE_TEXT[-1])
+    assert json.dumps(WHOLE_TEXT[-1]) == before

@@ -1,0 +1,128 @@
+"""Models served by the Anthropic Messages API or a compatible server.
+
+The anthropic package's client handles credentials, base URLs and retries before the first byte, over tailrace's
+connections; the raw bytes of the body are read by tailrace's decoder.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Unpack, cast
+
+from tailrace.wrappers.anthropic.converter import AnthropicConverter
+from tailrace.wrappers.anthropic.decoder import AnthropicDecoder
+from tailrace.wrappers.anthropic.request import parallel_tool_use, request_members
+from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.errors import ConfigurationError
+from tailrace.wrappers.http.client_model import ClientModel, ClientTransport
+from tailrace.wrappers.http.model import ConnectionArguments
+from tailrace.wrappers.messages import History
+
+DEFAULT_MAX_TOKENS = 8192
+"""Default output limit: the API requires one, and all current models accept this value."""
+
+# Arguments of the client's ``create`` that are not members of the request.
+_OPTIONS = ("extra_headers", "extra_query", "timeout")
+
+
+class AnthropicModel(ClientModel):
+    """A model behind ``POST {base_url}/v1/messages``.
+
+    Args:
+        name: The model's name.
+        base_url: The API's root, with or without ``/v1``; the anthropic package's default (``ANTHROPIC_BASE_URL``,
+            else Anthropic's own) when None.
+        api_key: The key; ``ANTHROPIC_API_KEY`` when None, or another credential that the package finds
+            (``ANTHROPIC_AUTH_TOKEN``, a profile).
+        start_repeated: See `tailrace.wrappers.anthropic.MessageEvents`.
+        arguments: See `HTTPModel`. Members of ``parameters`` are, for example, ``tools``, ``thinking``, and ``max_tokens``,
+            which defaults to `DEFAULT_MAX_TOKENS`. ``extra_headers`` are sent as headers, for example
+            ``{"anthropic-beta": "…"}``.
+
+    Raises:
+        ConfigurationError: The key is missing, or the anthropic package is not installed.
+    """
+
+    provider = "anthropic"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        start_repeated: bool = False,
+        **arguments: Unpack[ConnectionArguments],
+    ) -> None:
+        super().__init__(name, **arguments)
+        try:
+            import anthropic as package
+        except ImportError:
+            raise ConfigurationError(
+                "the anthropic package is not installed: pip install 'tailrace[anthropic]'"
+            ) from None
+        # Set here because the package is optional and imported only now.
+        AnthropicModel.status_errors = (package.APIStatusError,)
+        AnthropicModel.connection_errors = (package.APIConnectionError,)
+        self._start_repeated = start_repeated
+        timeout = package.Timeout(self._read_timeout, connect=self._connect_timeout)
+        try:
+            self._client = package.AsyncAnthropic(
+                # The client appends the version itself, while most other providers' base URLs include it.
+                base_url=base_url.rstrip("/").removesuffix("/v1") if base_url else None,
+                api_key=api_key,
+                max_retries=self._max_retries,
+                timeout=timeout,
+                http_client=package.DefaultAsyncHttpxClient(
+                    follow_redirects=False,  # the package's default client would send the key and the prompt to the new URL
+                    timeout=timeout,
+                    headers=ClientTransport.HEADERS,
+                    transport=ClientTransport(self._connect_timeout, self._read_timeout),
+                ),
+            )
+        except package.AnthropicError as error:
+            raise ConfigurationError(
+                f"no key for the model {name!r}: set ANTHROPIC_API_KEY ({error})"
+            ) from None
+        client = cast("Any", self._client)
+        if not any(getattr(client, each, None) for each in ("api_key", "auth_token", "credentials")):
+            raise ConfigurationError(f"no key for the model {name!r}: set ANTHROPIC_API_KEY")
+
+    @property
+    def converter(self) -> AnthropicConverter:
+        """The converter between the common history and the API's messages."""
+        return AnthropicConverter()
+
+    async def aclose(self) -> None:
+        """Close the pooled connections."""
+        await self._client.close()
+
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        if options.tool_choice is None and options.parallel_tool_calls is not None:
+            # One member holds both settings; keep the operator's tool choice.
+            configured = self._given_parameters.get("tool_choice")
+            if isinstance(configured, Mapping):
+                choice = cast("Mapping[str, Any]", configured)
+                if choice.get("type") != "none":  # ``none`` has no such member
+                    choice = {**choice, **parallel_tool_use(options.parallel_tool_calls)}
+                others = options.model_copy(update={"parallel_tool_calls": None})
+                return {**request_members(others), "tool_choice": choice}
+        return request_members(options)
+
+    def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+        members = dict(parameters)
+        options = {name: members.pop(name) for name in _OPTIONS if name in members}
+        system = AnthropicConverter().system_prompt(history)
+        if system is not None:
+            members["system"] = system
+        return self._client.messages.with_streaming_response.create(
+            model=self.name,
+            messages=AnthropicConverter().from_history(history),
+            max_tokens=members.pop("max_tokens", DEFAULT_MAX_TOKENS),
+            stream=True,
+            # ``extra_body`` also sends members that the package does not define (any more: ``temperature``).
+            extra_body=members,
+            **options,
+        )
+
+    def _decoder(self) -> AnthropicDecoder:
+        return AnthropicDecoder(provider=self.provider, start_repeated=self._start_repeated)

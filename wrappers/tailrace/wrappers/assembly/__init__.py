@@ -1,0 +1,1 @@
+"""Folding of deltas into messages."""

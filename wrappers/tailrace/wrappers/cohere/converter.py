@@ -1,0 +1,355 @@
+"""Conversion between the common history and messages of Cohere's Chat API, version 2.
+
+Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
+apart from these cases, ``to_history(from_history(history)) == history``.
+
+- ``History.context`` is sent as a user message and read back as one.
+- Empty texts are omitted, and so are messages without other content: the API rejects them.
+- Calls and results are matched, as the API requires, see `tailrace.wrappers.conversion.tool_ids`: missing and duplicate
+  ids are replaced, a call without a result gets one that states this, a result without a call becomes text.
+- Reasoning is returned only if Cohere produced it (``metadata["cohere"]["type"]``); its signature is lost.
+- In a model's message the plan of its tool calls is first, then thinking and text in their order, then tool calls.
+  Without a tool call the plan is omitted.
+- Data is sent as JSON in a text. An image is sent without its name: by value with its normalised type, by URL without
+  a type, which is read back from the URL. Any other file is named in a text: ``[name](url)``,
+  ``[file name, media type, size]``; the same applies to a model's files. A refusal is sent as text.
+- Every call is sent as a function call; the mark of a synthetic id is lost. Arguments that are not an object, and a
+  custom tool's text, are sent as ``{"input": text}``.
+- A tool's output is sent as a document if it is a non-empty object, as documents if it is a list of several objects,
+  otherwise as text: non-empty text unchanged, any other value as JSON. That of a failed tool is ``{"error": output}``.
+  A tool's name is read back from the call with the same id.
+- In a message that mixes tool results with other parts, the results become separate messages.
+- Server tool calls (kind ``"server"``) and their results are omitted.
+- Metadata is not sent, except ``metadata["cohere"]`` of a message, part, call or result: further fields of Cohere's
+  object, returned unchanged. Citations are read back in the part that they name, otherwise in the last of their kind.
+
+In the other direction, system messages are joined, and adjacent tool messages are merged.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.tool_calls import arguments_json
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.cohere.decoder import CohereDecoder, CohereWrapper, wrap_chunk
+from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.files import data_url, ending_type, essence, file_note, read_data_url
+from tailrace.wrappers.conversion.history_reader import HistoryReader
+from tailrace.wrappers.conversion.objects import (
+    Fields,
+    check_calls,
+    content_entries,
+    content_texts,
+    own_fields,
+    own_metadata,
+    result_output,
+    text_entry,
+)
+from tailrace.wrappers.conversion.texts import join_texts
+from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.conversion.tool_names import NameRule
+from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_object, as_text
+from tailrace.wrappers.messages import (
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+    Role,
+)
+
+_REASONING = ("THINKING_CONTENT", "PLAN")  # types of citations of reasoning
+
+
+class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
+    """Stateless converter between conversations and Chat v2 messages."""
+
+    name_rule: ClassVar[NameRule | None] = NameRule(re.compile(r"[^a-zA-Z0-9_]"), letter_first=True)
+
+    def from_history(self, history: History) -> list[Fields]:
+        """Return the request's messages: system, context, then the conversation.
+
+        Raises:
+            ValueError: A tool call is in a message that is not the model's.
+        """
+        check_calls(history)
+        messages: list[Fields] = []
+        if history.system_message:
+            messages.append({"role": "system", "content": history.system_message})
+        if history.context:
+            messages.append({"role": "user", "content": [text_entry(history.context)]})
+        functions: set[str] = set()
+        for message in with_answers(with_matched_ids(history)).conversation:
+            functions |= {call.id for call in message.tool_calls if call.kind != "server"}
+            results = [_tool_message(result) for result in message.tool_results if result.id in functions]
+            if message.role is Role.MODEL:
+                messages += [*_assistant_message(message), *results]
+            else:
+                # The API requires results directly after the calls; other content follows.
+                messages += [*results, *_user_message(message)]
+        return messages
+
+    def to_history(self, messages: Sequence[Fields | Any]) -> History:
+        """Return the common history of a request's messages, as JSON objects or objects of the cohere package.
+
+        Raises:
+            ValueError: A message has a role, or a content part a type, that Chat v2 does not define.
+        """
+        return _HistoryReader().read(messages)
+
+    def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
+        """Return the complete message of a stream's wrappers or of a complete response.
+
+        Args:
+            response: Wrappers; a response, or its message, as JSON object or as the cohere package's object.
+        """
+        fields = as_object(response)
+        if fields is None:
+            return fold_message(response)
+        if "role" in fields:
+            return _read_assistant(fields)
+        return fold_message(CohereDecoder().wrap(fields))
+
+    def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
+        """Return one ``tool`` message for each result."""
+        return [_tool_message(result) for result in results]
+
+    def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> CohereWrapper:
+        """Wrap one event of a stream: its JSON object or the cohere package's object."""
+        return next(iter(wrap_chunk(chunk)), None) or CohereWrapper(as_object(chunk) or {})
+
+
+# --- from the common format -------------------------------------------------------------------------------------
+
+
+def _assistant_message(message: Message) -> list[Fields]:
+    """Return the model's message; empty if no content remains."""
+    calls = [_tool_call(call) for call in message.tool_calls if call.kind != "server"]
+    plan = ""
+    content: list[Fields] = []
+    citations: list[Mapping[str, Any]] = []
+    for part in message.content:
+        own = own_fields(part.metadata, "cohere")
+        part_citations = as_mappings(own.pop("citations", None) or [])
+        if isinstance(part, ContentPartReasoning) and own.get("type") == "tool_plan" and calls:
+            plan += part.text
+        elif items := _assistant_items(part, own):
+            content += items
+        else:
+            continue
+        citations += part_citations
+    content += _text_items(as_text(message.metadata.get("refusal")), {})
+    if not (content or calls):
+        return []
+    optional = {"tool_plan": plan, "content": content, "tool_calls": calls, "citations": citations}
+    fields = {"role": "assistant", **{name: value for name, value in optional.items() if value}}
+    return [{**own_fields(message.metadata, "cohere"), **fields}]
+
+
+def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
+    """Return the content item of a model's part, or an empty list."""
+    if isinstance(part, ContentPartText):
+        return _text_items(part.text, own)
+    if isinstance(part, ContentPartReasoning) and own.get("type") == "thinking" and part.text:
+        return [{**own, "type": "thinking", "thinking": part.text}]
+    if isinstance(part, ContentPartData):
+        return [_data_item(part, own)]
+    if isinstance(part, ContentPartFile):
+        return [text_entry(file_note(part))]
+    return []
+
+
+def _user_message(message: Message) -> list[Fields]:
+    """Return the user message for a message's parts other than tool results; empty if there are none."""
+    content: list[Fields] = []
+    for part in message.content:
+        own = own_fields(part.metadata, "cohere")
+        if isinstance(part, ContentPartText):
+            content += _text_items(part.text, own)
+        elif isinstance(part, ContentPartData):
+            content.append(text_entry(_json(part.data)))
+        elif isinstance(part, ContentPartFile):
+            content.append(_image_item(part, own) or text_entry(file_note(part)))
+    return [{**own_fields(message.metadata, "cohere"), "role": "user", "content": content}] if content else []
+
+
+def _text_items(text: str, own: Fields) -> list[Fields]:
+    return [{**own, **text_entry(text)}] if text else []
+
+
+def _data_item(part: ContentPartData, own: Fields) -> Fields:
+    """Return Cohere's own block unchanged; any other data as JSON text."""
+    block = as_mapping(part.data)
+    if block is not None and own.get("type") and own["type"] == block.get("type"):
+        return dict(block)
+    return text_entry(_json(part.data))
+
+
+def _image_item(part: ContentPartFile, own: Fields) -> Fields | None:
+    """Return the item of an image; None for another file."""
+    media_type = essence(part.media_type)
+    if media_type == "image/svg+xml":
+        return None
+    if part.data is not None:
+        url = data_url(media_type, part.data)
+    else:
+        url = part.url or ""
+        media_type = media_type or ending_type(url)
+    if not media_type.startswith("image/"):
+        return None
+    image = {**(as_mapping(own.get("image_url")) or {}), "url": url}
+    return {**own, "type": "image_url", "image_url": image}
+
+
+def _tool_call(call: ContentPartToolCall) -> Fields:
+    own = own_fields(call.metadata, "cohere")
+    function = {
+        **(as_mapping(own.get("function")) or {}),
+        "name": call.name,
+        "arguments": arguments_json(call),
+    }
+    return {**own, "id": call.id, "type": "function", "function": function}
+
+
+def _tool_message(result: ContentPartToolResult) -> Fields:
+    own = own_fields(result.metadata, "cohere")
+    # Content received in another form is returned unchanged, because citations refer to its documents.
+    content = own.get("content") or _tool_content(result)
+    return {**own, "role": "tool", "tool_call_id": result.id, "content": content}
+
+
+def _tool_content(result: ContentPartToolResult) -> str | list[Fields]:
+    output = result_output(result)
+    documents: list[object] = []
+    if isinstance(output, dict):
+        documents = [cast("object", output)]
+    elif isinstance(output, list) and len(cast("list[object]", output)) > 1:
+        documents = cast("list[object]", output)  # a list with one object would be read back as the object
+    if documents and all(as_mapping(each) for each in documents):
+        return [{"type": "document", "document": {"data": each}} for each in documents]
+    return output if isinstance(output, str) and output else _json(cast("object", output))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# --- to the common format ---------------------------------------------------------------------------------------
+
+
+class _HistoryReader(HistoryReader):
+    def read_message(self, message: object) -> None:
+        fields = as_object(message) or {}
+        role = as_text(fields.get("role")).lower()
+        if role == "tool":
+            self.add_result(self._tool_result(fields))
+        elif role == "system":
+            self.add_system("\n\n".join(content_texts(fields.get("content"))))
+        elif role == "user":
+            parts = tuple(_user_part(item) for item in content_entries(fields.get("content")))
+            metadata = own_metadata("cohere", fields, "role", "content")
+            self.add(Message(role=Role.USER, content=parts, metadata=metadata))
+        elif role == "assistant":
+            self.add(_read_assistant(fields))
+        else:
+            raise ValueError(f"the role {fields.get('role')!r} is not defined by Chat v2")
+
+    def _tool_result(self, fields: Fields) -> ContentPartToolResult:
+        call_id = as_text(fields.get("tool_call_id"))
+        content = fields.get("content")
+        metadata = own_metadata("cohere", fields, "role", "content", "tool_call_id")
+        result = ContentPartToolResult(
+            id=call_id, name=self.names.get(call_id) or "unknown", output=_output(content), metadata=metadata
+        )
+        if _tool_content(result) == content:
+            return result
+        own = {**own_fields(metadata, "cohere"), "content": content}
+        return result.model_copy(update={"metadata": {"cohere": own}})
+
+
+def _read_assistant(fields: Fields) -> Message:
+    plan = as_text(fields.get("tool_plan"))
+    parts: list[ContentPart] = []
+    if plan:
+        parts.append(ContentPartReasoning(text=plan, metadata={"cohere": {"type": "tool_plan"}}))
+    content = [_assistant_part(item) for item in content_entries(fields.get("content"))]
+    for citation in as_mappings(fields.get("citations")):
+        if not _add_citation(content, citation):
+            _add_citation(parts, citation)
+    # Read calls as in a stream, which repairs malformed ones.
+    calls = fold_message(wrap_chunk({"message": {"tool_calls": fields.get("tool_calls")}})).tool_calls
+    metadata = own_metadata("cohere", fields, "role", "tool_plan", "content", "citations", "tool_calls")
+    return Message(role=Role.MODEL, content=(*parts, *content, *calls), metadata=metadata)
+
+
+def _assistant_part(item: object) -> ContentPart:
+    """Read one entry of an assistant message's content: an object or plain text."""
+    if isinstance(item, str):
+        return ContentPartText(text=item)
+    fields = as_mapping(item) or {}
+    if fields.get("type") == "text":
+        return ContentPartText(
+            text=as_text(fields.get("text")), metadata=own_metadata("cohere", fields, "type", "text")
+        )
+    if fields.get("type") == "thinking":
+        text = as_text(fields.get("thinking"))
+        return ContentPartReasoning(text=text, metadata=own_metadata("cohere", fields, "thinking"))
+    if not isinstance(fields.get("type"), str):
+        raise ValueError("a content part without a type")
+    return ContentPartData(data=dict(fields), metadata={"cohere": {"type": fields["type"]}})
+
+
+def _add_citation(parts: list[ContentPart], citation: Mapping[str, Any]) -> bool:
+    """Add a citation to the part that it names, otherwise to the last of its kind; return False if there is none."""
+    kind = ContentPartReasoning if citation.get("type") in _REASONING else ContentPartText
+    positions = [position for position, part in enumerate(parts) if isinstance(part, kind)]
+    if not positions:
+        return False
+    index = as_index(citation.get("content_index"))
+    position = index if index is not None and index in positions else positions[-1]
+    own = own_fields(parts[position].metadata, "cohere")
+    metadata = {"cohere": {**own, "citations": [*own.get("citations", []), citation]}}
+    parts[position] = parts[position].model_copy(update={"metadata": metadata})
+    return True
+
+
+def _user_part(item: object) -> ContentPart:
+    """Read one entry of a user message's content: an object or plain text."""
+    if isinstance(item, str):
+        return ContentPartText(text=item)
+    fields = as_mapping(item) or {}
+    kind = fields.get("type")
+    if kind == "text":
+        return ContentPartText(
+            text=as_text(fields.get("text")), metadata=own_metadata("cohere", fields, "type", "text")
+        )
+    if kind != "image_url":
+        raise ValueError(f"a content part of type {kind!r} is not defined by Chat v2")
+    inner = fields.get("image_url")
+    image = {"url": inner} if isinstance(inner, str) else as_mapping(inner) or {}
+    others = {name: value for name, value in image.items() if name != "url"}
+    metadata = own_metadata("cohere", {**fields, "image_url": others or None}, "type")
+    url = as_text(image.get("url"))
+    if not url.startswith("data:"):
+        return ContentPartFile(url=url, media_type=ending_type(url) or "image/*", metadata=metadata)
+    media_type, data = read_data_url(url)
+    return ContentPartFile(data=data, media_type=media_type, metadata=metadata)
+
+
+def _output(content: object) -> Any:
+    """Return a tool's output: the data of one or several documents, or text."""
+    values: list[Any] = []
+    for item in content_entries(content):
+        fields = as_mapping(item) or {}
+        document = as_mapping(fields.get("document"))
+        values.append(document.get("data") if document is not None else content_texts([item])[0])
+    if len(values) == 1:
+        return values[0]
+    return join_texts(values) if all(isinstance(value, str) for value in values) else values

@@ -1,0 +1,1 @@
+"""Async resources and worker threads."""

@@ -1,0 +1,1 @@
+"""Shared code of all providers' converters and clients: requests and conversations."""

@@ -1,0 +1,86 @@
+"""Reading of a request's messages into the common history."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar
+
+from tailrace.wrappers.messages import ContentPartToolCall, ContentPartToolResult, History, Message, Role
+
+
+class HistoryReader(ABC):
+    """Reader of one request's messages, in order. Each converter implements `read_message`.
+
+    Consecutive tool results become one message. The model's calls are remembered to complete the ids and tool names of
+    their results.
+
+    Attributes:
+        entry: Name of a message of the request in errors.
+        names: Names of the called tools by call id.
+    """
+
+    entry: ClassVar[str] = "message"
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self._system: list[str] = []
+        self._conversation: list[Message] = []
+        self._results: list[ContentPartToolResult] = []
+        self._open_calls: list[ContentPartToolCall] = []
+
+    @abstractmethod
+    def read_message(self, message: object) -> None:
+        """Read one message of the request.
+
+        Raises:
+            ValueError: The message's role or content is not defined by the provider.
+        """
+
+    def read(self, messages: Iterable[object]) -> History:
+        """Read all messages.
+
+        Raises:
+            ValueError: See `read_message`; the error names the position of the message.
+        """
+        for position, message in enumerate(messages):
+            try:
+                self.read_message(message)
+            except ValueError as error:
+                raise ValueError(f"{self.entry} {position}: {error}") from None
+        self.end()
+        return History(
+            system_message="\n\n".join(self._system) if self._system else None,
+            conversation=tuple(self._conversation),
+        )
+
+    def add_system(self, text: str) -> None:
+        """Add instructions; several are joined with a blank line."""
+        self.end()
+        self._system.append(text)
+
+    def add(self, message: Message) -> None:
+        """Append a message of the user or the model."""
+        self.end()
+        if message.role is Role.MODEL:
+            self._open_calls = [call for call in message.tool_calls if call.kind != "server"]
+            self.names |= {call.id: call.name for call in message.tool_calls}
+        self._conversation.append(message)
+
+    def add_result(self, result: ContentPartToolResult) -> None:
+        """Append the result of a tool to those before it."""
+        self._open_calls = [call for call in self._open_calls if call.id != result.id]
+        self._results.append(result)
+
+    def end(self) -> None:
+        """Complete the current message of tool results, if any."""
+        if self._results:
+            self._conversation.append(Message(role=Role.TOOL, content=tuple(self._results)))
+            self._results = []
+
+    def call_id(self, result_call_id: str, name: str = "") -> str:
+        """Return the call id of a result: its own, otherwise that of the first call without a result.
+
+        Args:
+            result_call_id: The id in the result; empty in legacy formats and from some clients.
+            name: The tool's name; empty matches any tool.
+        """
+        return result_call_id or next((call.id for call in self._open_calls if name in ("", call.name)), "")

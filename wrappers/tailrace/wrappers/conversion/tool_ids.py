@@ -1,0 +1,472 @@
+"""Matching of tool results to tool calls, and repair of unmatched ones before a request.
+
+Providers reject a conversation with a call without a result, a result without a call, or an invalid id. Such
+conversations are common: a turn was interrupted, a client sent only some results, ids are missing or repeated, or
+another provider created them. The functions of this module are pure and deterministic; they return the same `History`
+object if no repair is necessary.
+
+A *round* consists of the model's message (or several adjacent ones) and all messages up to the model's next one. A
+call is matched within its round: first with results of the same id, preferably with the tool's name; then, for results
+without an id, by name; then by order. Therefore calls with the same id are distinguished, and a result after the
+model's next message matches no call. Calls of kind ``"server"`` are run by the provider and only matched with results
+in the model's messages (where results without an id match no other calls), by id also in a later round.
+"""
+
+import json
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
+
+import msgspec
+
+from tailrace.wrappers.messages import (
+    ContentPart,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+    Role,
+)
+
+NO_RESULT = "There is no result: the conversation went on before this tool had answered."
+"""Output of the result that is added for a call without one."""
+
+_NO_NAMES = ("", "unknown")  # placeholders of missing tool names
+
+_Position = tuple[int, int]  # a message's position in the conversation, and a part's in the message
+
+# Keys that match a call and its result, in order of preference; None matches nothing.
+_Keys = tuple[Hashable, Hashable, Hashable, Hashable]
+
+
+class ToolPart(msgspec.Struct, frozen=True):
+    """Position of a tool call or result.
+
+    Attributes:
+        message: Index of its message in ``History.conversation``.
+        part: Index in the message's content.
+        id: The call's or result's id.
+        name: The tool's name.
+    """
+
+    message: int
+    part: int
+    id: str
+    name: str
+
+
+class UnmatchedTools(msgspec.Struct, frozen=True):
+    """Tool calls and results of a conversation without a counterpart, in order.
+
+    Attributes:
+        calls: Calls without a result, including those at the end of the conversation; without calls of kind
+            ``"server"``, which the provider runs.
+        results: Results without a call.
+    """
+
+    calls: tuple[ToolPart, ...] = ()
+    results: tuple[ToolPart, ...] = ()
+
+
+def unmatched_tools(history: History) -> UnmatchedTools:
+    """Return the calls without results and the results without calls; see the module for the matching rules."""
+    matches = _match_results(history.conversation)
+    matched_calls = set(matches.values())
+    return UnmatchedTools(
+        calls=tuple(
+            ToolPart(*at, call.id, call.name)
+            for at, call in _calls(history.conversation)
+            if at not in matched_calls and call.kind != "server"
+        ),
+        results=tuple(
+            ToolPart(*at, result.id, result.name)
+            for at, result in _results(history.conversation)
+            if at not in matches
+        ),
+    )
+
+
+def unanswered_calls(history: History, since: int = 0) -> list[ContentPartToolCall]:
+    """Return the calls without a result, in order; see `UnmatchedTools.calls`.
+
+    Args:
+        history: The conversation.
+        since: Index of the first message to search.
+    """
+    return [
+        part
+        for each in unmatched_tools(history).calls
+        if each.message >= since
+        and isinstance(part := history.conversation[each.message].content[each.part], ContentPartToolCall)
+    ]
+
+
+def with_matched_ids(
+    history: History, *, pattern: re.Pattern[str] | None = None, make: Callable[[int], str] | None = None
+) -> History:
+    """Return the history with a unique id for every call, which its result shares.
+
+    A valid, unique id is never changed. A missing, duplicate or invalid one is replaced by a new id derived from the
+    call's position among all calls: a growing conversation keeps the ids created for its beginning, unless one of them
+    is received later. A result without a tool name gets its call's. Results without a call are not changed, see
+    `with_answers`.
+
+    Args:
+        history: The conversation.
+        pattern: Pattern that a complete id must match; None for any id.
+        make: Function from a number to an id; ids must be distinct and match the pattern. ``call00000``,
+            ``call00001``, … when None, which most providers accept.
+
+    Returns:
+        The same object if no id is changed.
+
+    Raises:
+        ValueError: ``make`` returned an id that does not match the pattern, or repeatedly the same id.
+    """
+    conversation = history.conversation
+    ids = _new_ids(conversation, pattern, make or _default_id)
+    replaced: dict[_Position, ContentPart] = {}
+    for at, call in _calls(conversation):
+        if at in ids:
+            replaced[at] = call.model_copy(update={"id": ids[at], "synthetic_id": True})
+    matches = _match_results(conversation)
+    calls = dict(_calls(conversation))
+    for at, result in _results(conversation):
+        if at not in matches:
+            continue
+        call = calls[matches[at]]
+        changes = {"id": ids.get(matches[at], call.id)}
+        if result.name in _NO_NAMES and call.name:
+            changes["name"] = call.name
+        if any(getattr(result, field) != value for field, value in changes.items()):
+            replaced[at] = result.model_copy(update=changes)
+    return _with_parts(history, replaced)
+
+
+def with_answers(history: History) -> History:
+    """Return the history with a result for every call that the conversation has passed, and a call for every result.
+
+    - A call without a result, if its round is followed by other messages, gets an error result with `NO_RESULT`.
+      Calls of kind ``"server"`` need none, and calls at the end of the conversation remain open.
+    - The results of a round are in the TOOL message after the model's: missing ones are added there, later ones of the
+      round are moved there. The message is created if necessary, unless the message after the model's has all results.
+    - Adjacent messages of the model are merged if a call of an earlier one has its result after the last one.
+    - Results in a model's message remain there only if the provider ran the tool. Others are moved to a TOOL message;
+      later content of the model's message follows it if all calls have results by then.
+    - A result without a call becomes text, so that the model still receives it: in its place, or in a USER message
+      after a TOOL message.
+
+    All other content is unchanged.
+
+    Returns:
+        The same object if no repair is necessary.
+    """
+    repaired = _ResultRepair(history.conversation).messages()
+    if len(repaired) == len(history.conversation) and all(map(is_, repaired, history.conversation)):
+        return history
+    return history.model_copy(update={"conversation": tuple(repaired)})
+
+
+# --- matching of results and calls ------------------------------------------------------------------------------
+
+
+def _rounds(conversation: Sequence[Message]) -> Iterator[tuple[range, range]]:
+    """Yield the positions of each round's model messages (none in a first round) and of the messages after them."""
+    start = 0
+    while start < len(conversation):
+        middle = start
+        while middle < len(conversation) and conversation[middle].role is Role.MODEL:
+            middle += 1
+        end = middle
+        while end < len(conversation) and conversation[end].role is not Role.MODEL:
+            end += 1
+        yield range(start, middle), range(middle, end)
+        start = end
+
+
+def _calls(
+    conversation: Sequence[Message], positions: Iterable[int] | None = None
+) -> Iterator[tuple[_Position, ContentPartToolCall]]:
+    for position in range(len(conversation)) if positions is None else positions:
+        for index, part in enumerate(conversation[position].content):
+            if isinstance(part, ContentPartToolCall):
+                yield (position, index), part
+
+
+def _results(
+    conversation: Sequence[Message], positions: Iterable[int] | None = None
+) -> Iterator[tuple[_Position, ContentPartToolResult]]:
+    for position in range(len(conversation)) if positions is None else positions:
+        for index, part in enumerate(conversation[position].content):
+            if isinstance(part, ContentPartToolResult):
+                yield (position, index), part
+
+
+def _match_results(conversation: Sequence[Message]) -> dict[_Position, _Position]:
+    """Return the position of each matched result's call."""
+    matches: dict[_Position, _Position] = {}
+    pending: dict[_Position, _Keys] = {}  # server tool calls of earlier rounds without a result
+    for model_positions, following in _rounds(conversation):
+        server_calls, client_calls = dict(pending), dict[_Position, _Keys]()
+        for at, call in _calls(conversation, model_positions):
+            (server_calls if call.kind == "server" else client_calls)[at] = _call_keys(call)
+        if not (server_calls or client_calls):
+            continue
+        inside = {
+            at: _result_keys(result, inside=True) for at, result in _results(conversation, model_positions)
+        }
+        matches |= _match_once(inside, server_calls, client_calls)
+        outside = {at: _result_keys(result, inside=False) for at, result in _results(conversation, following)}
+        matches |= _match_once(outside, client_calls)
+        pending = {at: (*keys[:2], None, None) for at, keys in server_calls.items()}
+    return matches
+
+
+def _match_once(
+    results: dict[_Position, _Keys], *calls: dict[_Position, _Keys]
+) -> dict[_Position, _Position]:
+    """Match results with calls; matched ones are removed from the arguments.
+
+    Args:
+        results: The results.
+        *calls: The calls, in order of preference.
+    """
+    matches: dict[_Position, _Position] = {}
+    for step in range(4 if results else 0):
+        for each in calls:
+            waiting: defaultdict[Hashable, deque[_Position]] = defaultdict(deque)
+            for at, keys in each.items():
+                waiting[keys[step]].append(at)
+            for at, keys in list(results.items()):
+                queue = waiting.get(keys[step]) if keys[step] is not None else None
+                if queue and queue[0] < at:
+                    matches[at] = queue.popleft()
+                    del results[at], each[matches[at]]
+    return matches
+
+
+def _call_keys(call: ContentPartToolCall) -> _Keys:
+    is_server_tool = call.kind == "server"
+    return (call.id, call.name), call.id, (is_server_tool, call.name), is_server_tool
+
+
+def _result_keys(result: ContentPartToolResult, *, inside: bool) -> _Keys:
+    if result.id:
+        return (result.id, result.name), result.id, None, None
+    return None, None, (inside, result.name), inside
+
+
+# --- ids --------------------------------------------------------------------------------------------------------
+
+
+def _default_id(number: int) -> str:
+    return f"call{number:05d}"  # nine letters and digits, the only length that some providers accept
+
+
+def _new_ids(
+    conversation: Sequence[Message], pattern: re.Pattern[str] | None, make: Callable[[int], str]
+) -> dict[_Position, str]:
+    """Return new ids for the calls whose id is missing, duplicate or invalid."""
+    calls = list(_calls(conversation))
+    used = {call.id for _, call in calls} | {result.id for _, result in _results(conversation)}
+    last = len(calls) + len(used)  # this many numbers yield enough distinct ids
+    valid: set[str] = set()
+    new: dict[_Position, str] = {}
+    number = -1
+    for position, (at, call) in enumerate(calls):
+        if call.id and call.id not in valid and (pattern is None or pattern.fullmatch(call.id)):
+            valid.add(call.id)
+            continue
+        number = max(position, number + 1)
+        while (candidate := make(number)) in used and number < last:
+            number += 1
+        if not candidate or candidate in used:
+            raise ValueError(f"no new id can be made: {candidate!r} again and again")
+        if pattern is not None and not pattern.fullmatch(candidate):
+            raise ValueError(f"the id {candidate!r} that was made does not fit {pattern.pattern!r}")
+        used.add(candidate)
+        new[at] = candidate
+    return new
+
+
+def _with_parts(history: History, parts: Mapping[_Position, ContentPart]) -> History:
+    """Return the history with replaced parts; the same object if there are none."""
+    if not parts:
+        return history
+    conversation = list(history.conversation)
+    for position in {at[0] for at in parts}:
+        content = enumerate(conversation[position].content)
+        new = tuple(parts.get((position, index), part) for index, part in content)
+        conversation[position] = conversation[position].model_copy(update={"content": new})
+    return history.model_copy(update={"conversation": tuple(conversation)})
+
+
+# --- repair -----------------------------------------------------------------------------------------------------
+
+
+class _ResultRepair:
+    """Repair of a conversation's tool results, round by round."""
+
+    def __init__(self, conversation: Sequence[Message]) -> None:
+        self._conversation = conversation
+        self._calls = dict(_calls(conversation))
+        self._matches = _match_results(conversation)
+        self._matched_calls = set(self._matches.values())
+
+    def messages(self) -> list[Message]:
+        """Return the repaired conversation; unchanged messages are the same objects."""
+        messages: list[Message] = []
+        for model_positions, following in _rounds(self._conversation):
+            turn = _ModelTurn()
+            for position in model_positions:
+                complete, turn = self._repair_model_message(position, turn)
+                messages += complete
+            messages += turn.messages(merge=bool(following or turn.results))
+            messages += self._repair_following(turn, following)
+        return messages
+
+    def _repair_model_message(self, position: int, turn: "_ModelTurn") -> tuple[list[Message], "_ModelTurn"]:
+        """Add a model message to the turn.
+
+        Returns:
+            Messages that are complete because all their calls have results; and the turn from there on.
+        """
+        complete: list[Message] = []
+        message = self._conversation[position]
+        turn.start(message)
+        for index, part in enumerate(message.content):
+            at = (position, index)
+            if isinstance(part, ContentPartToolResult):
+                call_at = self._matches.get(at)
+                if call_at is None:
+                    turn.add(_result_text(part))
+                elif self._calls[call_at].kind == "server":
+                    turn.add(part)
+                else:
+                    turn.results.append(part)
+                    del turn.open_calls[call_at]
+                continue
+            if turn.results and not turn.open_calls:
+                complete += turn.messages(merge=True)
+                complete.append(Message(role=Role.TOOL, content=tuple(turn.results)))
+                remaining = Message(role=Role.MODEL) if turn.has_content else message
+                turn = _ModelTurn()
+                turn.start(remaining)
+            if isinstance(part, ContentPartToolCall) and part.kind != "server":
+                turn.open_calls[at] = part
+            turn.add(part)
+        return complete, turn
+
+    def _repair_following(self, turn: "_ModelTurn", following: range) -> list[Message]:
+        """Return the messages after the model's in a round; the first one has the results."""
+        continues = bool(following or turn.results)
+        missing = [
+            ContentPartToolResult(id=call.id, name=call.name, output=NO_RESULT, is_error=True)
+            for at, call in turn.open_calls.items()
+            if continues and at not in self._matched_calls
+        ]
+        matched = [at for at, _ in _results(self._conversation, following) if at in self._matches]
+        is_complete = not (turn.results or missing) and all(at[0] == following.start for at in matched)
+        moved: list[ContentPart] = []
+        messages: list[Message] = []
+        for position in following:
+            stay = position == following.start and (
+                is_complete or self._conversation[position].role is Role.TOOL
+            )
+            messages += self._repair_message(position, None if stay else moved)
+        if turn.results or moved or missing:
+            tool_message = (
+                messages.pop(0) if messages and messages[0].role is Role.TOOL else Message(role=Role.TOOL)
+            )
+            content = (*turn.results, *tool_message.content, *moved, *missing)
+            messages.insert(0, _with_content(tool_message, content))
+        return messages
+
+    def _repair_message(self, position: int, moved: list[ContentPart] | None) -> list[Message]:
+        """Return a message after the model's, with text for its results without a call.
+
+        Args:
+            position: Index of the message.
+            moved: Receives its other results; None keeps them in the message.
+        """
+        message = self._conversation[position]
+        content: list[ContentPart] = []
+        texts: list[ContentPart] = []
+        for index, part in enumerate(message.content):
+            if not isinstance(part, ContentPartToolResult):
+                content.append(part)
+            elif (position, index) in self._matches:
+                (content if moved is None else moved).append(part)
+            else:
+                (texts if message.role is Role.TOOL else content).append(_result_text(part))
+        messages = [_with_content(message, content)] if content or not message.content else []
+        return [*messages, Message(role=Role.USER, content=tuple(texts))] if texts else messages
+
+
+class _ModelTurn:
+    """The model's messages up to the results of its calls, and the results in these messages.
+
+    Attributes:
+        open_calls: Client tool calls without a result in these messages.
+        results: Results of client tools in these messages.
+    """
+
+    def __init__(self) -> None:
+        self.open_calls: dict[_Position, ContentPartToolCall] = {}
+        self.results: list[ContentPart] = []
+        self._messages: list[tuple[Message, list[ContentPart]]] = []
+
+    def start(self, message: Message) -> None:
+        """Start the next message, or the part of a message after results."""
+        self._messages.append((message, []))
+
+    @property
+    def has_content(self) -> bool:
+        """True if the latest message has content."""
+        return bool(self._messages[-1][1])
+
+    def add(self, part: ContentPart) -> None:
+        """Add a part to the latest message."""
+        self._messages[-1][1].append(part)
+
+    def messages(self, *, merge: bool) -> list[Message]:
+        """Return the messages without the results.
+
+        Args:
+            merge: Merge all messages from the first one with calls, because results follow.
+        """
+        messages = [
+            _with_content(message, content)
+            for message, content in self._messages
+            if content or not message.content
+        ]
+        for count, message in enumerate(messages[:-1] if merge else ()):
+            if any(call.kind != "server" for call in message.tool_calls):
+                return [*messages[:count], _join_messages(messages[count:])]
+        return messages
+
+
+def _result_text(result: ContentPartToolResult) -> ContentPartText:
+    """Return a tool result as text."""
+    output = result.output
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    tool = "A tool" if result.name in _NO_NAMES else f"The tool {result.name}"
+    return ContentPartText(text=f"{tool} {'failed' if result.is_error else 'answered'}: {text}")
+
+
+def _join_messages(messages: Sequence[Message]) -> Message:
+    """Merge several messages of the model; later metadata overrides earlier metadata of the same key."""
+    return Message(
+        role=Role.MODEL,
+        content=tuple(part for message in messages for part in message.content),
+        metadata={key: value for message in messages for key, value in message.metadata.items()},
+    )
+
+
+def _with_content(message: Message, content: Sequence[ContentPart]) -> Message:
+    """Return the message with new content; the same object if the content is unchanged."""
+    if len(content) == len(message.content) and all(map(is_, content, message.content)):
+        return message
+    return message.model_copy(update={"content": tuple(content)})

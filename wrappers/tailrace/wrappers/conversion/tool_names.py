@@ -1,0 +1,316 @@
+"""Replacement of tool names that a provider rejects, and restoration of the original names in the response.
+
+Tool names may violate a provider's rule (``weather.get``, ``files/read``, 80 characters from an MCP server), and every
+provider has a different rule. An invalid name is replaced everywhere in the request: in tool definitions, tool choice,
+calls and results. Calls in the response get the original name.
+
+The replacement depends only on the name, and different names have different replacements: a replacement ends with
+digits of the name's hash. A valid name is never changed.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import is_
+from typing import Any, cast
+
+import msgspec
+
+from tailrace.wrappers.chunks import ChunkWrapper, FinishMessage, ReadWrapper, ToolCallDelta, Usage
+from tailrace.wrappers.messages import (
+    ContentPart,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+)
+
+NAMELESS = "unknown"
+"""Replacement of an empty tool name."""
+
+_DIGITS = 8
+
+# The members of a request that contain tool names, and the nested members that contain them.
+_MEMBERS = frozenset({"function_call", "functions", "toolConfig", "tool_choice", "tool_config", "tools"})
+_NESTED = frozenset(
+    {
+        "allowed_tools",
+        "custom",
+        "function",
+        "functionCallingConfig",
+        "functionDeclarations",
+        "function_calling_config",
+        "function_declarations",
+        "tool",
+        "toolChoice",
+        "toolSpec",
+        "tools",
+    }
+)
+_LISTS = frozenset({"allowedFunctionNames", "allowed_function_names"})
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """Rule for valid tool names.
+
+    Attributes:
+        refused: Matches each invalid character.
+        length: Maximum length in characters.
+        letter_first: The first character must be a letter or an underscore.
+    """
+
+    refused: re.Pattern[str]
+    length: int = 64
+    letter_first: bool = False
+
+    def fits(self, name: str) -> bool:
+        """Return True if a name is valid."""
+        return (
+            0 < len(name) <= self.length
+            and not self.refused.search(name)
+            and not (self.letter_first and name[0] in "0123456789.-")
+        )
+
+    def valid_name(self, name: str) -> str:
+        """Return the name if it is valid, otherwise its replacement."""
+        if not name or self.fits(name):
+            return name or NAMELESS
+        valid = self.refused.sub("_", name[: self.length])
+        if self.letter_first and valid[0] in "0123456789.-":
+            valid = f"_{valid}"
+        digits = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+        return f"{valid[: self.length - _DIGITS - 1]}_{digits}"
+
+
+LETTERS_DIGITS_DASHES = NameRule(re.compile(r"[^a-zA-Z0-9_-]"))
+"""At most 64 letters, digits, underscores and dashes: the rule of most providers."""
+
+
+class ToolNames:
+    """Replacement of tool names in one request, and restoration in its response.
+
+    Args:
+        rule: The provider's rule; None to replace only empty names.
+    """
+
+    def __init__(self, rule: NameRule | None) -> None:
+        self._rule = rule
+        self._originals: dict[str, str] = {}  # original names by replacement
+        self._pending: dict[int, _PendingCall] = {}  # by choice, the call whose name may be incomplete
+        self._ids: dict[tuple[int, int], str] = {}  # by choice and index, the id of the latest call
+
+    def sent(self, name: str) -> str:
+        """Return the name to send for a tool."""
+        valid = self._rule.valid_name(name) if self._rule is not None else name or NAMELESS
+        if valid != name and name:
+            self._originals[valid] = name
+        return valid
+
+    @property
+    def has_changes(self) -> bool:
+        """True if a name was replaced."""
+        return bool(self._originals)
+
+    def in_history(self, history: History) -> History:
+        """Return the history with valid names; the same object if all are valid.
+
+        Server tool calls and their results are not changed.
+        """
+        conversation = tuple(self._in_message(message) for message in history.conversation)
+        if all(new is old for new, old in zip(conversation, history.conversation, strict=True)):
+            return history
+        return history.model_copy(update={"conversation": conversation})
+
+    def in_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the members of a request, in any provider's form, with valid names."""
+        return {
+            member: self._in_tools(value) if member in _MEMBERS else value
+            for member, value in parameters.items()
+        }
+
+    def restored(self, chunks: Sequence[ChunkWrapper[Any]]) -> Sequence[ChunkWrapper[Any]]:
+        """Return chunks of the response, in order, with the original names.
+
+        If a call's name is a prefix of a replacement, its fragments are buffered until the name is complete: up to
+        the call's arguments, the choice's next call or text, or the end. `close` returns buffered fragments of an
+        interrupted stream.
+        """
+        if not self._originals:
+            return chunks
+        restored: list[ChunkWrapper[Any]] = []
+        for chunk in chunks:
+            if chunk.plain and not self._pending:
+                restored.append(chunk)
+            else:
+                restored += self._restored(chunk)
+        return restored
+
+    def close(self) -> list[ChunkWrapper[Any]]:
+        """End the response, and return chunks with the buffered calls."""
+        return [chunk for choice in list(self._pending) for chunk in self._release_chunk(choice)]
+
+    def _in_message(self, message: Message) -> Message:
+        server_call_ids = {call.id for call in message.tool_calls if call.kind == "server"}
+        content: list[ContentPart] = []
+        for part in message.content:
+            if (
+                isinstance(part, ContentPartToolCall | ContentPartToolResult)
+                and part.id not in server_call_ids
+            ):
+                # A result without a name is matched by its id.
+                nameless = isinstance(part, ContentPartToolResult) and not part.name
+                name = part.name if nameless else self.sent(part.name)
+                content.append(part if name == part.name else part.model_copy(update={"name": name}))
+            else:
+                content.append(part)
+        if all(new is old for new, old in zip(content, message.content, strict=True)):
+            return message
+        return message.model_copy(update={"content": tuple(content)})
+
+    def _in_tools(self, value: object) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._in_tools(item) for item in cast("Sequence[object]", value)]
+        if not isinstance(value, Mapping):
+            return value
+        renamed: dict[str, Any] = {}
+        for key, member in cast("Mapping[str, object]", value).items():
+            if key == "name" and isinstance(member, str):
+                renamed[key] = self.sent(member)
+            elif key in _LISTS and isinstance(member, list | tuple):
+                renamed[key] = [self.sent(str(name)) for name in cast("Sequence[object]", member)]
+            else:
+                renamed[key] = self._in_tools(member) if key in _NESTED else member
+        return renamed
+
+    def _restored(self, chunk: ChunkWrapper[Any]) -> list[ChunkWrapper[Any]]:
+        """Return a chunk with the original names, after chunks with buffered calls that precede it."""
+        details, choice = chunk.details, chunk.choice
+        before: list[ChunkWrapper[Any]] = []
+        if details is not None and details.restarts:
+            self._pending.pop(choice, None)
+            self._ids = {key: identifier for key, identifier in self._ids.items() if key[0] != choice}
+        if self._pending:
+            if details is not None and details.error is not None:
+                before = self.close()
+            elif _has_content(chunk):
+                before = self._release_chunk(choice)
+        calls = chunk.get_tool_calls()
+        restored = [each for call in calls for each in self._restored_call(call, chunk)]
+        if chunk.get_finish_message() is not None or (details is not None and details.error is not None):
+            restored += self._release(choice)
+        if len(restored) == len(calls) and all(map(is_, restored, calls)):
+            return [*before, chunk]
+        return [
+            *before,
+            _RenamedChunk(chunk.raw, choice, details, original=chunk, calls=restored),
+        ]
+
+    def _restored_call(self, call: ToolCallDelta, chunk: ChunkWrapper[Any]) -> list[ToolCallDelta]:
+        pending = self._pending.get(chunk.choice)
+        before: list[ToolCallDelta] = []
+        is_another = self._is_another(call, chunk.choice)
+        if pending is not None and (is_another or not pending.continues_with(call)):
+            before, pending = self._release(chunk.choice), None
+        name = call.name
+        if pending is not None:
+            name = name if name.startswith(pending.name) else pending.name + name
+        if name in self._originals:
+            name = self._originals[name]
+        elif name and not call.arguments and any(each.startswith(name) for each in self._originals):
+            pending = self._pending.setdefault(chunk.choice, _PendingCall(chunk.raw))
+            pending.name = name
+            pending.fragments.append(call)
+            return before
+        if pending is None:
+            return [*before, call if name == call.name else msgspec.structs.replace(call, name=name)]
+        pending.name = name
+        return [*self._release(chunk.choice), msgspec.structs.replace(call, name="")]
+
+    def _is_another(self, call: ToolCallDelta, choice: int) -> bool:
+        """Return True if a fragment starts another call of its index; see `tailrace.wrappers.assembly.assembly`."""
+        if call.index is None or not call.id:
+            return False
+        key = choice, call.index
+        previous = self._ids.get(key)
+        another = bool(previous and call.name and call.id != previous)
+        if another or not previous:
+            self._ids[key] = call.id
+        return another
+
+    def _release(self, choice: int) -> list[ToolCallDelta]:
+        """Return the buffered call's fragments, the first one with the name; empty if there is none."""
+        pending = self._pending.pop(choice, None)
+        if pending is None:
+            return []
+        first, *others = pending.fragments
+        named = msgspec.structs.replace(first, name=pending.name)
+        return [named, *(msgspec.structs.replace(other, name="") for other in others)]
+
+    def _release_chunk(self, choice: int) -> list[ChunkWrapper[Any]]:
+        """Return the buffered call's fragments as a separate chunk; empty if there is none."""
+        pending = self._pending.get(choice)
+        if pending is None:
+            return []
+        return [ReadWrapper[Any](pending.raw, choice, calls=tuple(self._release(choice)))]
+
+
+class _PendingCall:
+    """A call that has only a name, possibly incomplete.
+
+    Attributes:
+        raw: The provider's object in which it started.
+        name: The name so far.
+        fragments: Its fragments.
+    """
+
+    __slots__ = ("fragments", "name", "raw")
+
+    def __init__(self, raw: object) -> None:
+        self.raw = raw
+        self.name = ""
+        self.fragments: list[ToolCallDelta] = []
+
+    def continues_with(self, call: ToolCallDelta) -> bool:
+        """Return True if a fragment, which starts no other call of its index, belongs to this call."""
+        first = self.fragments[0]
+        if call.index is not None or first.index is not None:
+            return call.index == first.index
+        return call.id == first.id if call.id else not call.name
+
+
+def _has_content(chunk: ChunkWrapper[Any]) -> bool:
+    """Return True if a chunk has content other than calls, which follow it."""
+    details = chunk.details
+    return bool(
+        chunk.get_text()
+        or chunk.get_reasoning()
+        or (details is not None and (details.refusal or details.block or details.parts))
+    )
+
+
+class _RenamedChunk(ChunkWrapper[Any], gc=False):
+    """A chunk with restored tool names."""
+
+    original: Any = None
+    calls: list[ToolCallDelta] = msgspec.field(default_factory=list[ToolCallDelta])
+
+    def get_text(self) -> str:
+        return self.original.get_text()
+
+    def get_reasoning(self) -> str:
+        return self.original.get_reasoning()
+
+    @property
+    def reasoning_origin(self) -> Mapping[str, Any] | None:
+        return self.original.reasoning_origin
+
+    def get_tool_calls(self) -> list[ToolCallDelta]:
+        return self.calls
+
+    def get_finish_message(self) -> FinishMessage | None:
+        return self.original.get_finish_message()
+
+    def get_usage(self) -> Usage | None:
+        return self.original.get_usage()

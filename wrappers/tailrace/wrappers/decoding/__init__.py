@@ -1,0 +1,1 @@
+"""Decoding of streamed response bodies: framing, payloads, detection, errors inside a stream."""

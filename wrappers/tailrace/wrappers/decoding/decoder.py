@@ -1,0 +1,410 @@
+"""Base classes of all providers' decoders from the bytes of a streamed response to chunks. Sans-IO.
+
+The framing of the stream's JSON objects (Server-Sent Events, one per line, elements of an array) is detected from the
+first bytes, because gateways of every provider use different framings. Providers interpret the objects in
+`EventDecoder.wrap`.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.decoding.error_reports import provider_error
+from tailrace.wrappers.decoding.json_size import count_json_values
+from tailrace.wrappers.decoding.lenient_json import as_mappings, read_json
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES, JSONDecoder, ServerSentEvent, SSEDecoder
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+
+W = TypeVar("W", bound=ChunkWrapper[Any])
+
+_BOM = b"\xef\xbb\xbf"
+_SPACE = b" \t\r\n"
+_SPACES = _SPACE.decode()
+_LF, _CR = b"\n\r"  # as numbers: bytes are searched for a number ten times as fast as for bytes
+MAX_RESPONSE_BYTES = 128 * 1024 * 1024
+"""Maximum size of one response: 1 KiB for each of 128,000 tokens."""
+
+MAX_EVENT_VALUES = 50_000
+"""Maximum number of JSON values of one event; the last event of a response may repeat the schemas of its tools."""
+
+_SHORT_BYTES = 16 * 1024  # of an event whose values are not counted
+_HEAD_BYTES = 64 * 1024  # of a body without events, for the error message
+_SHOWN_BYTES = 80  # of invalid JSON in the error message
+# Field names of an event stream without events; comments have an empty one.
+_EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
+
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_scan_json = json.JSONDecoder().raw_decode
+_decode_json: Any = msgspec.json.Decoder().decode
+
+
+class ResponseDecoder(ABC, Generic[W]):
+    """Sans-IO decoder from the bytes of one streamed response body to deltas.
+
+    Attributes:
+        done: The provider has ended the response: no more data needs to be read.
+    """
+
+    done: bool = False
+
+    @abstractmethod
+    def feed(self, data: bytes) -> list[W]:
+        """Decode the next bytes of the body; return the deltas that they complete, in order.
+
+        Errors that the provider reports, and events that are not JSON, are deltas with ``details.error``; no earlier
+        content is lost.
+
+        Raises:
+            UpstreamError: An event, or the response, exceeds the maximum size.
+        """
+
+    @abstractmethod
+    def close(self) -> list[W]:
+        """End the body. Return the deltas of an unfinished last event, and an error if it was truncated.
+
+        A body without any event is empty if it has only keep-alives; otherwise it is an error of fault
+        ``invalid_stream``.
+
+        Raises:
+            UpstreamError: See `feed`.
+        """
+
+
+class EventDecoder(ResponseDecoder[W]):
+    """Base class of decoders of streams of JSON objects.
+
+    A response of more than `MAX_RESPONSE_BYTES`, and an event of more than `MAX_EVENT_VALUES`, end with an error.
+
+    Args:
+        provider: The provider's name in errors.
+        max_event_bytes: Maximum size of one event in bytes.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_framing",
+        "_head",
+        "_objects",
+        "_over",
+        "_provider",
+        "_room",
+        "_seen",
+        "_short",
+        "_usual",
+        "done",
+    )
+
+    def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._provider = provider
+        self._bound = max_event_bytes
+        self._short = min(max_event_bytes, _SHORT_BYTES)
+        self._room = MAX_RESPONSE_BYTES
+        self._framing: SSEDecoder | JSONDecoder | None = None
+        # After the first event, the one of these that is the framing.
+        self._usual: SSEDecoder | None = None
+        self._objects: JSONDecoder | None = None
+        self._head = bytearray()  # the start of the body; complete until the framing is chosen
+        self._seen = False  # an event was received; without event framing, an object with content
+        self._over = False  # ``[DONE]`` was received: later data is ignored
+        self.done = False
+
+    @abstractmethod
+    def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[W]:
+        """Return the deltas of one object of the stream; missing, null and malformed fields are tolerated.
+
+        Sets `done` if the object is the last one. An object without content (a ping, an object of another API) has no
+        delta.
+
+        Args:
+            fields: The object; may be modified.
+            error_event: The object is the payload of an event of type ``error``.
+        """
+
+    def wrap_usual(self, payload: bytes) -> list[W]:
+        """Return the deltas of an event of the provider's most common shape: a fast path.
+
+        An event without deltas here is read by `wrap`, which must return the same deltas for all other events. The
+        default implementation returns none.
+
+        Args:
+            payload: The event's data, usually JSON; the event's type is not ``error``.
+        """
+        return []
+
+    @abstractmethod
+    def wrap_error(self, error: UpstreamError) -> W:
+        """Return an empty delta with this error in its details."""
+
+    def feed(self, data: bytes) -> list[W]:
+        """Decode the next bytes of the body; see `ResponseDecoder.feed`."""
+        usual = self._usual
+        if usual is not None:
+            size = len(data)
+            self._room -= size  # `_count_bytes`, inlined for the most common framing
+            if self._room < 0:
+                raise self._size_error()
+            if usual.idle and size <= self._short:
+                if data[:6] == b"data: " and (data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"):
+                    # `SSEDecoder.whole_events`, inlined for the common case of one data line per read.
+                    payload = data[6:-2] if data[-2:] == b"\n\n" else data[6:-4]
+                    if _LF not in payload and _CR not in payload:
+                        return self.wrap_usual(payload) or self._wrap_object(payload)
+                kind, payloads = usual.whole_events(data)
+                if len(payloads) == 1 and kind != "error":
+                    return self.wrap_usual(payloads[0]) or self._wrap_object(payloads[0], kind)
+                if payloads and kind != "error":
+                    return self._wrap_payloads(payloads, kind)
+            return self.wrap_events(usual.feed(data))
+        objects = self._objects
+        if objects is not None and objects.idle and len(data) <= self._short:
+            payload = objects.likely_object(data)
+            if payload:
+                self._count_bytes(data)
+                wrappers = self.wrap_usual(payload)
+                if wrappers:
+                    return wrappers
+                value = _decoded(payload)
+                if value.__class__ is dict:
+                    return self.wrap(value)
+        return self._feed_any(data)
+
+    def _feed_any(self, data: bytes) -> list[W]:
+        """Return the deltas of any read."""
+        if self._over:
+            return []
+        self._count_bytes(data)
+        if self._framing is None:
+            self._head += data
+            data = self._choose_framing(data)
+        elif not self._seen and len(self._head) < _HEAD_BYTES:
+            self._head += data[:_HEAD_BYTES]
+        framing = self._framing
+        if framing is None:
+            return []
+        wrappers = self.wrap_events(framing.feed(data))
+        if self._seen:
+            self._head.clear()
+            if self._over:
+                pass
+            elif isinstance(framing, SSEDecoder):
+                self._usual = framing
+            else:
+                self._objects = framing
+        return wrappers
+
+    def close(self) -> list[W]:
+        """End the body; see `ResponseDecoder.close`."""
+        if self._over:
+            return []
+        wrappers = self.wrap_events(self._framing.close(), last=True) if self._framing is not None else []
+        if self._seen:
+            return wrappers
+        body = bytes(self._head).removeprefix(_BOM).strip()
+        if all(line.partition(b":")[0] in _EMPTY_FIELDS for line in body.splitlines()):
+            return wrappers
+        return [*wrappers, self.wrap_error(self._invalid("a body that is not an event stream", body))]
+
+    def wrap_events(self, events: Sequence[ServerSentEvent], *, last: bool = False) -> list[W]:
+        """Return the deltas of events, in order.
+
+        Args:
+            events: The events.
+            last: The body has ended: incomplete JSON was truncated.
+        """
+        wrappers: list[W] = []
+        for event in events:
+            if self._over:
+                break
+            if (error := self._value_error(event.data)) is not None:
+                wrappers.append(self.wrap_error(error))
+                self._read_done()
+                break
+            usual = self.wrap_usual(event.data) if event.event != "error" else None
+            if usual:
+                self._seen = True
+                wrappers += usual
+            else:
+                self.wrap_event(event, wrappers, last=last)
+        return wrappers
+
+    def _value_error(self, payload: bytes) -> UpstreamError | None:
+        """Return the error of an event with too many JSON values; None for others."""
+        if len(payload) <= _SHORT_BYTES or count_json_values(payload, MAX_EVENT_VALUES) <= MAX_EVENT_VALUES:
+            return None
+        return self._too_large("one event of the stream", f"{MAX_EVENT_VALUES} JSON values")
+
+    def _count_bytes(self, data: bytes) -> None:
+        self._room -= len(data)
+        if self._room < 0:
+            raise self._size_error()
+
+    def _size_error(self) -> UpstreamError:
+        return self._too_large("the response", f"{MAX_RESPONSE_BYTES} bytes")
+
+    def _too_large(self, what: str, allowed: str) -> UpstreamError:
+        return UpstreamError(
+            f"{what} has more than the allowed {allowed}",
+            fault=UpstreamFault.TOO_LARGE,
+            provider=self._provider,
+        )
+
+    def _wrap_payloads(self, payloads: Sequence[bytes], kind: str) -> list[W]:
+        """Return the deltas of events of one type, in order."""
+        wrappers: list[W] = []
+        for payload in payloads:
+            wrappers += self.wrap_usual(payload) or self._wrap_object(payload, kind)
+            if self._over:
+                break
+        return wrappers
+
+    def _wrap_object(self, payload: bytes, kind: str = "") -> list[W]:
+        """Return the deltas of an event after the first one: a fast path of `wrap_event` for objects.
+
+        Args:
+            payload: The event's data.
+            kind: The event's type, which is not ``error``.
+        """
+        value = _decoded(payload)
+        if value.__class__ is dict:
+            return self.wrap(value)
+        others: list[W] = []
+        self.wrap_event(ServerSentEvent(payload, kind), others, last=False)
+        return others
+
+    def wrap_event(self, event: ServerSentEvent, wrappers: list[W], *, last: bool) -> None:
+        """Add the deltas of one event, of any shape."""
+        is_error = event.event == "error"
+        is_event = isinstance(self._framing, SSEDecoder)
+        try:
+            value = _decode_json(event.data)
+        except _NOT_JSON:
+            payload = event.data.strip()
+            if not payload and not is_error:
+                return
+            if payload.startswith(b"[DONE]") or (last and payload and b"[DONE]".startswith(payload)):
+                self._read_done()
+                return
+            try:
+                value = read_json(payload)
+            except (ValueError, RecursionError):
+                if not (is_event or self._seen):
+                    return  # neither JSON nor events: reported by `close`
+                self._seen = True
+                rest = self._wrap_values(payload, wrappers, is_error=is_error, last=last)
+                error = self._no_json(event, rest, last=last) if rest or not payload else None
+                if error is not None:
+                    wrappers.append(self.wrap_error(error))
+                return
+        self._seen = self._seen or is_event
+        if isinstance(value, dict):
+            wrappers += self.wrap(cast("dict[str, Any]", value), error_event=is_error)
+            self._seen = self._seen or bool(wrappers)
+        elif is_error:
+            wrappers.append(self.wrap_error(provider_error(value or "", self._provider)))
+        elif isinstance(value, list):
+            for fields in as_mappings(cast("object", value)):
+                wrappers += self.wrap(dict(fields))
+
+    def _wrap_values(self, payload: bytes, wrappers: list[W], *, is_error: bool, last: bool) -> bytes:
+        """Add the deltas of a payload with several objects, on one or several lines.
+
+        Such payloads result from missing blank lines between events. Objects are separated by white space; ``[DONE]``
+        ends the response.
+
+        Returns:
+            The data after the last complete object; empty if there is none.
+        """
+        if payload[:1] != b"{":
+            return payload
+        text = payload.decode("utf-8", "replace")
+        position = 0
+        while position < len(text):
+            if text.startswith("[DONE]", position):
+                self._read_done()
+                return b""
+            try:
+                value, end = _scan_json(text, position)
+            except (ValueError, RecursionError):
+                break
+            for fields in as_mappings(value):
+                wrappers += self.wrap(dict(fields), error_event=is_error)
+            position = end
+            while position < len(text) and text[position] in _SPACES:
+                position += 1
+        rest = text[position:]
+        if position and rest and last and "[DONE]".startswith(rest):
+            self._read_done()
+            return b""
+        return rest.encode("utf-8", "surrogatepass")
+
+    def _read_done(self) -> None:
+        """End the response after ``[DONE]``; later data is ignored."""
+        self._seen = self.done = self._over = True
+        self._usual = self._objects = None
+
+    def _choose_framing(self, data: bytes) -> bytes:
+        """Choose the framing by the first significant byte.
+
+        Args:
+            data: The latest bytes; the bytes before them are insignificant.
+
+        Returns:
+            All bytes so far, to be decoded; empty while no framing is chosen.
+        """
+        head = self._head
+        if len(head) < len(_BOM) and _BOM.startswith(head):
+            return b""
+        begun = len(head) - len(data) < len(_BOM)  # a BOM may end in these bytes
+        begin = (head.removeprefix(_BOM) if begun else data).lstrip(_SPACE)[:1]
+        if begin and begin in b"{[":
+            self._framing = JSONDecoder(max_value_bytes=self._bound)
+        elif begin or len(head) >= _HEAD_BYTES:
+            self._framing = SSEDecoder(error_field=True, max_event_bytes=self._bound)
+        else:
+            return b""
+        return bytes(head)
+
+    def _no_json(self, event: ServerSentEvent, payload: bytes, *, last: bool) -> UpstreamError | None:
+        if event.event == "error":
+            return provider_error(payload.decode("utf-8", "replace"), self._provider)
+        if last:
+            return UpstreamError(
+                "the stream broke off in the middle of an event",
+                fault=UpstreamFault.TRUNCATED,
+                provider=self._provider,
+            )
+        if event.event not in ("", "message"):
+            return None  # an event of another API
+        return self._invalid("an event that is not JSON", payload)
+
+    def _invalid(self, what: str, payload: bytes) -> UpstreamError:
+        start = payload[:_SHOWN_BYTES].decode("utf-8", "replace")
+        return UpstreamError(
+            f"the provider sent {what}: {start!r}{'…' if len(payload) > _SHOWN_BYTES else ''}",
+            fault=UpstreamFault.INVALID,
+            provider=self._provider,
+        )
+
+
+def _decoded(payload: bytes) -> Any:
+    """Return the JSON value of a payload; None for invalid JSON."""
+    try:
+        return _decode_json(payload)
+    except _NOT_JSON:
+        return None
+
+
+def merged_usage(known: Mapping[str, Any], new: object) -> dict[str, Any]:
+    """Merge a later usage object into an earlier one: the last value of each field is used.
+
+    Providers send usage in parts (input first, output later) or repeatedly with growing counts, so sums would count
+    twice. Null never replaces a number.
+    """
+    if not isinstance(new, Mapping):
+        return dict(known)
+    later = cast("Mapping[str, Any]", new)
+    return {**known, **{name: value for name, value in later.items() if value is not None}}

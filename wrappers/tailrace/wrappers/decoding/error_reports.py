@@ -1,0 +1,78 @@
+"""Conversion of errors that providers report inside a stream."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tailrace.wrappers.decoding.fields import json_text
+from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+
+# Values of the finish reason that report a failure of the provider.
+_FAILURES = frozenset({"error", "internal_error", "network_error", "insufficient_system_resource"})
+_UNDESCRIBED = "an error without a description"
+_MAX_WRAPPINGS = 4  # levels of nested errors, as created by gateways
+
+
+def provider_error(value: object, provider: str = "") -> UpstreamError:
+    """Convert a provider's error object or text to an `UpstreamError` of fault ``provider_error``."""
+    said = value
+    for _ in range(_MAX_WRAPPINGS):
+        wrapping = as_mapping(said)
+        if wrapping is None or "message" in wrapping or not isinstance(wrapping.get("error"), str | Mapping):
+            break
+        said = wrapping["error"]
+    fields = as_mapping(said)
+    if fields is None:
+        return UpstreamError(
+            _text(said) or _UNDESCRIBED,
+            fault=UpstreamFault.PROVIDER,
+            provider=provider,
+            details=None if said is value else value,
+        )
+    message = fields.get("message") or fields.get("detail") or fields or _UNDESCRIBED
+    code = next((fields[key] for key in ("code", "type") if fields.get(key) not in (None, "")), None)
+    numbers = (as_index(fields.get(key)) for key in ("code", "status", "status_code"))
+    status = next((number for number in numbers if number is not None and 400 <= number <= 599), None)
+    return UpstreamError(
+        _text(message),
+        fault=UpstreamFault.PROVIDER,
+        provider=provider,
+        status=status,
+        code=None if code is None else _text(code),
+        details=value,
+    )
+
+
+def take_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> UpstreamError | None:
+    """Return the error that a chunk reports, and remove its fields from ``fields``; None if there is none.
+
+    Args:
+        fields: The chunk.
+        provider: The provider's name in the error.
+        error_event: The chunk is the payload of an event of type ``error``.
+    """
+    value = fields.pop("error", None)
+    if value:
+        return provider_error(value, provider)
+    if error_event or fields.get("object") == "error" or fields.get("type") == "error":
+        description = {name: value for name, value in fields.items() if name not in ("choices", "usage")}
+        for name in description:
+            del fields[name]
+        return provider_error(description, provider)
+    return None
+
+
+def finish_error(reason: str | None, provider: str) -> UpstreamError | None:
+    """Return the error that a finish reason reports; None for any other reason."""
+    if reason not in _FAILURES:
+        return None
+    return UpstreamError(
+        "the provider ended the response with an error",
+        fault=UpstreamFault.PROVIDER,
+        provider=provider,
+        code=reason,
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json_text(value)

@@ -1,0 +1,79 @@
+"""Lenient access to JSON whose fields may be missing, null or of undocumented types."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+# Typed as Any, so that members are Any too. ``dict`` first, the type of decoded objects.
+_OBJECT: Any = (dict, Mapping)
+_LIST: Any = list
+_MAX_COUNT = 2**53  # larger numbers are implausible, and not exact for every reader
+_INDEX = re.compile(r"[0-9]{1,15}")
+
+_decode = msgspec.json.Decoder().decode
+
+
+def read_json(payload: bytes) -> object:
+    """Decode a JSON value; invalid JSON that servers send (lone surrogates, NaN) is accepted.
+
+    Raises:
+        ValueError: The payload is not JSON.
+        RecursionError: The value is nested too deeply.
+    """
+    try:
+        return _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(payload.decode("utf-8", "replace"))
+
+
+def as_mapping(value: object) -> Mapping[str, Any] | None:
+    """Return ``value`` if it is an object, otherwise None."""
+    found: Any = value
+    return found if found is not None and isinstance(found, _OBJECT) else None
+
+
+def as_object(value: object) -> dict[str, Any] | None:
+    """Return a JSON object, or an object of a provider's package as JSON, as a new dict; None for anything else."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        return None
+    # Packages do not validate their objects, so unexpected values must not cause warnings.
+    return dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+
+
+def as_mappings(value: object) -> list[Mapping[str, Any]]:
+    """Return the objects in a list; a single object counts as a list of one."""
+    found: Any = value
+    items: list[Any] = found if isinstance(found, _LIST) else [found]
+    return [item for item in items if isinstance(item, _OBJECT)]
+
+
+def as_text(value: object) -> str:
+    """Return ``value`` if it is text, otherwise ``""``."""
+    return value if isinstance(value, str) else ""
+
+
+def as_index(value: object) -> int | None:
+    """Return ``value`` as an integer if it is one, also as a float or text; otherwise None."""
+    if isinstance(value, int):
+        return None if isinstance(value, bool) else value
+    if isinstance(value, str):
+        return int(value) if _INDEX.fullmatch(value) else None
+    return as_count(value)
+
+
+def as_count(value: object) -> int | None:
+    """Return ``value`` as a token count if it is an integer or an integral float; otherwise None."""
+    if value is None:
+        return None
+    if value.__class__ is int:  # the common case; the code below costs four times as much
+        number: Any = value
+        return number if -_MAX_COUNT < number < _MAX_COUNT else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MAX_COUNT < value < _MAX_COUNT:
+        return None
+    return int(value) if value == int(value) else None

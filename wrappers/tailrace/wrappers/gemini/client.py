@@ -1,0 +1,85 @@
+"""Models served by Google's generateContent: the Gemini API, and Vertex AI with a token.
+
+Requests are sent without the google-genai package, which parses every chunk and does not expose the raw bytes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+from urllib.parse import quote
+
+from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.decoding.lenient_json import as_mappings, as_text
+from tailrace.wrappers.errors import UpstreamError
+from tailrace.wrappers.gemini.converter import GeminiConverter
+from tailrace.wrappers.gemini.decoder import GeminiDecoder
+from tailrace.wrappers.gemini.request import request_members
+from tailrace.wrappers.http.model import DirectModel, ModelArguments
+from tailrace.wrappers.messages import History
+
+
+class GeminiModel(DirectModel):
+    """A model behind ``POST {base_url}/models/{name}:streamGenerateContent?alt=sse``.
+
+    For Vertex AI, set ``base_url`` to
+    ``https://{location}-aiplatform.googleapis.com/v1/projects/{project}/locations/{location}/publishers/google`` and
+    pass the token in ``headers``.
+
+    Args:
+        name: The model's name, or a complete resource name with a ``/`` (``tunedModels/mine``, ``models/gemini-…``).
+        headers: Further headers. If they contain ``authorization``, no key is sent.
+        arguments: See `DirectModel`; members of ``parameters`` are, for example, ``generationConfig``, ``tools``,
+            ``safetySettings``.
+    """
+
+    has_embeddings = True
+    provider = "gemini"
+    default_base_url = "https://generativelanguage.googleapis.com/v1beta"
+
+    def __init__(
+        self, name: str, *, headers: Mapping[str, str] | None = None, **arguments: Unpack[ModelArguments]
+    ) -> None:
+        self._headers = {field.lower(): value for field, value in (headers or {}).items()}
+        super().__init__(name, keyless="authorization" in self._headers, **arguments)
+        if self._api_key is not None:
+            self._headers["x-goog-api-key"] = self._api_key
+        resource = quote(name if "/" in name else f"models/{name}")
+        self._url = f"{self._base_url}/{resource}:streamGenerateContent?alt=sse"
+
+    @property
+    def converter(self) -> GeminiConverter:
+        """The converter between the common history and generateContent's contents."""
+        return GeminiConverter()
+
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        return request_members(options, budgets="gemini-2" in self.name)
+
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
+        body: dict[str, Any] = {"contents": GeminiConverter().from_history(history)}
+        system = GeminiConverter().system_instruction(history)
+        if system is not None:
+            body["systemInstruction"] = system
+        return self._url, self._headers, {**body, **parameters}
+
+    def _refused(
+        self, status: int, headers: Mapping[str, str], body: object, message: str = ""
+    ) -> UpstreamError:
+        bodies = as_mappings(body)
+        failure = super()._refused(status, headers, bodies[0] if bodies else body, message)
+        for error in as_mappings([each.get("error") for each in bodies[:1]]):
+            failure.code = (
+                as_text(error.get("status")) or failure.code
+            )  # Google's status name instead of the HTTP status
+            delays = [as_text(detail.get("retryDelay")) for detail in as_mappings(error.get("details"))]
+            seconds = next((delay.removesuffix("s") for delay in delays if delay), "")
+            if failure.retry_after is None and seconds.replace(".", "", 1).isdigit():
+                failure.retry_after = float(seconds)
+        return failure
+
+    def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
+        # The provider's OpenAI-compatible API has another root.
+        return f"{self._base_url}/openai/embeddings", {"authorization": f"Bearer {self._api_key}"}, members
+
+    def _decoder(self) -> GeminiDecoder:
+        return GeminiDecoder(provider=self.provider)

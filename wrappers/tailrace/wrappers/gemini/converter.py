@@ -1,0 +1,392 @@
+"""Conversion between the common history and generateContent contents.
+
+The system prompt is a separate field of the request: `GeminiConverter.system_instruction` returns it, and
+`GeminiConverter.to_history` takes it. Contents alternate between the roles ``user`` and ``model``.
+
+**Repairs for the request**, which Gemini would reject otherwise: calls without a result get one, results directly
+follow their calls in the calls' order, and unmatched results become text (see
+`tailrace.wrappers.conversion.tool_ids`); adjacent messages of one role become one content; a conversation that begins
+with the model gets a user message before it; the first function call of a content has a thought signature. If the
+model produced none (a call by another provider's model or an older Gemini), it is
+``skip_thought_signature_validator``, the value that Google documents for conversations started elsewhere
+(https://ai.google.dev/gemini-api/docs/thought-signatures). Real signatures are sent unchanged in their original
+position, and only those made by Gemini: those in metadata under ``"gemini"``.
+
+Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
+apart from these cases, ``to_history(from_history(history), system_instruction(history)) == history``.
+
+- Repairs are not reverted, except the dummy signature and the opening message.
+- Adjacent messages of one role are read back as one (a user's after tool results); those without any part that can be
+  sent are lost. ``History.context`` becomes the user's first text. An empty system prompt is read back as None.
+- Thoughts are omitted unless they are the model's and signed; empty texts are omitted.
+- A data part is sent as JSON in a text part.
+- A file loses its name. A file by value without a media type gets that of its name, else ``application/octet-stream``.
+  A link keeps only a media type without wildcards; a data URL becomes a file by value, and a URL that Gemini cannot
+  fetch (neither http, https nor gs) is named in a text part as ``[name](url)``.
+- A synthetic id is not sent and replaced by another one. A call or result without a name gets the name ``unknown``; a
+  result gets its call's name.
+- Calls of kind ``"server"`` and their results are sent only if Gemini made them. Calls of other kinds are read back as
+  ``"function"``. Arguments kept as text are sent as ``{"input": text}``. The API transports arguments as objects, so the
+  model's white space, escapes and repeated keys are unknown, and another provider's are lost.
+- The result of a function in a model's message is sent as the user's.
+- Metadata is not sent, except ``metadata["gemini"]`` of a part: further fields of Gemini's object, returned unchanged.
+"""
+
+import base64
+import mimetypes
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from pydantic import BaseModel
+
+from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.tool_calls import arguments_object
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.files import file_note, read_data_url
+from tailrace.wrappers.conversion.history_reader import HistoryReader
+from tailrace.wrappers.conversion.objects import check_calls, compact_json, merged_fields, own_metadata
+from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.conversion.tool_names import NameRule
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
+from tailrace.wrappers.gemini.decoder import GeminiDecoder, read_fields
+from tailrace.wrappers.gemini.parts import CallCounter, Fields, GeminiPartWrapper, PartReader, read_content
+from tailrace.wrappers.messages import (
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+    Role,
+)
+
+if TYPE_CHECKING:
+    from google.genai.types import Content, GenerateContentResponse, Part
+
+DUMMY_SIGNATURE = "skip_thought_signature_validator"
+"""The documented signature of calls that were not made by Gemini."""
+
+OPENING = "(The conversation begins with the model's words.)"
+"""The first user message of a conversation that begins with the model."""
+
+_UNKNOWN = "unknown"
+_FETCHABLE_SCHEMES = ("http://", "https://", "gs://")
+_SERVER_CALLS = ("executableCode", "toolCall")
+_SERVER_RESULTS = ("codeExecutionResult", "toolResponse")
+
+
+class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
+    """Stateless converter between conversations and generateContent contents."""
+
+    name_rule: ClassVar[NameRule | None] = NameRule(re.compile(r"[^a-zA-Z0-9_.-]"), letter_first=True)
+
+    def from_history(self, history: History) -> list[Fields]:
+        """Return the request's ``contents`` as JSON objects: context, then the conversation.
+
+        The system prompt is not included, see `system_instruction`.
+
+        Raises:
+            ValueError: A tool call is in a message that is not the model's.
+        """
+        check_calls(history)
+        history = with_answers(_separate_results(with_matched_ids(history)))
+        writer = _ContentsWriter(history)
+        if history.context:
+            writer.add("user", [{"text": history.context}])
+        for message in history.conversation:
+            writer.write(message)
+        return writer.contents
+
+    def system_instruction(self, history: History) -> Fields | None:
+        """Return the request's ``systemInstruction``; None for a missing or empty system prompt."""
+        return {"parts": [{"text": history.system_message}]} if history.system_message else None
+
+    def to_history(
+        self,
+        messages: "Sequence[Mapping[str, Any] | Content]",
+        system_instruction: "str | Mapping[str, Any] | Content | None" = None,
+    ) -> History:
+        """Return the common history of a request's contents.
+
+        Args:
+            messages: JSON objects of the API, or the google-genai package's objects.
+            system_instruction: The request's system prompt, as text or as a content.
+
+        Raises:
+            ValueError: A content has a role that Gemini does not define.
+        """
+        reader = _HistoryReader()
+        if isinstance(system_instruction, str):
+            reader.add_system(system_instruction)
+        elif system_instruction is not None:
+            parts = as_mappings(read_fields(system_instruction).get("parts"))
+            reader.add_system("\n\n".join(as_text(part.get("text")) for part in parts))
+        return reader.read(messages)
+
+    def to_message(
+        self,
+        response: "Iterable[ChunkWrapper[Any]] | Content | GenerateContentResponse | Mapping[str, Any]",
+        *,
+        choice: int | None = 0,
+    ) -> Message:
+        """Return the complete message of a stream's wrappers or of a complete response.
+
+        Args:
+            response: Wrappers; a ``GenerateContentResponse`` or an interaction, or its JSON object; a content of
+                the model's or its JSON object.
+            choice: Index of the candidate to read; None to merge all candidates.
+        """
+        if not isinstance(response, Mapping | BaseModel):
+            return fold_message(response, choice=choice)
+        fields = read_fields(cast("object", response))
+        if "parts" in fields:
+            fields = {"candidates": [{"content": fields}]}
+        decoder = GeminiDecoder()
+        return fold_message(decoder.wrap(fields) + decoder.flush(), choice=choice)
+
+    def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
+        """Return one content with a ``functionResponse`` for each result, including the results' ids."""
+        return [{"role": "user", "parts": [_result_part(result) for result in results]}] if results else []
+
+    def create_chunk_wrapper(self, chunk: "Part | Mapping[str, Any]") -> GeminiPartWrapper:
+        """Wrap one part: the google-genai package's object or its JSON object."""
+        return PartReader(0, None).read(read_fields(chunk))
+
+
+# --- from the common format -------------------------------------------------------------------------------------
+
+
+class _ContentsWriter:
+    """Builder of a request's contents.
+
+    Args:
+        history: A history in which every result has a call, and results of functions follow the model's messages.
+
+    Attributes:
+        contents: The contents so far.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.contents: list[Fields] = []
+        self._calls = {call.id: call for message in history.conversation for call in message.tool_calls}
+        self._order = {call_id: position for position, call_id in enumerate(self._calls)}
+
+    def add(self, role: str, parts: list[Fields]) -> None:
+        """Add parts, to the last content if it has the same role."""
+        if not parts:
+            return
+        if not self.contents or self.contents[-1]["role"] != role:
+            if role == "model" and not self.contents:
+                self.contents.append({"role": "user", "parts": [{"text": OPENING}]})
+            self.contents.append({"role": role, "parts": []})
+        self.contents[-1]["parts"] += parts
+
+    def write(self, message: Message) -> None:
+        """Add the content of a message."""
+        if message.role is Role.MODEL:
+            self._write_model(message)
+            return
+        others: list[Fields] = []
+        for part in message.content:
+            if isinstance(part, ContentPartText | ContentPartFile | ContentPartData):
+                others += _parts(part)
+        # Results of server tools are part of the model's message; elsewhere they match no function.
+        functions = [part for part in message.tool_results if self._calls[part.id].kind != "server"]
+        self._add_results(functions)
+        self.add("user", others)
+
+    def _write_model(self, message: Message) -> None:
+        parts: list[Fields] = []
+        for part in message.content:
+            if isinstance(part, ContentPartToolCall):
+                parts += self._call_parts(part)
+            elif not isinstance(part, ContentPartToolResult):
+                parts += _parts(part)
+            elif kind := _kind(part, _SERVER_RESULTS):
+                parts.append(_server_result(part, kind))
+        self.add("model", parts)
+        if parts:
+            _ensure_signature(self.contents[-1]["parts"])
+
+    def _add_results(self, results: Sequence[ContentPartToolResult]) -> None:
+        """Add results in the order of their calls, which identifies results without ids."""
+        parts: list[Fields] = []
+        for result in sorted(results, key=lambda result: self._order[result.id]):
+            call = self._calls[result.id]
+            part = _result_part(result)
+            part["functionResponse"]["name"] = call.name or _UNKNOWN
+            if call.synthetic_id:
+                del part["functionResponse"]["id"]
+            parts.append(part)
+        self.add("user", parts)
+
+    def _call_parts(self, call: ContentPartToolCall) -> list[Fields]:
+        own = _own(call)
+        if call.kind == "server":
+            kind = _kind(call, _SERVER_CALLS)
+            if not kind:
+                return []
+            fields = (
+                call.arguments
+                if kind == "executableCode"
+                else {"toolType": call.name, "args": call.arguments}
+            )
+            return [{**own, kind: {**own[kind], **fields}}]
+        function: Fields = {"name": call.name or _UNKNOWN, "args": arguments_object(call)}
+        if call.id and not call.synthetic_id:
+            function = {"id": call.id, **function}
+        return [merged_fields(own, {"functionCall": function})]
+
+
+def _separate_results(history: History) -> History:
+    """Move results of functions from the model's messages to separate messages after them."""
+    functions = {
+        call.id for message in history.conversation for call in message.tool_calls if call.kind != "server"
+    }
+    conversation: list[Message] = []
+    for message in history.conversation:
+        results = tuple(result for result in message.tool_results if result.id in functions)
+        if message.role is Role.MODEL and results:
+            remaining = tuple(
+                part
+                for part in message.content
+                if not (isinstance(part, ContentPartToolResult) and part.id in functions)
+            )
+            conversation += [
+                message.model_copy(update={"content": remaining}),
+                Message(role=Role.TOOL, content=results),
+            ]
+        else:
+            conversation.append(message)
+    return history.model_copy(update={"conversation": tuple(conversation)})
+
+
+def _parts(
+    part: ContentPartText | ContentPartReasoning | ContentPartFile | ContentPartData,
+) -> list[Fields]:
+    """Convert a part other than a call or a result; empty for a part that is omitted."""
+    own = _own(part)
+    if isinstance(part, ContentPartText):
+        return [{**own, "text": part.text}] if part.text or own else []
+    if isinstance(part, ContentPartReasoning):
+        return [{**own, "text": part.text, "thought": True}] if "thoughtSignature" in own else []
+    if isinstance(part, ContentPartFile):
+        return _file_parts(part, own)
+    fields = as_mapping(part.data)
+    if own.get("part") is True and fields is not None:
+        return [dict(fields)]
+    return [{"text": compact_json(part.data)}]
+
+
+def _file_parts(file: ContentPartFile, own: Fields) -> list[Fields]:
+    if own.get("thought") is True and "thoughtSignature" not in own:
+        return []
+    media_type, data = file.media_type, file.data
+    if file.url is not None and file.url.startswith("data:"):
+        url_type, data = read_data_url(file.url)
+        media_type = url_type or media_type
+    if data is not None:
+        media_type = media_type or mimetypes.guess_type(file.filename)[0] or "application/octet-stream"
+        inline = {"mimeType": media_type, "data": base64.b64encode(data).decode("ascii")}
+        return [merged_fields(own, {"inlineData": inline})]
+    url = file.url or ""
+    if not url.startswith(_FETCHABLE_SCHEMES):
+        return [{"text": file_note(file)}]
+    link = {"fileUri": url}
+    if media_type and "*" not in media_type:
+        link = {"mimeType": media_type, "fileUri": url}
+    return [merged_fields(own, {"fileData": link})]
+
+
+def _result_part(result: ContentPartToolResult) -> Fields:
+    """Return a result as a ``functionResponse``, whose ``response`` must be an object."""
+    fields = as_mapping(result.output)
+    if result.is_error:
+        fields = {"error": result.output}
+    elif fields is None or set(fields) in ({"output"}, {"error"}):
+        fields = {"output": result.output}
+    response: Fields = {"name": result.name or _UNKNOWN, "response": fields}
+    if result.id:
+        response = {"id": result.id, **response}
+    return merged_fields(_own(result), {"functionResponse": response})
+
+
+def _server_result(result: ContentPartToolResult, kind: str) -> Fields:
+    own = _own(result)
+    fields = {"output": result.output}
+    if kind == "toolResponse":
+        fields = {"toolType": result.name, "response": result.output}
+    return {**own, kind: {**own[kind], **fields}}
+
+
+def _ensure_signature(parts: Sequence[Fields]) -> None:
+    """Add the dummy signature to the first function call if it has none; Gemini requires it only there."""
+    call = next((part for part in parts if "functionCall" in part), None)
+    if call is not None and not call.get("thoughtSignature"):
+        call["thoughtSignature"] = DUMMY_SIGNATURE
+
+
+def _own(part: ContentPart) -> Fields:
+    """Return a part's Gemini metadata without nulls."""
+    own = as_mapping(part.metadata.get("gemini")) or {}
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def _kind(part: ContentPart, kinds: Iterable[str]) -> str:
+    """Return the kind, out of these, of a part made by Gemini; empty for other parts."""
+    own = _own(part)
+    return next((kind for kind in kinds if isinstance(own.get(kind), dict)), "")
+
+
+# --- to the common format ---------------------------------------------------------------------------------------
+
+
+class _HistoryReader(HistoryReader):
+    entry = "content"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first = True
+
+    def read_message(self, message: object) -> None:
+        fields = read_fields(message)
+        role = fields.get("role") or "user"
+        parts = [dict(part) for part in as_mappings(fields.get("parts"))]
+        first, self._first = self._first, False
+        if role == "model":
+            self.add(_read_model(parts))
+        elif role not in ("user", "function"):
+            raise ValueError(f"the role {role!r} is not defined by generateContent")
+        elif not first or parts != [{"text": OPENING}]:
+            self._read_user(parts)
+
+    def _read_user(self, parts: Sequence[Fields]) -> None:
+        others: list[ContentPart] = []
+        for part in parts:
+            if as_mapping(part.get("functionResponse")) is None and isinstance(part.get("text"), str):
+                others.append(
+                    ContentPartText(text=part["text"], metadata=own_metadata("gemini", part, "text"))
+                )
+                continue
+            content = read_content(part)
+            if isinstance(content, ContentPartToolResult):
+                # Results without an id belong to the first open call of their name.
+                self.add_result(content.model_copy(update={"id": self.call_id(content.id, content.name)}))
+            else:
+                others.append(content)
+        if others or not parts:
+            self.add(Message(role=Role.USER, content=tuple(others)))
+
+
+def _read_model(parts: Sequence[Fields]) -> Message:
+    reader = PartReader(0, CallCounter(), separate=True)
+    for part in parts:
+        # The package stores it as bytes, and encodes them as URL-safe base64.
+        if as_text(part.get("thoughtSignature")).replace("/", "_") == DUMMY_SIGNATURE:
+            del part["thoughtSignature"]
+    return fold_message(reader.read(part) for part in parts)

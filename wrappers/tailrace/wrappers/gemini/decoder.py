@@ -1,0 +1,345 @@
+"""Decoding of Gemini streams: generateContent of the Gemini API and Vertex AI, and the Interactions API.
+
+`GeminiDecoder` reads the bytes of a response body, and `wrap_chunk` the google-genai package's objects.
+
+generateContent has no end marker: a candidate has ended once it has a ``finishReason``, and further chunks may follow.
+Token counts are cumulative and replace the previous ones. The response to a blocked prompt has no candidate but a
+``blockReason``, which is reported as finish reason ``content_filter``.
+
+Further fields of a candidate are reported in ``extra``: ``annotations`` (``citationMetadata.citations``),
+``groundingMetadata``, ``urlContextMetadata``, ``logprobsResult`` and unknown fields immediately, lists that are sent
+repeatedly only with their new items; ``safetyRatings``, which change from chunk to chunk, once at the end.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+from pydantic import BaseModel
+
+from tailrace.wrappers.chunks import ChunkDetails, FinishMessage, FinishReason, Usage
+from tailrace.wrappers.decoding.decoder import EventDecoder, merged_usage
+from tailrace.wrappers.decoding.error_reports import take_error
+from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_text
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
+from tailrace.wrappers.errors import UpstreamError
+from tailrace.wrappers.gemini.interactions import InteractionReader
+from tailrace.wrappers.gemini.parts import (
+    CallCounter,
+    Fields,
+    GeminiPartWrapper,
+    PartReader,
+    read_finish,
+    read_usage,
+)
+
+
+class _CommonContent(msgspec.Struct, gc=False):
+    parts: list[dict[str, Any]]
+
+
+class _CommonCandidate(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    content: _CommonContent
+    index: int = 0
+    safetyRatings: list[Any] | None = None
+
+
+class _CommonChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A chunk of the most common shape: one unfinished candidate and token counts."""
+
+    candidates: tuple[_CommonCandidate]
+    usageMetadata: dict[str, Any] | None = None
+    modelVersion: str | None = None
+    responseId: str | None = None
+    createTime: str | None = None
+
+
+_decode_common = msgspec.json.Decoder(_CommonChunk).decode
+
+_CONTENT = frozenset({"candidates", "usageMetadata"})
+_NAMES = {"modelVersion": "model", "responseId": "id"}
+# An object with none of these fields is not a response.
+_RESPONSE_FIELDS = frozenset({"candidates", "modelVersion", "promptFeedback", "responseId", "usageMetadata"})
+_CANDIDATE_FIELDS = frozenset({"content", "finishMessage", "finishReason", "index"})  # fields of a candidate
+# Fields that the package adds to a response.
+_PACKAGE_FIELDS = {"automatic_function_calling_history", "parsed", "sdk_http_response"}
+_URL_SAFE = str.maketrans("-_", "+/")
+
+
+class _Candidate:
+    """State of one candidate while its chunks arrive."""
+
+    __slots__ = ("lists", "parts", "ratings")
+
+    def __init__(self, parts: PartReader) -> None:
+        self.parts = parts
+        self.ratings: object = None
+        self.lists: dict[
+            tuple[str, str], list[Any]
+        ] = {}  # last value of each list, by the names of the field and the list
+
+
+class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
+    """Sans-IO decoder of a streamed response body, as events or as one JSON array.
+
+    It also reads complete responses and streams of the Interactions API.
+
+    Args:
+        provider: The provider's name in errors.
+        max_event_bytes: Maximum size of one event in bytes.
+        alone: Read a single chunk without its stream; its calls get no index, because earlier calls are unknown.
+
+    Attributes:
+        done: An interaction has ended, or ``[DONE]`` was received (sent by some gateways, not by Google).
+    """
+
+    __slots__ = (
+        "_candidates",
+        "_counter",
+        "_envelope",
+        "_facts",
+        "_interaction",
+        "_raw_usage",
+        "_tier",
+        "_usage",
+    )
+
+    def __init__(
+        self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES, alone: bool = False
+    ) -> None:
+        super().__init__(provider=provider, max_event_bytes=max_event_bytes)
+        self._counter = None if alone else CallCounter()
+        self._candidates: dict[int, _Candidate] = {}
+        self._facts: Fields = {}  # response-level fields of the last chunk
+        self._envelope: tuple[object, ...] = (None, None, None)  # model, id and time of the last chunk
+        self._raw_usage: Mapping[str, Any] | None = None
+        self._usage: Mapping[str, Any] = {}
+        self._tier = ""
+        self._interaction: InteractionReader | None = None
+
+    def wrap_usual(self, payload: bytes) -> list[GeminiPartWrapper]:
+        """Return the delta of a chunk with one text or thought and unchanged response-level fields."""
+        if self._interaction is not None:
+            return []
+        try:
+            chunk = _decode_common(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return []
+        candidate = chunk.candidates[0]
+        state = self._candidates.get(candidate.index)
+        parts = candidate.content.parts
+        model, response_id, time = self._envelope
+        if (
+            state is None
+            or len(parts) != 1
+            or chunk.responseId != response_id
+            or chunk.modelVersion != model
+            or chunk.createTime != time
+        ):
+            return []
+        wrapper = state.parts.read_plain(parts[0])
+        if wrapper is None:
+            return []
+        raw_usage = chunk.usageMetadata
+        if raw_usage and raw_usage != self._raw_usage:
+            # The counts replace the previous ones only if all of them are present and the tier is unchanged.
+            if b"null" in payload or not raw_usage.keys() >= self._usage.keys():
+                return []
+            usage = read_usage(raw_usage)
+            if usage is None or raw_usage.get("serviceTier", self._tier) != self._tier:
+                return []
+            self._usage = self._raw_usage = raw_usage
+            wrapper.usage = usage
+            wrapper.plain = False
+        if candidate.safetyRatings is not None:
+            state.ratings = candidate.safetyRatings
+        return [wrapper]
+
+    def wrap(self, fields: Fields, *, error_event: bool = False) -> list[GeminiPartWrapper]:
+        """Return the deltas of one chunk, one per part; one empty delta for other content without a part."""
+        if "event_type" in fields or fields.get("object") == "interaction":
+            return self._wrap_interaction(fields)
+        error = take_error(fields, self._provider, error_event=error_event)
+        if error is not None:
+            # Prefer Google's status name over the numeric code, which repeats the HTTP status.
+            error.code = as_text((as_mapping(error.details) or {}).get("status")) or error.code
+        elif _RESPONSE_FIELDS.isdisjoint(fields):
+            return []
+        wrappers: list[GeminiPartWrapper] = []
+        candidates = fields.get("candidates")
+        if candidates:
+            for candidate in as_mappings(candidates):
+                self._wrap_candidate(candidate, wrappers)
+        facts = {name: value for name, value in fields.items() if name not in _CONTENT}
+        metadata = self._new_facts(facts) if facts != self._facts else None
+        usage = fields.get("usageMetadata")
+        if usage and usage != self._raw_usage:
+            usage = self._new_usage(as_mapping(usage) or {})
+            if self._usage.get("serviceTier", self._tier) != self._tier:
+                self._tier = self._usage["serviceTier"]
+                metadata = {**(metadata or {}), "service_tier": self._tier}
+        else:
+            usage = None
+        blocked = None if wrappers else _blocked_finish(fields)
+        if metadata or usage or error or blocked:
+            if not wrappers:
+                wrappers.append(GeminiPartWrapper(fields, finish=blocked))
+            first = wrappers[0]
+            first.plain = False
+            first.usage = usage
+            if metadata:
+                first.details = first.details or ChunkDetails()
+                first.details.metadata = metadata
+            if error is not None:
+                last = wrappers[-1]
+                last.plain = False
+                last.details = last.details or ChunkDetails()
+                last.details.error = error
+        return wrappers
+
+    def wrap_error(self, error: UpstreamError) -> GeminiPartWrapper:
+        """Return an empty delta with this error."""
+        return GeminiPartWrapper({}, details=ChunkDetails(error=error))
+
+    def close(self) -> list[GeminiPartWrapper]:
+        """End the body, see `ResponseDecoder.close`, and return all remaining deltas."""
+        return super().close() + self.flush()
+
+    def flush(self) -> list[GeminiPartWrapper]:
+        """Return the buffered deltas: safety ratings, and the arguments of unfinished calls."""
+        wrappers = self._interaction.close() if self._interaction is not None else []
+        for choice, candidate in self._candidates.items():
+            calls = candidate.parts.end_call(complete=False)
+            ratings, candidate.ratings = candidate.ratings, None
+            if calls or ratings:
+                details = ChunkDetails(extra={"safetyRatings": ratings}) if ratings else None
+                wrappers.append(GeminiPartWrapper({}, choice, details, calls=calls))
+        return wrappers
+
+    def _wrap_interaction(self, fields: Fields) -> list[GeminiPartWrapper]:
+        if self._interaction is None:
+            self._interaction = InteractionReader(self._provider)
+        wrappers = self._interaction.read(fields)
+        self.done = self._interaction.done
+        return wrappers
+
+    def _wrap_candidate(self, candidate: Mapping[str, Any], wrappers: list[GeminiPartWrapper]) -> None:
+        choice = as_index(candidate.get("index")) or 0
+        state = self._candidates.get(choice)
+        if state is None:
+            state = self._candidates[choice] = _Candidate(PartReader(choice, self._counter))
+        start = len(wrappers)
+        content = candidate.get("content")
+        if isinstance(content, dict):
+            parts = cast("Fields", content).get("parts")
+            if parts:
+                read = state.parts.read
+                wrappers += [read(cast("Fields", part)) for part in as_mappings(parts)]
+        finish = read_finish(candidate)
+        extra: Fields = {}
+        for name, value in candidate.items():
+            if name not in _CANDIDATE_FIELDS and value is not None:
+                _add_fact(name, value, state, extra)
+        if finish is None and not extra:
+            return
+        calls = (
+            state.parts.end_call(complete=finish.reason is FinishReason.STOP) if finish is not None else ()
+        )
+        if calls or len(wrappers) == start:
+            wrappers.append(GeminiPartWrapper(candidate, choice, calls=calls))
+        last = wrappers[-1]
+        last.plain = False
+        last.finish = finish
+        if extra:
+            last.details = last.details or ChunkDetails()
+            last.details.extra = extra
+
+    def _new_facts(self, facts: Fields) -> Fields | None:
+        """Return the response-level fields that differ from the previous chunk's."""
+        previous, self._facts = self._facts, facts
+        self._envelope = (facts.get("modelVersion"), facts.get("responseId"), facts.get("createTime"))
+        new = {_NAMES.get(name, name): value for name, value in facts.items() if value != previous.get(name)}
+        return {name: value for name, value in new.items() if value not in (None, "")}
+
+    def _new_usage(self, usage: Mapping[str, Any]) -> Usage | None:
+        self._raw_usage = usage
+        self._usage = merged_usage(self._usage, usage)
+        return read_usage(self._usage)
+
+
+def wrap_chunk(
+    chunk: BaseModel | Mapping[str, Any], decoder: GeminiDecoder | None = None
+) -> list[GeminiPartWrapper]:
+    """Return the deltas of one chunk: the google-genai package's object or its JSON object.
+
+    Args:
+        chunk: A ``GenerateContentResponse``, or an event of the Interactions API.
+        decoder: Decoder of the chunk's stream, so that fields are reported once and streamed arguments are joined;
+            its `GeminiDecoder.close` returns buffered deltas. None for a single chunk.
+    """
+    fields = read_fields(chunk)
+    if decoder is not None:
+        return decoder.wrap(fields)
+    single = GeminiDecoder(alone=True)
+    return single.wrap(fields) + single.flush()
+
+
+def read_fields(value: object) -> Fields:
+    """Return an object of the google-genai package as a JSON object; a JSON object is copied."""
+    if not isinstance(value, BaseModel):
+        return dict(as_mapping(value) or {})
+    fields = value.model_dump(
+        mode="json", by_alias=True, exclude_unset=True, exclude=_PACKAGE_FIELDS, warnings=False
+    )
+    for candidate in as_mappings(fields.get("candidates")):
+        _use_standard_base64(as_mapping(candidate.get("content")) or {})
+    _use_standard_base64({"parts": fields.get("parts", fields)})  # a content, or a single part
+    return fields
+
+
+def _use_standard_base64(content: Mapping[str, Any]) -> None:
+    """Convert bytes from the package's URL-safe base64 to the API's standard base64."""
+    for part in as_mappings(content.get("parts")):
+        for owner, name in ((part, "thoughtSignature"), (part.get("inlineData"), "data")):
+            if isinstance(owner, dict) and name in owner:
+                fields = cast("Fields", owner)
+                fields[name] = as_text(fields[name]).translate(_URL_SAFE)
+
+
+def _blocked_finish(fields: Mapping[str, Any]) -> FinishMessage | None:
+    """Return the finish of a blocked prompt; None if it was not blocked."""
+    feedback = as_mapping(fields.get("promptFeedback")) or {}
+    reason = feedback.get("blockReason")
+    if not reason:
+        return None
+    message = as_text(feedback.get("blockReasonMessage")) or None
+    return FinishMessage(FinishReason.CONTENT_FILTER, str(reason), message)
+
+
+def _add_fact(name: str, value: object, state: _Candidate, extra: Fields) -> None:
+    """Add one further field of a candidate to ``extra`` or the candidate's state."""
+    fields = as_mapping(value)
+    if name == "safetyRatings":
+        state.ratings = value
+    elif name == "citationMetadata" and fields is not None:
+        citations = fields.get("citations") or fields.get("citationSources")
+        if new := _new_items(state, (name, ""), citations):
+            extra["annotations"] = new
+    elif fields is not None and name.endswith("Metadata"):
+        new = {key: _new_items(state, (name, key), inner) for key, inner in fields.items()}
+        if new := {key: inner for key, inner in new.items() if inner not in (None, [])}:
+            extra[name] = new
+    else:
+        extra[name] = value
+
+
+def _new_items(state: _Candidate, key: tuple[str, str], value: object) -> object:
+    """Return a list's items that were not sent before; other values unchanged."""
+    if not isinstance(value, list):
+        return value
+    items = cast("list[Any]", value)
+    previous = state.lists.get(key, [])
+    if items == previous[: len(items)]:
+        return []
+    state.lists[key] = items
+    return items[len(previous) :] if items[: len(previous)] == previous else items

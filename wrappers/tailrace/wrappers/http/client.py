@@ -1,0 +1,235 @@
+"""An HTTP/1.1 client with a connection pool."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from socket import SOCK_STREAM
+from typing import Any
+from urllib.parse import quote, urlsplit
+from weakref import WeakSet
+
+import aiohappyeyeballs
+import anyio.lowlevel
+from anyio import to_thread
+
+from tailrace.wrappers.http.connection import Connection
+from tailrace.wrappers.http.content_decoder import ACCEPTED
+from tailrace.wrappers.http.errors import ConnectTimeout, NoResponseError, TransportError
+from tailrace.wrappers.http.proxies import Origin, Proxies, Proxy, basic_credentials
+from tailrace.wrappers.http.response import HttpRequest, HttpResponse
+
+KEEP_SECONDS = 15.0
+"""Seconds for which an idle connection is kept."""
+
+_ADDRESS_SECONDS = 10.0  # lifetime of resolved addresses
+_NEXT_ADDRESS_SECONDS = 0.25  # delay before the next address of a host is tried (RFC 8305)
+_TARGET_CHARACTERS = "%/:?#[]@!$&'()*+,;=~|"  # not escaped in paths and queries
+_LINE_BREAKS = ("\r", "\n", "\0")
+
+
+class HttpClient:
+    """HTTP client with a connection pool, bound to the event loop of its first request.
+
+    Redirects are not followed. The number of connections is not bounded. Cancelling a request, and closing a response
+    early, closes its connection.
+
+    Args:
+        connect_timeout: Seconds allowed for a connection, including name resolution, TLS and a proxy's tunnel.
+        read_timeout: Seconds without data allowed before and within a response.
+        tls: TLS settings; the system's (`ssl.create_default_context`) when None.
+    """
+
+    def __init__(
+        self,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 60.0,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._connect_timeout = connect_timeout
+        self._read_timeout = read_timeout
+        self._tls = tls
+        self._proxies = Proxies()
+        self._idle: dict[Origin, list[Connection]] = {}
+        self._connections: WeakSet[Connection] = WeakSet()
+        self._addresses: dict[Origin, tuple[float, Any]] = {}  # with their expiry
+        self._lookup = anyio.Lock(
+            fast_acquire=True
+        )  # serialised, since hundreds of requests may start together
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        payload: bytes = b"",
+        *,
+        connect_timeout: float | None = None,
+        read_timeout: float | None = None,
+    ) -> HttpResponse:
+        """Send a request; return the response when its head has arrived. The caller must close its body.
+
+        Args:
+            method: The HTTP method; not ``HEAD`` or ``CONNECT``.
+            url: The URL. A user and password in it are sent as basic authentication unless a header has credentials.
+            headers: Header fields in addition to those of the connection.
+            payload: The body.
+            connect_timeout: Overrides the client's.
+            read_timeout: Overrides the client's.
+
+        Raises:
+            ValueError: A header field cannot be sent.
+            OSError: `ConnectTimeout`, `ReadTimeout` or `TransportError`.
+        """
+        origin = Origin.from_url(url)
+        proxy = self._proxies.find(origin)
+        fields = _header_fields(method, origin, url, headers, payload)
+        parts = urlsplit(url)
+        target = quote(
+            f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}", safe=_TARGET_CHARACTERS
+        )
+        if proxy is not None and origin.scheme == "http":
+            target = f"http://{origin.authority}{target}"
+            fields = {**fields, **proxy.headers}
+        request = HttpRequest(method, url, fields)
+        message = _head(request, target) + payload
+        patience = self._read_timeout if read_timeout is None else read_timeout
+        connection = self._take_idle(origin)
+        if connection is not None:
+            # The server may have closed the connection before it received the request.
+            with suppress(NoResponseError):
+                return await connection.send(request, message, patience)
+        limit = self._connect_timeout if connect_timeout is None else connect_timeout
+        connection = await self._connect(origin, proxy, limit)
+        return await connection.send(request, message, patience)
+
+    async def aclose(self) -> None:
+        """Close all connections. Responses that are not complete end with an error."""
+        for connection in list(self._connections):
+            connection.close(TransportError("the HTTP client was closed"))
+        self._idle.clear()
+        await anyio.lowlevel.checkpoint()  # closes the sockets
+
+    def _take_idle(self, origin: Origin) -> Connection | None:
+        kept = self._idle.get(origin)
+        while kept:
+            connection = kept.pop()  # the most recent one, so that others expire
+            if connection.idle_timer is not None:
+                connection.idle_timer.cancel()
+            if connection.is_open:
+                return connection
+        return None
+
+    def _keep(self, origin: Origin, connection: Connection) -> None:
+        kept = self._idle.setdefault(origin, [])
+        kept.append(connection)
+
+        def expire() -> None:
+            kept.remove(connection)
+            connection.close()
+
+        connection.idle_timer = asyncio.get_running_loop().call_later(KEEP_SECONDS, expire)
+
+    async def _connect(self, origin: Origin, proxy: Proxy | None, limit: float) -> Connection:
+        peer = origin if proxy is None else proxy.origin
+        deadline = asyncio.timeout(limit)
+        try:
+            async with deadline:
+                if proxy is not None and origin.scheme == "https":
+                    connection = await self._open_tunnel(origin, proxy)
+                else:
+                    connection = await self._open(peer, lambda idle: self._keep(origin, idle))
+        except TransportError:
+            raise
+        except (OSError, RuntimeError) as error:  # uvloop raises both
+            if isinstance(error, TimeoutError) and deadline.expired():
+                raise ConnectTimeout(f"no connection to {peer.authority} within {limit:g} seconds") from None
+            raise TransportError(f"cannot connect to {peer.authority}: {error}") from error
+        self._connections.add(connection)
+        return connection
+
+    async def _open(self, peer: Origin, on_idle: Callable[[Connection], None]) -> Connection:
+        loop = asyncio.get_running_loop()
+        addresses = await self._find_addresses(peer)
+        tls = await self._tls_context() if peer.scheme == "https" else None
+        connecting: Any = aiohappyeyeballs  # its types leave the form of an address open
+        sock = await connecting.start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
+        try:
+            _, connection = await loop.create_connection(
+                lambda: Connection(on_idle), sock=sock, ssl=tls, server_hostname=peer.host if tls else None
+            )
+        except BaseException:
+            with suppress(OSError):
+                sock.close()
+            raise
+        return connection
+
+    async def _open_tunnel(self, origin: Origin, proxy: Proxy) -> Connection:
+        """Open a tunnel through the proxy, and start TLS with the server."""
+        tls = await self._tls_context()
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
+        authority = f"{host}:{origin.port}"
+        request = HttpRequest("CONNECT", authority, {"host": authority, **proxy.headers})
+        tunnel = await self._open(proxy.origin, lambda _: None)
+        try:
+            response = await tunnel.send(request, _head(request, authority), None)
+            if response.status >= 300:
+                said = f"{response.status} {response.reason}".rstrip()
+                raise TransportError(f"the proxy {proxy.origin.authority} refused the connection: {said}")
+            return await tunnel.start_tls(tls, origin.host, lambda idle: self._keep(origin, idle))
+        except BaseException:
+            tunnel.close()
+            raise
+
+    async def _find_addresses(self, peer: Origin) -> Any:
+        """Return the addresses of a host in the form of `socket.getaddrinfo`."""
+        loop = asyncio.get_running_loop()
+        async with self._lookup:
+            until, found = self._addresses.get(peer, (0.0, None))
+            if until <= loop.time():
+                found = await loop.getaddrinfo(peer.host, peer.port, type=SOCK_STREAM)
+                self._addresses[peer] = (loop.time() + _ADDRESS_SECONDS, found)
+            return found
+
+    async def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            async with self._lookup:
+                self._tls = self._tls or await to_thread.run_sync(_default_tls)  # reads files
+        return self._tls
+
+
+def _default_tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _head(request: HttpRequest, target: str) -> bytes:
+    fields = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    return f"{request.method} {target} HTTP/1.1\r\n{fields}\r\n".encode()
+
+
+def _header_fields(
+    method: str, origin: Origin, url: str, headers: Mapping[str, str], payload: bytes
+) -> dict[str, str]:
+    """Return all header fields of a request by lower-case name; of names that differ only in case the last is used."""
+    fields = {
+        "host": origin.authority,
+        "accept": "*/*",
+        "accept-encoding": ACCEPTED,
+        "user-agent": "tailrace",
+    }
+    credentials = basic_credentials(url)
+    if credentials:
+        fields["authorization"] = credentials
+    fields.update((name.lower(), value) for name, value in headers.items())
+    fields.pop("transfer-encoding", None)
+    if payload or method not in ("GET", "DELETE", "OPTIONS"):
+        fields["content-length"] = str(len(payload))
+    for name, value in fields.items():
+        if any(each in name or each in value for each in _LINE_BREAKS) or not name or ":" in name:
+            raise ValueError(
+                f"the header field {name[:40]!r} cannot be sent: it has a line break, or no valid name"
+            )
+    return fields

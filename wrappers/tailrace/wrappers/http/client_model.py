@@ -1,0 +1,170 @@
+"""Models called through a provider's official client, which handles authentication, retries and base URLs."""
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, ClassVar, Protocol, cast
+
+import httpx2
+
+from tailrace.wrappers.http import HttpClient, ResponseBody
+from tailrace.wrappers.http.model import HTTPModel
+from tailrace.wrappers.messages import History
+from tailrace.wrappers.model import REQUEST_HEADERS
+
+_RETRY_COUNT = "x-stainless-retry-count"  # the number of earlier attempts
+# Response headers that are hidden from the client: the body is decoded here, and cookies of one caller's response must
+# not be sent with another's request.
+_WITHHELD_HEADERS = (b"content-encoding", b"set-cookie")
+_BODY = "tailrace.body"  # extension with the response's raw body
+
+
+class _StatusError(Protocol):
+    """The official clients' exception for an error status."""
+
+    status_code: int
+    body: object | None
+    message: str
+    response: Any
+
+
+class ClientModel(HTTPModel):
+    """A model called through a provider's official client, which uses a `ClientTransport`.
+
+    Attributes:
+        status_errors: The client's exceptions for error statuses.
+        connection_errors: The client's exceptions for missing responses.
+    """
+
+    status_errors: ClassVar[tuple[type[Exception], ...]]
+    connection_errors: ClassVar[tuple[type[Exception], ...]]
+
+    @abstractmethod
+    def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+        """Return the client's streaming response (``with_streaming_response``)."""
+
+    @asynccontextmanager
+    async def _send(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[ResponseBody]:
+        broken: tuple[type[Exception], ...] = (*self.connection_errors, httpx2.HTTPError, OSError)
+        try:
+            async with self._open(history, _with_headers(parameters)) as response:
+                yield response.http_response.extensions[_BODY]
+        except self.status_errors as error:
+            refused = cast("_StatusError", error)
+            status, headers, request = refused.status_code, refused.response.headers, refused.response.request
+            known = (
+                self._redirected(status, headers, str(request.url))
+                if status < 400
+                else self._refused(status, headers, refused.body, refused.message)
+            )
+            known.tries = tries_of(refused.response)
+            # ``from None``: the text of the client's error contains the response body.
+            raise self.withheld(known, str(request.url), request.headers) from None
+        except broken as error:
+            unreachable = self._unreachable(error, tries_of(error))
+            url, headers = sent_request(error)
+            raise self.withheld(unreachable, url, headers) from error
+
+
+class ClientTransport(httpx2.AsyncBaseTransport):
+    """Transport of an official client over tailrace's HTTP client.
+
+    The client reads bodies of errors. Bodies of successful responses bypass it: common HTTP clients discard received
+    data when the connection breaks, or cost a multiple of the decoding.
+
+    Args:
+        connect_timeout: Seconds allowed for a connection, unless the request has its own limit.
+        read_timeout: Seconds without data allowed before and within a response, unless the request has its own limit.
+    """
+
+    HEADERS: ClassVar = {"accept-encoding": "gzip, deflate"}
+    """Headers of all requests: the encodings that tailrace decodes, independent of the client."""
+
+    def __init__(self, connect_timeout: float, read_timeout: float) -> None:
+        self._connect_timeout = connect_timeout
+        self._read_timeout = read_timeout
+        self._http: HttpClient | None = None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; return when the head of the response has arrived."""
+        if self._http is None:
+            self._http = HttpClient(self._connect_timeout, self._read_timeout)
+        limits = request.extensions.get("timeout", {})
+        with _errors_as_the_client_has_them():
+            response = await self._http.request(
+                request.method,
+                str(request.url),
+                request.headers,
+                await request.aread(),
+                connect_timeout=limits.get("connect"),
+                read_timeout=limits.get("read"),
+            )
+        headers = [each for each in response.headers.fields if each[0].lower() not in _WITHHELD_HEADERS]
+        stream = _Stream(response.body, is_refusal=response.status >= 400)
+        return httpx2.Response(
+            response.status, headers=headers, stream=stream, extensions={_BODY: response.body}
+        )
+
+    async def aclose(self) -> None:
+        """Close the pooled connections."""
+        if self._http is not None:
+            await self._http.aclose()
+
+
+class _Stream(httpx2.AsyncByteStream):
+    """A body read by the client. A truncated error response is accepted, because its status is sufficient."""
+
+    def __init__(self, body: ResponseBody, *, is_refusal: bool) -> None:
+        self._body = body
+        self._is_refusal = is_refusal
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            with _errors_as_the_client_has_them():
+                async for piece in self._body:
+                    yield piece
+        except httpx2.TransportError:
+            if not self._is_refusal:
+                raise
+
+    async def aclose(self) -> None:
+        self._body.close()
+
+
+@contextmanager
+def _errors_as_the_client_has_them() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = httpx2.TimeoutException if isinstance(error, TimeoutError) else httpx2.NetworkError
+        raise kind(str(error)) from error
+
+
+def _with_headers(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters with the context's headers; the parameters' own headers override them."""
+    headers = REQUEST_HEADERS.get()
+    if not headers:
+        return parameters
+    return {**parameters, "extra_headers": {**headers, **(parameters.get("extra_headers") or {})}}
+
+
+def sent_request(error: Exception) -> tuple[str, Mapping[str, str]]:
+    """Return the URL and headers of the failed request; empty if the client created none."""
+    try:
+        request = cast("Any", error).request
+        return str(request.url), request.headers
+    except (AttributeError, RuntimeError):  # as in `tries_of`
+        return "", {}
+
+
+def tries_of(error: object) -> int:
+    """Return the number of times an official client sent a request, from the last request's header.
+
+    Args:
+        error: The client's error if there was no response, otherwise the response.
+    """
+    try:
+        counted = cast("Any", error).request.headers.get(_RETRY_COUNT, "")
+    except (AttributeError, RuntimeError):  # sent by another client, or not sent
+        return 1
+    return 1 + int(counted) if counted.isdecimal() else 1

@@ -1,0 +1,230 @@
+"""One HTTP/1.1 connection to a server, with one exchange at a time."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from tailrace.wrappers.http.errors import NoResponseError, TransportError
+from tailrace.wrappers.http.response import Headers, HttpRequest, HttpResponse, ResponseBody
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Maximum bytes received without a byte of a body: headers, interim responses, trailers, chunk extensions."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        on_idle: Called when a response is complete and the connection may be used for another request. A connection that
+            may not is closed.
+
+    Attributes:
+        idle_timer: Closes the connection when it is not used; owned by the pool.
+    """
+
+    def __init__(self, on_idle: Callable[["Connection"], None]) -> None:
+        self.idle_timer: asyncio.TimerHandle | None = None
+        self._on_idle = on_idle
+        self._transport: asyncio.Transport | None = None
+        self._response: HttpResponse | None = (
+            None  # this and the following belong to the exchange in progress
+        )
+        self._body: ResponseBody | None = None
+        self._parser: HttpResponseParser | None = None
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0  # received since the last byte of a body
+        self._ends_with_connection = False
+        self._is_complete = False
+        self._keeps_alive = False
+        self._has_excess = False
+
+    @property
+    def is_open(self) -> bool:
+        """True if a request can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def send(self, request: HttpRequest, message: bytes, read_timeout: float | None) -> HttpResponse:
+        """Send a request; return the response when its head has arrived.
+
+        Args:
+            request: The request.
+            message: The request as bytes, including its body.
+            read_timeout: Seconds without data allowed before and within the response; None for no limit.
+
+        Raises:
+            OSError: The connection broke, the server broke the protocol, or it sent nothing.
+        """
+        transport = self._transport
+        assert transport is not None  # noqa: S101 — set before the connection is returned
+        body = self._body = ResponseBody(request, transport, read_timeout)
+        response = self._response = HttpResponse(body)
+        self._head_bytes = 0
+        self._fields.clear()
+        self._ends_with_connection = self._is_complete = self._keeps_alive = self._has_excess = False
+        self.on_body = body.feed
+        self._parser = HttpResponseParser(self)
+        # Common server errors that other clients accept: a bare LF, spaces after a chunk's size, folded headers.
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
+        transport.write(message)
+        try:
+            while not response.status:
+                body.read_nowait()  # raises the error that ended the connection
+                await body.arrival()
+            encoding = response.headers.get("content-encoding", "").strip().lower()
+            if encoding not in ("", "identity"):
+                body.decode(encoding)
+        except BaseException:
+            body.close()
+            raise
+        return response
+
+    async def start_tls(
+        self, context: ssl.SSLContext, host: str, on_idle: Callable[["Connection"], None]
+    ) -> "Connection":
+        """Start TLS with a server behind a proxy that has opened a tunnel; return the connection to the server.
+
+        Args:
+            context: TLS settings.
+            host: The server's name.
+            on_idle: See `Connection`.
+
+        Raises:
+            OSError: The handshake failed.
+        """
+        assert self._transport is not None  # noqa: S101 — as in `send`
+        self._response = self._body = self._parser = None
+        connection = Connection(on_idle)
+        loop = asyncio.get_running_loop()
+        transport = await loop.start_tls(self._transport, connection, context, server_hostname=host)
+        if transport is None:
+            raise TransportError("the proxy closed the connection during the TLS handshake")
+        connection.connection_made(transport)
+        return connection
+
+    def close(self, error: OSError | None = None) -> None:
+        """Close the connection; a response in progress ends with the error."""
+        if self.idle_timer is not None:
+            self.idle_timer.cancel()
+        if self._body is not None:
+            self._end(error or TransportError("the connection was closed"))
+        elif self._transport is not None:
+            self._transport.abort()
+
+    # --- callbacks of the transport ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        body, parser = self._body, self._parser
+        if body is None or parser is None:
+            self.close()  # no response is expected
+            return
+        received = body.received
+        try:
+            parser.feed_data(data)
+        except HttpParserUpgrade:
+            self._end(TransportError("the server switched to another protocol"))
+            return
+        except HttpParserError as error:
+            if not self._is_complete:
+                self._end(TransportError(f"what the server sent is not HTTP: {error}"))
+                return
+            self._has_excess = True
+        if self._has_excess:
+            self._end(TransportError("the server sent bytes after the end of the response"))
+        elif self._is_complete:
+            self._end(None)
+        elif body.received != received:
+            self._head_bytes = 0
+        else:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._end(TransportError(f"the response has more than {MAX_HEAD_BYTES} bytes of headers"))
+
+    def eof_received(self) -> None:
+        """See `asyncio.Protocol`; the transport closes itself."""
+        self._lose(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._lose(exc)
+
+    # --- callbacks of the parser; body data is passed directly to the body ---
+
+    def on_message_begin(self) -> None:
+        """Handle the start of a response."""
+        self._has_excess = self._is_complete
+
+    def on_status(self, status: bytes) -> None:
+        """Store the reason phrase."""
+        if self._response is not None and not self._is_complete:
+            self._response.reason = status.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header field; trailer fields are ignored later."""
+        self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Handle the end of the head."""
+        response, parser, body = self._response, self._parser, self._body
+        if response is None or parser is None or body is None or self._is_complete:
+            return
+        status = parser.get_status_code()
+        if status >= 200:  # others are interim responses
+            response.headers = headers = Headers(self._fields)
+            response.status = status
+            encodings = headers.get("transfer-encoding", "").lower()
+            self._ends_with_connection = "content-length" not in headers and "chunked" not in encodings
+            body.wake()
+        else:
+            self._fields.clear()
+
+    def on_message_complete(self) -> None:
+        """Handle the end of a response."""
+        if self._response is not None and self._response.status and self._parser is not None:
+            self._is_complete = True
+            # A response to CONNECT has no body, regardless of its headers.
+            is_tunnel = self._response.body.request.method == "CONNECT"
+            self._keeps_alive = is_tunnel or self._parser.should_keep_alive()
+
+    def _lose(self, cause: Exception | None) -> None:
+        """End the exchange in progress, since the connection has ended."""
+        response = self._response
+        if response is None:
+            return
+        why = f": {cause}" if cause is not None else ""
+        if response.status:
+            is_end = self._ends_with_connection and cause is None
+            error = TransportError(f"the server closed the connection in the middle of the response{why}")
+            self._end(None if is_end else error)
+        elif self._head_bytes:
+            self._end(TransportError(f"the server closed the connection in the middle of the headers{why}"))
+        else:
+            self._end(NoResponseError(f"the server closed the connection without a response{why}"))
+
+    def _end(self, error: OSError | None) -> None:
+        """End the exchange in progress."""
+        body, transport = self._body, self._transport
+        self._response = self._body = self._parser = None
+        self.on_body = _ignore
+        if body is None or transport is None:
+            return
+        is_reusable = error is None and self._keeps_alive and not transport.is_closing()
+        is_reusable = is_reusable and not transport.get_write_buffer_size()
+        body.finish(error)
+        if is_reusable:
+            self._on_idle(self)
+        else:
+            transport.abort()
+
+
+def _ignore(_data: bytes) -> None:
+    """Discard body data."""

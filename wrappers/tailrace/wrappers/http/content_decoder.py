@@ -1,0 +1,93 @@
+"""Decompression of response bodies in bounded steps."""
+
+import zlib
+from collections import deque
+from collections.abc import Iterable
+
+from tailrace.wrappers.http.errors import TransportError
+
+ACCEPTED = "gzip, deflate"
+"""Supported encodings, in the form of ``accept-encoding``."""
+
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # detected from the header
+_GZIP_MAGIC = b"\x1f"  # the first of two bytes, which may arrive separately
+_ZLIB_METHOD = 8  # in the low bits of the first byte of a zlib stream
+
+
+class ContentDecoder:
+    """Sans-IO decompressor of gzip and deflate, with or without zlib's header.
+
+    Compressed data may expand a thousandfold, so the output of each call is bounded.
+
+    Args:
+        encoding: The response's ``content-encoding``.
+
+    Raises:
+        TransportError: The encoding is not supported.
+
+    Attributes:
+        has_more: The fed data may expand to further output.
+    """
+
+    __slots__ = ("_deflate", "_encoding", "_inflater", "_pieces", "has_more")
+
+    def __init__(self, encoding: str) -> None:
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            raise TransportError(
+                f"the server sent content-encoding {encoding[:40]!r}; accepted are {ACCEPTED}"
+            )
+        self._encoding = encoding
+        self._inflater = None
+        self._pieces: deque[bytes] = deque()
+        self.has_more = False
+
+    def feed(self, pieces: Iterable[bytes]) -> None:
+        """Add compressed data."""
+        self._pieces.extend(pieces)
+        self.has_more = self.has_more or bool(self._pieces)
+
+    def read(self, limit: int) -> bytes:
+        """Return up to ``limit`` decompressed bytes.
+
+        Raises:
+            TransportError: The data is invalid; all output before it was returned.
+        """
+        parts: list[bytes] = []
+        while self.has_more and limit > 0:
+            data = self._pieces.popleft() if self._pieces else b""
+            try:
+                part, rest = self._decompress(data, limit)
+            except zlib.error as error:
+                self._pieces.appendleft(data)
+                if parts:
+                    break
+                raise TransportError(f"the body is not valid {self._encoding}: {error}") from None
+            if rest:
+                self._pieces.appendleft(rest)
+            if part:
+                parts.append(part)
+            # After a full part the decompressor may have more output, even without input.
+            self.has_more = bool(self._pieces) or len(part) == limit
+            limit -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """Check that the data is complete.
+
+        Raises:
+            TransportError: The data ends within the compressed stream.
+        """
+        if self._inflater is not None and not self._inflater.eof:
+            raise TransportError(f"the body ends in the middle of its {self._encoding} data")
+
+    def _decompress(self, data: bytes, limit: int) -> tuple[bytes, bytes]:
+        inflater = self._inflater
+        if inflater is None:
+            raw = self._encoding == "deflate" and data[:1] and data[0] & 0x0F != _ZLIB_METHOD
+            inflater = self._inflater = zlib.decompressobj(-zlib.MAX_WBITS if raw else _GZIP_OR_ZLIB)
+        elif inflater.eof:
+            if not data.startswith(_GZIP_MAGIC):
+                return b"", b""  # padding after the compressed data
+            inflater = self._inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
+        part = inflater.decompress(data, limit)
+        return part, inflater.unused_data or inflater.unconsumed_tail

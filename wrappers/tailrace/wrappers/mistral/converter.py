@@ -1,0 +1,297 @@
+"""Conversion between the common history and Mistral's Chat Completions messages.
+
+The messages are OpenAI's (see `tailrace.wrappers.openai.converter`) with these differences: Mistral's own content parts,
+thinking that is sent back, tool names in results, and a stricter order.
+
+Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
+apart from these cases, ``to_history(from_history(history)) == history``.
+
+- ``History.context`` is sent as a user message and read back as one.
+- Mistral's reasoning is returned as a ``thinking`` part in its position; other reasoning is omitted.
+- A data part is sent as JSON in a text part; a Mistral part without another equivalent is returned unchanged.
+- A user's file is sent as an image, a document or audio, by URL or by value. A file of another type, or an empty one, is
+  named in a text part: a link as ``[name](url)``, otherwise ``[file name, media type, size]``; the same applies to a
+  model's files. Images and audio lose their name; audio gets the type ``audio/*``, and a link the type of its extension.
+- A model's empty text and thinking are omitted, and so is a message without other content.
+- A model's text and thinking are sent before its tool calls, regardless of their position. Adjacent thinking is read
+  back as one part, and text together with the references after it.
+- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not an object, and
+  a custom tool's input, are sent as ``{"input": text}``. A call's kind and the mark of a synthetic id are lost.
+- Server tool calls and their results are omitted. The result of any other tool in a model's message is sent after that
+  message.
+- A tool's output that is not text is sent as JSON, that of a failed tool as ``{"error": output}``; both are read back
+  as text.
+- In a message that mixes tool results with other parts, the results become separate messages. Mistral requires a model
+  message between results and the next user message: `MistralConverter.bridge`.
+- A model's ``refusal`` is sent as text.
+- Metadata is not sent, except ``metadata["mistral"]`` of a message or part: further fields of Mistral's object, returned
+  unchanged (for example ``prefix`` of a message that the model continues).
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from pydantic import BaseModel
+
+from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.tool_calls import arguments_json
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.conversion.files import file_note
+from tailrace.wrappers.conversion.objects import (
+    Fields,
+    check_calls,
+    compact_json,
+    own_fields,
+    own_metadata,
+    text_entry,
+)
+from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_object, as_text
+from tailrace.wrappers.messages import (
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    History,
+    Message,
+    Role,
+)
+from tailrace.wrappers.mistral.decoder import MistralDecoder
+from tailrace.wrappers.mistral.parts import KEY, file_param, read_part
+from tailrace.wrappers.openai.converter import OpenAIConverter, select_choice, with_text_parts
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionMessageParam
+
+    from tailrace.wrappers.openai.converter import StreamedChunk
+
+
+class MistralConverter(OpenAIConverter):
+    """Stateless converter between conversations and Mistral's messages.
+
+    Attributes:
+        id_pattern: Pattern of valid tool call ids, which are sent unchanged.
+        bridge: The model's message between tool results and the next user message.
+    """
+
+    id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9]{9}")
+    bridge: ClassVar[str] = "(The tools have answered.)"
+
+    def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
+        """Return the request's messages: system, context, then the conversation; content as lists of parts.
+
+        Raises:
+            ValueError: A tool call is in a message that is not the model's.
+        """
+        check_calls(history)
+        messages: list[Fields] = []
+        if history.system_message is not None:
+            messages.append({"role": "system", "content": [text_entry(history.system_message)]})
+        if history.context is not None:
+            messages.append({"role": "user", "content": [text_entry(history.context)]})
+        for message in history.conversation:
+            if message.role is Role.MODEL:
+                messages += self._model_messages(message)
+            else:
+                messages += [self._tool_message(result) for result in message.tool_results]
+                messages += _user_messages(message)
+        ordered: list[Fields] = []
+        for message in messages:
+            if message["role"] == "user" and ordered and ordered[-1]["role"] == "tool":
+                ordered.append({"role": "assistant", "content": self.bridge})
+            ordered.append(message)
+        return cast("list[ChatCompletionMessageParam]", ordered)
+
+    def to_history(self, messages: "Sequence[ChatCompletionMessageParam | ChatCompletionMessage]") -> History:
+        """Return the common history of a request's messages.
+
+        Raises:
+            ValueError: A message has a role, or content of a form, that Mistral does not define.
+        """
+        fields = [as_object(message) or {} for message in messages]
+        # User content is read here, everything else by the OpenAI converter.
+        contents = iter(
+            [
+                _read_content(message, position)
+                for position, message in enumerate(fields)
+                if message.get("role") == "user"
+            ]
+        )
+        bare = [
+            {**message, "content": ""} if message.get("role") == "user" else message for message in fields
+        ]
+        history = super().to_history(cast("Sequence[ChatCompletionMessageParam]", bare))
+        conversation = tuple(
+            _with_own_metadata(
+                message, content=next(contents) if message.role is Role.USER else message.content
+            )
+            for message in history.conversation
+        )
+        return history.model_copy(update={"conversation": conversation})
+
+    def to_message(
+        self,
+        response: "Iterable[StreamedChunk] | ChatCompletion | ChatCompletionMessage | Mapping[str, Any]",
+        *,
+        choice: int | None = 0,
+    ) -> Message:
+        """Return the complete message of a stream's wrappers or of a complete response.
+
+        Args:
+            response: Wrappers, or chunks of the openai package; a complete response or its JSON object; an assistant
+                message or its JSON object.
+            choice: See `OpenAIConverter.to_message`.
+        """
+        if not isinstance(response, Mapping | BaseModel):
+            return super().to_message(response, choice=choice)
+        fields = as_object(cast("object", response)) or {}
+        own: Fields = {}
+        if "choices" in fields:
+            choices: Sequence[Mapping[str, Any]] = select_choice(as_mappings(fields["choices"] or []), choice)
+        else:
+            choices = [{"message": fields}]
+            own = own_metadata(KEY, fields, "role", "content", "tool_calls")
+        wrappers: list[ChunkWrapper[Any]] = []
+        for position, each in enumerate(choices):
+            content = as_mapping(each.get("message")) or {}
+            # Each entry is a separate call regardless of its id, which a stream expresses by its index.
+            calls = [
+                {**call, "index": index}
+                for index, call in enumerate(as_mappings(content.get("tool_calls") or []), position << 32)
+            ]
+            delta = {"content": content.get("content"), "tool_calls": calls}
+            # A message replaces the text so far; when choices are merged, each one must add to it instead.
+            form = {"message": None, "delta" if choice is None else "message": delta}
+            wrappers += MistralDecoder().wrap({"choices": [{**each, "index": 0, **form}]})
+        message = with_text_parts(fold_message(wrappers), fields.get("content"))
+        return message.model_copy(update={"metadata": {**message.metadata, **own}}) if own else message
+
+    def tool_result_messages(
+        self, results: Sequence[ContentPartToolResult]
+    ) -> "list[ChatCompletionMessageParam]":
+        """Return one ``tool`` message for each result."""
+        return cast("list[ChatCompletionMessageParam]", [self._tool_message(result) for result in results])
+
+    def _tool_message(self, result: ContentPartToolResult) -> Fields:
+        result_only = result.model_copy(update={"metadata": {}})
+        (message,) = cast("list[Fields]", super().tool_result_messages([result_only]))
+        name = (
+            {"name": LETTERS_DIGITS_DASHES.valid_name(result.name)}
+            if result.name not in ("", "unknown")
+            else {}
+        )
+        return {**own_fields(result.metadata, KEY), **message, **name}
+
+    def _model_messages(self, message: Message) -> list[Fields]:
+        """Return the model's message and the results in it; empty if no content remains."""
+        content: list[Fields] = []
+        calls: list[Fields] = []
+        results: list[Fields] = []
+        server_call_ids = {call.id for call in message.tool_calls if call.kind == "server"}
+        for part in message.content:
+            if isinstance(part, ContentPartToolCall):
+                calls += [_call(part)] if part.kind != "server" else []
+            elif isinstance(part, ContentPartToolResult):
+                results += [self._tool_message(part)] if part.id not in server_call_ids else []
+            else:
+                content += _model_content(part)
+        refusal = as_text(message.metadata.get("refusal"))
+        if refusal:
+            content.append(text_entry(refusal))
+        if not (content or calls):
+            return results
+        fields = {**own_fields(message.metadata, KEY), "role": "assistant", "content": content or ""}
+        return [{**fields, "tool_calls": calls} if calls else fields, *results]
+
+
+# --- from the common format -------------------------------------------------------------------------------------
+
+
+def _user_messages(message: Message) -> list[Fields]:
+    """Return the user message for a message's parts other than tool results; empty if there are none."""
+    content: list[Fields] = []
+    for part in message.content:
+        if isinstance(part, ContentPartText):
+            content.append({**own_fields(part.metadata, KEY), **text_entry(part.text)})
+        elif isinstance(part, ContentPartFile):
+            content.append(file_param(part) or text_entry(file_note(part)))
+        elif isinstance(part, ContentPartData):
+            content.append(_data(part))
+    if not content and (message.role is Role.TOOL or message.tool_results):
+        return []
+    return [{**own_fields(message.metadata, KEY), "role": "user", "content": content or ""}]
+
+
+def _model_content(
+    part: ContentPartText | ContentPartReasoning | ContentPartData | ContentPartFile,
+) -> list[Fields]:
+    """Return the content parts of a model's text, thinking, data or file."""
+    own = own_fields(part.metadata, KEY)
+    if isinstance(part, ContentPartReasoning):
+        return [{**own, "type": "thinking", "thinking": [text_entry(part.text)]}] if own and part.text else []
+    if isinstance(part, ContentPartData):
+        return [_data(part)]
+    if isinstance(part, ContentPartFile):
+        return [text_entry(file_note(part))]
+    references = [dict(reference) for reference in as_mappings(own.pop("references", None) or [])]
+    return [{**own, **text_entry(part.text)}, *references] if part.text else references
+
+
+def _data(part: ContentPartData) -> Fields:
+    if KEY in part.metadata and as_mapping(part.data) is not None:
+        return part.data
+    return text_entry(compact_json(part.data))
+
+
+def _call(call: ContentPartToolCall) -> Fields:
+    if call.kind == "custom" and not call.arguments and call.arguments_text is None:
+        arguments = '{"input": ""}'
+    else:
+        arguments = arguments_json(call)
+    function = {"name": LETTERS_DIGITS_DASHES.valid_name(call.name), "arguments": arguments}
+    return {**own_fields(call.metadata, KEY), "id": call.id, "type": "function", "function": function}
+
+
+# --- to the common format ---------------------------------------------------------------------------------------
+
+
+def _read_content(message: Mapping[str, Any], position: int) -> tuple[ContentPart, ...]:
+    """Read the content of a user's message: text or a list of parts.
+
+    Raises:
+        ValueError: The content or one of its parts has another form.
+    """
+    content = message.get("content")
+    if isinstance(content, str):
+        return (ContentPartText(text=content),) if content else ()
+    if content is not None and not isinstance(content, list | tuple):
+        raise ValueError(
+            f"message {position}: content of type {type(content).__name__} is neither text nor a list"
+        )
+    parts: list[ContentPart] = []
+    for part in cast("Sequence[object]", content or ()):
+        fields = text_entry(part) if isinstance(part, str) else as_mapping(part)
+        if fields is None or not as_text(fields.get("type")):
+            raise ValueError(f"message {position}: a content part is neither text nor an object with a type")
+        parts.append(read_part(fields))
+    return tuple(parts)
+
+
+def _with_own_metadata(message: Message, content: Sequence[ContentPart]) -> Message:
+    """Return the message with OpenAI's metadata under Mistral's key, and no other metadata."""
+    parts = tuple(
+        part.model_copy(update={"metadata": _own_metadata(part.metadata)})
+        if isinstance(part, ContentPartToolResult)
+        else part
+        for part in content
+    )
+    return Message(role=message.role, content=parts, metadata=_own_metadata(message.metadata))
+
+
+def _own_metadata(metadata: Mapping[str, Any]) -> Fields:
+    own = metadata.get(KEY) or metadata.get("openai")
+    return {KEY: own} if own else {}

@@ -1,0 +1,268 @@
+"""Decoding of Mistral streams: Chat Completions whose content may be a list of parts.
+
+Reasoning models send parts of type ``thinking`` with nested text; citations are parts of type ``reference`` after the
+text that they support. The position of both is significant and preserved when they are sent back.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import msgspec
+
+from tailrace.wrappers.chunks import BlockDelta, ChunkDetails, ToolCallDelta
+from tailrace.wrappers.decoding.fields import plain_json
+from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_object, as_text
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
+from tailrace.wrappers.messages import ContentPart
+from tailrace.wrappers.mistral.parts import KEY, THINKING, read_part
+from tailrace.wrappers.openai.decoder import ChatCompletionsDecoder, ChoiceDeltaWrapper
+from tailrace.wrappers.openai.shapes import ChoiceDelta
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_NO_ID = "null"  # some models send this text instead of a call's id
+_MAX_CHOICES = 1024  # choices whose open block is remembered
+
+
+class _ThoughtDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    content: list[dict[str, Any]]
+    role: None = None
+
+
+class _ThoughtChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    delta: _ThoughtDelta
+    index: int = 0
+    finish_reason: None = None
+    logprobs: None = None
+
+
+class _Thought(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A chunk with only thinking."""
+
+    choices: list[_ThoughtChoice]
+    id: str = ""
+    object: Literal["", "chat.completion.chunk"] = ""
+    created: int = 0
+    model: str = ""
+    usage: None = None
+    p: str = ""
+
+
+_decode_thought = msgspec.json.Decoder(_Thought).decode
+
+
+class MistralDeltaWrapper(ChoiceDeltaWrapper, gc=False):
+    """Wrapper over one Mistral delta whose tool calls have further fields."""
+
+    def get_tool_calls(self) -> list[ToolCallDelta]:
+        """Return the fragments in ``delta.tool_calls``, with further fields under Mistral's key."""
+        return [
+            ToolCallDelta(
+                index=call.index,
+                id=call.id or "",
+                name=(call.function.name if call.function else "") or "",
+                arguments=(call.function.arguments if call.function else "") or "",
+                type=call.type or "",
+                extra={KEY: call.model_extra} if call.model_extra else None,
+            )
+            for call in self.delta.tool_calls or ()
+        ]
+
+
+class MistralDecoder(ChatCompletionsDecoder):
+    """Sans-IO decoder of a streamed Mistral response body.
+
+    It also reads complete responses.
+
+    Args:
+        provider: The provider's name in errors.
+        max_event_bytes: Maximum size of one event in bytes.
+
+    Attributes:
+        done: ``[DONE]`` was received; later data is ignored.
+    """
+
+    __slots__ = ("_facts", "_is_thinking", "_open")
+
+    def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        super().__init__(provider=provider, max_event_bytes=max_event_bytes)
+        # Channel of each choice's latest delta: "text", "reasoning", or "cited" for text with references.
+        self._open: dict[int, str] = {}
+        self._is_thinking = False  # the latest block is thinking
+        # Id, model and presence of ``created`` in the last chunk read by `wrap`.
+        self._facts: tuple[object, object, bool] = (None, None, False)
+
+    def wrap_usual(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
+        """Return the deltas of a chunk with only text or only further thinking."""
+        if self._is_thinking:
+            thought = self._wrap_thought(payload)
+            if thought is not None:
+                return [thought]
+            self._is_thinking = False  # until `wrap` reads thinking again: this chunk's fields may differ
+        wrappers = super().wrap_usual(payload)
+        if wrappers:
+            self._facts = (None, None, False)  # this chunk's fields may differ
+        for wrapper in wrappers:
+            raw: Any = wrapper.raw
+            if raw.model_extra is not None and "content" in raw.model_extra:
+                return []  # a list, whose order is significant
+            if raw.reasoning and not raw.reasoning_content:
+                raw.reasoning_content = raw.reasoning
+            if not (wrapper.plain and raw.content) or raw.reasoning_content:
+                return self._mark(wrappers)
+            if self._open.get(wrapper.choice) != "text":
+                return self._mark(wrappers)
+        return wrappers
+
+    def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
+        """Return the deltas of one chunk or of a complete response; one for each content part."""
+        facts = fields.get("id"), fields.get("model"), bool(fields.get("created"))
+        wrappers: list[ChoiceDeltaWrapper] = []
+        choices: list[Mapping[str, Any]] = []
+        for choice in as_mappings(fields.get("choices") or []):
+            index = as_index(choice.get("index")) or 0
+            name = "delta" if as_mapping(choice.get("delta")) is not None else "message"
+            delta = as_mapping(choice.get(name))
+            if delta is not None and (name == "delta" or index not in self._open):
+                content = delta.get("content")
+                if isinstance(content, list):
+                    wrappers += self._wrap_parts(index, cast("list[object]", content))
+                    delta = {**delta, "content": None}
+                # A complete message without previous deltas is read as a delta.
+                choice = {**choice, "message": None, "delta": delta}
+            choices.append(choice)
+        if choices:
+            fields = {**fields, "choices": choices}
+        others = super().wrap(fields, error_event=error_event)
+        # A ping's fields were not reported.
+        self._facts = facts if others else (None, None, False)
+        return [*wrappers, *self._mark(others)]
+
+    def _wrap_thought(self, payload: bytes) -> ChoiceDeltaWrapper | None:
+        """Return the delta of a chunk that only adds to an open thinking block; None for any other chunk."""
+        try:
+            chunk = _decode_thought(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        if len(chunk.choices) != 1 or (chunk.id, chunk.model, chunk.created != 0) != self._facts:
+            return None
+        choice = chunk.choices[0]
+        if len(choice.delta.content) != 1 or self._open.get(choice.index) != "reasoning":
+            return None
+        part = choice.delta.content[0]
+        inner: Any = part.get("thinking")
+        if part.get("type") != "thinking" or inner.__class__ is not list:
+            return None
+        text = ""
+        for piece in inner:
+            if (
+                piece.__class__ is not dict
+                or piece.get("type") != "text"
+                or piece.get("text").__class__ is not str
+            ):
+                return None
+            text += piece["text"]
+        raw = ChoiceDelta(reasoning_content=text, model_extra={"content": choice.delta.content})
+        return ChoiceDeltaWrapper(raw, choice.index, None, True)
+
+    def _mark(self, wrappers: Sequence[ChoiceDeltaWrapper]) -> list[ChoiceDeltaWrapper]:
+        """Mark blocks of thinking as Mistral's, and open text blocks that must not be joined with the previous text."""
+        marked: list[ChoiceDeltaWrapper] = []
+        for wrapper in wrappers:
+            delta = wrapper.delta
+            if delta.reasoning_content and delta.content:
+                # Split a chunk with both, since a delta can open only one block.
+                thought = ChoiceDelta(
+                    reasoning_content=delta.reasoning_content, model_extra=delta.model_extra
+                )
+                marked.append(ChoiceDeltaWrapper(thought, wrapper.choice))
+                self._track_block(marked[-1], "reasoning")
+                delta.reasoning_content = None
+            if delta.reasoning_content:
+                self._track_block(wrapper, "reasoning")
+            elif delta.content:
+                self._track_block(wrapper, "text")
+            elif delta.tool_calls:
+                self._set_channel(wrapper.choice, "calls")
+            for call in delta.tool_calls or ():
+                if call.id == _NO_ID:
+                    call.id = None
+                if call.model_extra:
+                    wrapper = MistralDeltaWrapper(
+                        delta, wrapper.choice, wrapper.details, False, wrapper.finish_reason, wrapper.usage
+                    )
+            marked.append(wrapper)
+        return marked
+
+    def _track_block(self, wrapper: ChoiceDeltaWrapper, channel: str) -> None:
+        """Record a delta's channel, and open a block if it changes."""
+        before = self._open.get(wrapper.choice)
+        self._set_channel(wrapper.choice, channel)
+        if before == channel:
+            return
+        if channel == "reasoning":
+            block = BlockDelta("reasoning", opens=True, metadata=THINKING)
+        elif before == "cited":
+            block = BlockDelta("text", opens=True)
+        else:
+            return
+        details = wrapper.details = wrapper.details or ChunkDetails()
+        details.block = block
+        wrapper.plain = False
+
+    def _set_channel(self, choice: int, channel: str) -> None:
+        self._is_thinking = channel == "reasoning"
+        if choice in self._open or len(self._open) < _MAX_CHOICES:
+            self._open[choice] = channel
+
+    def _wrap_parts(self, choice: int, content: Sequence[object]) -> list[ChoiceDeltaWrapper]:
+        wrappers: list[ChoiceDeltaWrapper] = []
+        for item in content:
+            part = {"type": "text", "text": item} if isinstance(item, str) else as_mapping(item)
+            if part is None:
+                continue
+            raw = ChoiceDelta(model_extra={"content": [part]})
+            kind = part.get("type")
+            if kind == "text":
+                raw.content = as_text(part.get("text"))
+                wrappers += self._mark([ChoiceDeltaWrapper(raw, choice)])
+            elif kind == "thinking":
+                wrappers += self._wrap_thinking(choice, raw, part)
+            elif kind == "reference":
+                wrappers.append(self._wrap_reference(choice, raw, part))
+            else:
+                parts: tuple[ContentPart, ...] = (read_part(part),)
+                self._set_channel(choice, "part")
+                wrappers.append(ChoiceDeltaWrapper(raw, choice, ChunkDetails(parts=parts)))
+        return wrappers
+
+    def _wrap_thinking(
+        self, choice: int, raw: ChoiceDelta, part: Mapping[str, Any]
+    ) -> list[ChoiceDeltaWrapper]:
+        inner = part.get("thinking")
+        parts = [{"type": "text", "text": inner}] if isinstance(inner, str) else as_mappings(inner or [])
+        raw.reasoning_content = "".join(as_text(piece.get("text")) for piece in parts)
+        wrappers = self._mark([ChoiceDeltaWrapper(raw, choice)])
+        references = [plain_json(piece) for piece in parts if piece.get("type") == "reference"]
+        if references:
+            last = wrappers[-1].details = wrappers[-1].details or ChunkDetails()
+            last.extra = {"annotations": references}
+        return wrappers
+
+    def _wrap_reference(self, choice: int, raw: ChoiceDelta, part: Mapping[str, Any]) -> ChoiceDeltaWrapper:
+        references = [plain_json(part)]
+        opens = self._open.get(choice) not in ("text", "cited")
+        self._set_channel(choice, "cited")
+        block = BlockDelta("text", opens, metadata={KEY: {"references": references}})
+        return ChoiceDeltaWrapper(raw, choice, ChunkDetails(block=block, extra={"annotations": references}))
+
+
+def wrap_chunk(chunk: "BaseModel | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
+    """Return the deltas of a single chunk: the mistralai package's object or its JSON object.
+
+    Args:
+        chunk: A ``CompletionChunk``, or the ``CompletionEvent`` that contains it.
+    """
+    fields = as_object(chunk) or {}
+    return MistralDecoder().wrap(dict(as_mapping(fields.get("data")) or fields))

@@ -1,0 +1,310 @@
+"""Decoding of streams of Ollama's native API: ``/api/chat`` and ``/api/generate``, one JSON object per line.
+
+`OllamaDecoder` reads the bytes of a response body, and `wrap_chunk` the ollama package's objects. A line of chat has a
+``message``, one of generate a ``response``; all other fields are the same.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from tailrace.wrappers.chunks import (
+    ChunkDetails,
+    FinishMessage,
+    FinishReason,
+    ReadWrapper,
+    ToolCallDelta,
+    Usage,
+)
+from tailrace.wrappers.decoding.decoder import EventDecoder
+from tailrace.wrappers.decoding.error_reports import take_error
+from tailrace.wrappers.decoding.fields import json_text
+from tailrace.wrappers.decoding.lenient_json import (
+    as_count,
+    as_index,
+    as_mapping,
+    as_mappings,
+    as_object,
+    as_text,
+)
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
+from tailrace.wrappers.errors import UpstreamError
+from tailrace.wrappers.messages import ContentPartFile
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_FINISH_REASONS = {
+    "": FinishReason.STOP,  # servers before 0.1.38 send only ``done``
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL_CALLS,
+}  # ``load`` and ``unload`` occur only without a response text
+
+# Fields that are read; all other fields are reported as response-level fields.
+_LINE = frozenset(
+    {"message", "response", "thinking", "tool_calls", "images", "logprobs", "done", "done_reason", "error"}
+)
+_MESSAGE = frozenset({"role", "content", "thinking", "tool_calls", "images"})
+
+_MAX_CALLS = 1024  # calls remembered to detect repetitions
+
+_decode_line = msgspec.json.Decoder().decode
+
+# Images are base64 without a type, which is detected from their first bytes.
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"BM", "image/bmp"),
+)
+
+
+class OllamaWrapper(ReadWrapper[dict[str, Any]], gc=False):
+    """Wrapper over one line of the stream.
+
+    Attributes:
+        text: ``message.content``, or ``response``.
+        reasoning: ``message.thinking``, or ``thinking``.
+        calls: The line's calls, which are always complete, with arguments as JSON text.
+        finish: ``done_reason`` of the line that is ``done``.
+        usage: ``prompt_eval_count`` and ``eval_count``.
+    """
+
+
+class OllamaDecoder(EventDecoder[OllamaWrapper]):
+    """Sans-IO decoder of a response body of ``/api/chat`` or ``/api/generate``.
+
+    It also reads complete responses. Every entry of ``tool_calls`` is a separate call, regardless of its id and index;
+    only an entry with the same id, name and arguments as another is a repetition.
+
+    Args:
+        provider: The provider's name in errors.
+        max_event_bytes: Maximum size of one line in bytes.
+
+    Attributes:
+        done: The last line was received.
+    """
+
+    __slots__ = ("_calls", "_model", "_reported_calls")
+
+    def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        super().__init__(provider=provider, max_event_bytes=max_event_bytes)
+        self._model: object = None
+        self._calls = 0
+        self._reported_calls: set[int] = set()
+
+    def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[OllamaWrapper]:
+        """Return the delta of one line; an empty list if it has no content."""
+        wrapper = wrap_chunk(fields, provider=self._provider, error_event=error_event)
+        if wrapper is None:
+            return []
+        self.done = self.done or wrapper.finish is not None
+        if wrapper.calls:
+            wrapper.calls = self._number_calls(wrapper.calls)
+        details = wrapper.details
+        if details is not None and details.metadata:
+            details.metadata = self._new_facts(details.metadata)
+            if details == ChunkDetails():
+                wrapper.details = None
+        return [wrapper]
+
+    def wrap_usual(self, payload: bytes) -> list[OllamaWrapper]:
+        """Return the delta of a line with only text or reasoning and no other new fields."""
+        model = self._model
+        if model is None:
+            return []
+        try:
+            line = _decode_line(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return []
+        if type(line) is not dict:
+            return []
+        fields = cast("dict[str, Any]", line)
+        if len(fields) != 4 or fields.get("done") is not False or fields.get("model") != model:
+            return []
+        if "created_at" not in fields:  # another field instead of it would be new
+            return []
+        value = fields.get("message")
+        if type(value) is not dict:
+            text = fields.get("response")
+            return [OllamaWrapper(fields, 0, None, True, text)] if type(text) is str else []
+        message = cast("dict[str, Any]", value)
+        text = message.get("content")
+        if type(text) is not str or message.get("role") != "assistant":
+            return []
+        if len(message) == 2:
+            return [OllamaWrapper(fields, 0, None, True, text)]
+        thinking = message.get("thinking")
+        if len(message) == 3 and type(thinking) is str:
+            return [OllamaWrapper(fields, 0, None, True, text, thinking)]
+        return []
+
+    def wrap_error(self, error: UpstreamError) -> OllamaWrapper:
+        """Return an empty delta with this error."""
+        return OllamaWrapper({}, details=ChunkDetails(error=error))
+
+    def _number_calls(self, calls: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:
+        """Return the calls with unique indexes, without repetitions."""
+        numbered: list[ToolCallDelta] = []
+        for call in calls:
+            if call.id:
+                key = hash((call.id, call.name, call.arguments))
+                if key in self._reported_calls:
+                    continue
+                if len(self._reported_calls) < _MAX_CALLS:
+                    self._reported_calls.add(key)
+            numbered.append(
+                ToolCallDelta(self._calls, call.id, call.name, call.arguments, call.type, call.extra)
+            )
+            self._calls += 1
+        return tuple(numbered)
+
+    def _new_facts(self, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the response-level fields without the already reported model and time, which every line has."""
+        facts = dict(metadata)
+        model = facts.get("model")
+        if self._model is not None:
+            facts.pop("created", None)
+            facts.pop("created_at", None)
+            if model == self._model:
+                del facts["model"]
+        self._model = self._model if model is None else model
+        return facts or None
+
+
+def wrap_chunk(
+    chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "", error_event: bool = False
+) -> OllamaWrapper | None:
+    """Return the delta of one line or a complete response: its JSON object or the ollama package's object.
+
+    Args:
+        chunk: The object.
+        provider: The provider's name in errors.
+        error_event: The object is the payload of an event of type ``error``.
+
+    Returns:
+        The delta; None for an object without content.
+    """
+    fields = as_object(chunk) or {}
+    error = _read_error(fields, provider, error_event=error_event)
+    if error is None and not fields.keys() & {"message", "response", "done"}:
+        return None
+    # ``/api/generate`` has the message's fields on the line itself.
+    message = as_mapping(fields.get("message")) or {
+        **{name: fields[name] for name in ("thinking", "tool_calls", "images") if name in fields},
+        "content": fields.get("response"),
+    }
+    wrapper = OllamaWrapper(
+        fields,
+        text=as_text(message.get("content")),
+        reasoning=as_text(message.get("thinking")),
+        calls=tuple(_read_call(call) for call in as_mappings(message.get("tool_calls"))),
+        finish=_read_finish(fields),
+        usage=_read_usage(fields),
+    )
+    role = as_text(message.get("role"))
+    extra = {name: value for name, value in message.items() if name not in _MESSAGE and value is not None}
+    if fields.get("logprobs"):
+        extra["logprobs"] = {"content": fields["logprobs"]}  # in the shape of Chat Completions
+    details = ChunkDetails(
+        role="" if role == "assistant" else role,
+        metadata=_read_facts(fields) or None,
+        extra=extra or None,
+        error=error,
+        parts=_read_images(message.get("images")),
+    )
+    if details != ChunkDetails():
+        wrapper.details = details
+    return wrapper
+
+
+def image_type(data: bytes) -> str:
+    """Detect an image's media type from its first bytes; ``image/*`` if it is unknown."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "image/*")
+
+
+def _read_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> UpstreamError | None:
+    if not (error_event or fields.get("error")):
+        return None
+    error = take_error(dict(fields), provider, error_event=error_event)
+    status = as_index(fields.get("status"))  # a sibling of the server's error
+    if error is not None and status is not None and 400 <= status <= 599:
+        error.status = status
+    return error
+
+
+def _read_call(call: Mapping[str, Any]) -> ToolCallDelta:
+    function = as_mapping(call.get("function")) or {}
+    arguments = function.get("arguments")
+    if arguments is None:
+        arguments = ""
+    elif not isinstance(arguments, str):
+        arguments = json_text(arguments)
+    extra = {
+        name: value for name, value in call.items() if name not in ("id", "function") and value is not None
+    }
+    others = {name: value for name, value in function.items() if name not in ("name", "arguments")}
+    if others:
+        extra["function"] = others
+    return ToolCallDelta(
+        id=as_text(call.get("id")),
+        name=as_text(function.get("name")),
+        arguments=arguments,
+        type="function",
+        extra={"ollama": extra} if extra else None,
+    )
+
+
+def _read_finish(fields: Mapping[str, Any]) -> FinishMessage | None:
+    if fields.get("done") is not True:
+        return None
+    raw = as_text(fields.get("done_reason"))
+    return FinishMessage(_FINISH_REASONS.get(raw, FinishReason.UNSPECIFIED), raw)
+
+
+def _read_usage(fields: Mapping[str, Any]) -> Usage | None:
+    input_tokens, output_tokens = (
+        as_count(fields.get("prompt_eval_count")),
+        as_count(fields.get("eval_count")),
+    )
+    if input_tokens is None and output_tokens is None:
+        return None
+    counts = {name: value for name, value in fields.items() if name.endswith("_count")}
+    return Usage(input_tokens or 0, output_tokens or 0, (input_tokens or 0) + (output_tokens or 0), counts)
+
+
+def _read_facts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {
+        name: value
+        for name, value in fields.items()
+        if name not in _LINE and not name.endswith("_count") and value not in (None, "")
+    }
+    created = _timestamp(facts.get("created_at"))
+    if created is not None:
+        facts["created"] = created
+    return facts
+
+
+def _timestamp(text: object) -> int | None:
+    """Return an ISO 8601 time in seconds since 1970; None if it is invalid."""
+    try:
+        moment = datetime.fromisoformat(as_text(text))
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_images(images: object) -> tuple[ContentPartFile, ...]:
+    parts: list[ContentPartFile] = []
+    for image in cast("list[object]", images) if isinstance(images, list) else ():
+        try:
+            part = ContentPartFile.model_validate({"data": image})
+        except ValueError:
+            continue  # invalid base64; available in the raw object
+        parts.append(part.model_copy(update={"media_type": image_type(part.data or b"")}))
+    return tuple(parts)

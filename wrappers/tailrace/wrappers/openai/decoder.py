@@ -1,0 +1,480 @@
+"""Decoding of OpenAI Chat Completions streams, including those of compatible servers.
+
+`ChatCompletionsDecoder` reads the bytes of a response body or the openai package's chunks; `ChoiceDeltaWrapper(delta)`
+and `wrap_chunk(chunk)` wrap the package's objects.
+
+Most payloads are decoded directly into structs, which reject unknown fields: `PlainChunk` holds only text or reasoning, as
+most chunks do; `DocumentedChunk` holds all fields that OpenAI documents; `VendorChunk` adds fields that appear in *every*
+chunk of some vendors. A choice is decoded into its wrapper, so that wrapping costs nothing: the provider's fields are
+renamed to the interface's names, and the interface's own fields have names that no provider sends.
+
+A payload with any other field or type is read by `wrap_mapping`, which preserves unknown fields. Server-specific behaviour
+is detected from the stream's content, never from the vendor's name.
+"""
+
+# The structs narrow the types of inherited fields to what JSON may hold there.
+# pyright: reportIncompatibleVariableOverride=false
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import msgspec
+
+from tailrace.wrappers.chunks import ChunkDetails
+from tailrace.wrappers.decoding.decoder import EventDecoder
+from tailrace.wrappers.decoding.fields import is_settled
+from tailrace.wrappers.decoding.lenient_json import read_json
+from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
+from tailrace.wrappers.errors import UpstreamError
+from tailrace.wrappers.openai.deltas import (
+    EMPTY_DELTA,
+    ChoiceDeltaWrapper,
+    delta_details,
+    plain_chunk,
+    wrap_chunk,
+    wrap_mapping,
+)
+from tailrace.wrappers.openai.shapes import (
+    ChoiceDelta,
+    FunctionDelta,
+    ToolCallChunk,
+    counting_usage,
+    details_text,
+    has_content,
+    legacy_call,
+    read_parts,
+)
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionChunk
+
+__all__ = ("ChatCompletionsDecoder", "ChoiceDelta", "ChoiceDeltaWrapper", "wrap_chunk", "wrap_mapping")
+
+# Response-level fields. The first non-empty id is preserved; of the others, the last value.
+_ENVELOPE = ("id", "model", "created", "service_tier", "system_fingerprint", "provider")
+_ERROR = "error"  # ``object`` of an error payload
+_DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError)
+_MAX_INTERVAL = 64
+
+# Shapes of chunks: one for each struct, and one for chunks with fields that no struct has.
+_PLAIN, _DOCUMENTED, _VENDORS, _OTHER = range(4)
+
+_MAX_CHOICES = 64  # whose fields are remembered; some servers count tokens in the choice's index
+
+ABSENT = msgspec.Raw()
+"""Default of raw JSON fields that a chunk does not have."""
+
+
+class PlainDelta(ChoiceDelta, forbid_unknown_fields=True, gc=False):
+    """A delta with only text or reasoning."""
+
+    role: Literal["assistant"] | None = None  # many servers repeat it in every chunk
+    refusal: None = None
+    reasoning_details: None = None
+    tool_calls: None = None
+
+
+class PlainChoice(ChoiceDeltaWrapper, forbid_unknown_fields=True, gc=False):
+    """A choice with only text or reasoning."""
+
+    raw: PlainDelta = msgspec.field(default_factory=PlainDelta, name="delta")
+    choice: int = msgspec.field(default=0, name="index")
+    details: None = msgspec.field(default=None, name="(details)")
+    plain: bool = msgspec.field(default=True, name="(plain)")
+    finish_reason: None = None
+    usage: None = None
+    logprobs: None = None
+    native_finish_reason: None = None
+    matched_stop: None = None
+    stop_reason: None = None
+    token_ids: None = None
+
+    def get_text(self) -> str:
+        """Return ``delta.content``."""
+        return self.raw.content or ""
+
+    def get_reasoning(self) -> str:
+        """Return ``delta.reasoning_content`` or ``delta.reasoning``."""
+        delta = self.raw
+        return delta.reasoning_content or delta.reasoning or ""
+
+    def get_texts(self) -> tuple[str, str]:
+        """As `get_reasoning` and `get_text`."""
+        delta = self.raw
+        return delta.reasoning_content or delta.reasoning or "", delta.content or ""
+
+
+class PlainChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A chunk with only text or reasoning."""
+
+    id: str = ""
+    object: str = ""
+    created: int | float = 0
+    model: str = ""
+    provider: str | None = None
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    choices: list[PlainChoice] = []
+    usage: None = None
+    obfuscation: str | None = None
+    p: str | None = None
+
+
+class DocumentedChoice(PlainChoice, forbid_unknown_fields=True, gc=False):
+    """A choice with the fields that OpenAI and OpenRouter document."""
+
+    raw: ChoiceDelta = msgspec.field(default_factory=ChoiceDelta, name="delta")
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    logprobs: dict[str, Any] | None = None
+    native_finish_reason: str | None = None
+
+    def get_reasoning(self) -> str:
+        """Return ``delta.reasoning_content``, ``delta.reasoning`` or the text in ``delta.reasoning_details``."""
+        delta = self.raw
+        text = delta.reasoning_content or delta.reasoning
+        return text or (details_text(delta.reasoning_details) if delta.reasoning_details else "")
+
+    def get_texts(self) -> tuple[str, str]:
+        """As `get_reasoning` and `get_text`."""
+        return self.get_reasoning(), self.get_text()
+
+
+class DocumentedChunk(PlainChunk, forbid_unknown_fields=True, gc=False):
+    """A chunk with the fields that OpenAI documents."""
+
+    choices: list[DocumentedChoice] = []
+    usage: dict[str, Any] | None = None
+
+
+class VendorDelta(ChoiceDelta, forbid_unknown_fields=True, gc=False):
+    """A delta with the additional fields of Groq (channel), Together (token_id) and Writer (…_data)."""
+
+    content: str | list[Any] | None = None
+    function_call: FunctionDelta | None = None
+    index: int | None = None
+    channel: str | None = None
+    token_id: int | None = None
+    graph_data: dict[str, Any] | None = None
+    image_data: None = None
+    llm_data: None = None
+    translation_data: None = None
+    web_search_data: None = None
+
+
+class VendorChoice(DocumentedChoice, forbid_unknown_fields=True, gc=False):
+    """A choice with the additional fields of Azure (filters), Together (text, seed) and Perplexity (message)."""
+
+    raw: VendorDelta | None = msgspec.field(default=None, name="delta")
+    matched_stop: int | str | None = None
+    stop_reason: int | str | None = None
+    content_filter_results: dict[str, Any] | None = None
+    message: msgspec.Raw = ABSENT
+    obfuscation: str | None = None
+    seed: int | None = None
+    text: str | None = None
+    trace_details: None = None
+
+
+class VendorChunk(DocumentedChunk, forbid_unknown_fields=True, gc=False):
+    """A chunk with the additional fields of Perplexity (citations, search results) and LiteLLM (options)."""
+
+    choices: list[VendorChoice] = []
+    citations: msgspec.Raw = ABSENT
+    search_results: msgspec.Raw = ABSENT
+    stream_options: msgspec.Raw = ABSENT
+
+
+decode_plain_chunk = msgspec.json.Decoder(PlainChunk).decode
+decode_documented_chunk = msgspec.json.Decoder(DocumentedChunk).decode
+decode_vendor_chunk = msgspec.json.Decoder(VendorChunk).decode
+
+
+class VendorFields:
+    """Changes of vendors' own fields from chunk to chunk.
+
+    Many servers repeat fields with every token, mostly with the same value. Unchanged values are not reported again.
+    """
+
+    __slots__ = ("_choice_fields", "_response_fields")
+
+    def __init__(self) -> None:
+        self._choice_fields: dict[int, dict[str, Any]] = {}
+        self._response_fields: dict[str, msgspec.Raw] = {}
+
+    def response_fields(self, chunk: VendorChunk) -> dict[str, Any]:
+        """Return the changed response-level fields. Raw bytes are compared, since values may be large.
+
+        Raises:
+            ValueError: A value is not JSON.
+            RecursionError: A value is nested too deeply.
+        """
+        facts: dict[str, Any] = {}
+        if chunk.citations is not ABSENT:
+            self._compare("citations", chunk.citations, facts)
+        if chunk.search_results is not ABSENT:
+            self._compare("search_results", chunk.search_results, facts)
+        if chunk.stream_options is not ABSENT:
+            self._compare("stream_options", chunk.stream_options, facts)
+        return facts
+
+    def forget(self) -> None:
+        """Report all fields of the next chunk, because other code has reported values meanwhile."""
+        self._choice_fields.clear()
+        self._response_fields.clear()
+
+    def _compare(self, name: str, value: msgspec.Raw, facts: dict[str, Any]) -> None:
+        if self._response_fields.get(name) != value:
+            facts[name] = read_json(bytes(value))
+            self._response_fields[name] = value.copy()
+
+    def choice_fields(self, choice: VendorChoice) -> dict[str, Any]:
+        """Return the changed fields of a choice and its delta, and normalise the delta to the documented shape.
+
+        Raises:
+            ValueError: The choice has a complete message instead of a delta.
+        """
+        delta = choice.raw
+        if delta is None:
+            delta = choice.raw = VendorDelta(content=choice.text)
+        fields: dict[str, Any] = {}
+        if delta.channel is not None:
+            fields["channel"] = delta.channel
+        if delta.token_id is not None:
+            fields["token_id"] = delta.token_id
+        if delta.graph_data is not None:
+            fields["graph_data"] = delta.graph_data
+        if fields:
+            delta.model_extra = fields.copy()
+        if choice.content_filter_results is not None:
+            fields["content_filter_results"] = choice.content_filter_results
+        if choice.matched_stop is not None:
+            fields["matched_stop"] = choice.matched_stop
+        if choice.stop_reason is not None:
+            fields["stop_reason"] = choice.stop_reason
+        if choice.seed is not None:
+            fields["seed"] = choice.seed
+        if fields:
+            fields = self._changed_fields(fields, choice.choice)
+        if delta.function_call is not None or isinstance(delta.content, list):
+            _normalise(delta, fields)
+        if choice.message is not ABSENT and not has_content(delta):
+            raise ValueError("the choice has a complete message instead of a delta")
+        return fields
+
+    def _changed_fields(self, fields: dict[str, Any], choice: int) -> dict[str, Any]:
+        previous = self._choice_fields.get(choice)
+        if previous == fields:
+            return {}
+        if previous is None:
+            if len(self._choice_fields) > _MAX_CHOICES:
+                self._choice_fields.clear()
+            previous = self._choice_fields[choice] = {}
+        changed: dict[str, Any] = {}
+        for name, value in fields.items():
+            # An empty object adds nothing to the previous one.
+            if previous.get(name) != value and not (value == {} and name in previous):
+                changed[name] = value
+                if isinstance(value, dict) and not is_settled(cast("dict[str, Any]", value)):
+                    previous.pop(name, None)
+                else:
+                    previous[name] = value
+        return changed
+
+
+def _normalise(delta: VendorDelta, fields: dict[str, Any]) -> None:
+    unmapped = delta.model_extra = delta.model_extra or {}
+    if isinstance(delta.content, list):
+        unmapped["content"] = delta.content
+        reasoning = {"reasoning_content": delta.reasoning_content, "reasoning": delta.reasoning}
+        unmapped.update({name: text for name, text in reasoning.items() if text})
+        read_parts(delta, delta.content, fields)
+    if delta.function_call is not None:
+        unmapped["function_call"] = msgspec.to_builtins(delta.function_call)
+        call = legacy_call(ToolCallChunk(function=delta.function_call))
+        delta.tool_calls = [*(delta.tool_calls or ()), call]
+
+
+class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
+    """Sans-IO decoder of a streamed Chat Completions response body.
+
+    It also reads complete responses and those of the legacy completions API.
+
+    Args:
+        provider: The provider's name in errors.
+        max_event_bytes: Maximum size of one event in bytes.
+        merge_choices: Merge all choices into one, for requests with ``n=1`` to servers that spread the response over
+            several choices or count tokens in their index.
+
+    Attributes:
+        done: ``[DONE]`` was received; later data is ignored.
+    """
+
+    __slots__ = (
+        "_created",
+        "_fingerprint",
+        "_id",
+        "_interval",
+        "_merge_choices",
+        "_model",
+        "_object",
+        "_remaining",
+        "_server",
+        "_shape",
+        "_tier",
+        "_vendors",
+    )
+
+    def __init__(
+        self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES, merge_choices: bool = False
+    ) -> None:
+        super().__init__(provider=provider, max_event_bytes=max_event_bytes)
+        self._merge_choices = merge_choices
+        self._shape = _PLAIN  # expected shape of the next chunk
+        self._remaining = 0  # number of chunks until the plain shape is tried again
+        self._interval = 4  # the next value of that number
+        self._vendors = VendorFields()
+        self._id: str | None = None  # this and the following: fields of the previous chunk
+        self._model: str | None = None
+        self._tier: str | None = None
+        self._fingerprint: str | None = None
+        self._server: str | None = None  # the upstream provider that a router selected
+        self._object: str | None = None
+        self._created = False  # a chunk had ``created``; only the first one counts
+
+    if TYPE_CHECKING:
+
+        def feed(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
+            """Decode the next bytes of the body, or one chunk: the openai package's object or its JSON object."""
+            ...
+
+    def _feed_any(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
+        # Chunk objects never set a framing, so they are handled here without cost for bytes.
+        if isinstance(data, Mapping):
+            return self.wrap(dict(data))
+        if hasattr(data, "model_dump"):
+            return self.wrap(plain_chunk(cast("ChatCompletionChunk", data)))
+        return super()._feed_any(cast("bytes", data))
+
+    def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
+        """Return the deltas of one chunk; see `wrap_mapping`."""
+        # All fields of this chunk are reported, so the values remembered for comparison are outdated.
+        self._id = None
+        self._vendors.forget()
+        wrappers = wrap_mapping(fields, provider=self._provider, error_event=error_event)
+        if self._merge_choices:
+            for wrapper in wrappers:
+                wrapper.choice = 0
+        return wrappers
+
+    def wrap_error(self, error: UpstreamError) -> ChoiceDeltaWrapper:
+        """Return an empty delta with this error."""
+        return ChoiceDeltaWrapper(EMPTY_DELTA, details=ChunkDetails(error=error))
+
+    def wrap_usual(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
+        """Return the deltas of a chunk of a common shape; an empty list if it has another shape."""
+        if self._shape != _PLAIN:
+            return self._wrap_other(payload)
+        try:
+            chunk = decode_plain_chunk(payload)
+        except _DECODE_ERRORS:
+            # Later chunks are likely to have the same extra fields; wait longer after each such chunk.
+            self._shape, self._remaining = _DOCUMENTED, self._interval
+            self._interval = min(2 * self._interval, _MAX_INTERVAL)
+            return self._wrap_other(payload)
+        wrappers: list[Any] = chunk.choices
+        if (
+            chunk.model != self._model
+            or chunk.id != self._id
+            or chunk.service_tier != self._tier
+            or chunk.system_fingerprint != self._fingerprint
+            or chunk.provider != self._server
+            or chunk.object != self._object
+            or (chunk.created and not self._created)
+        ):
+            if chunk.object == _ERROR:
+                return []
+            facts = self._new_facts(chunk)
+            if facts and wrappers:
+                wrappers[0].details = ChunkDetails(metadata=facts)
+                wrappers[0].plain = False
+        if self._merge_choices:
+            for wrapper in wrappers:
+                wrapper.choice = 0
+        return wrappers
+
+    def _wrap_other(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
+        """Return the deltas of a chunk with more than text and reasoning; an empty list if it has unknown fields."""
+        wrappers: list[ChoiceDeltaWrapper] = []
+        if self._shape == _DOCUMENTED:
+            try:
+                wrappers = self._complete(decode_documented_chunk(payload), {})
+            except _DECODE_ERRORS:
+                self._shape = _VENDORS
+        if self._shape == _VENDORS:
+            try:
+                chunk = decode_vendor_chunk(payload)
+                wrappers = self._complete(chunk, self._vendors.response_fields(chunk), self._vendors)
+            except _DECODE_ERRORS:
+                self._shape = _OTHER
+        self._remaining -= 1
+        if not self._remaining:
+            self._shape = _PLAIN
+        return wrappers
+
+    def _complete(
+        self, chunk: DocumentedChunk, facts: dict[str, Any], vendors: VendorFields | None = None
+    ) -> list[ChoiceDeltaWrapper]:
+        """Return a chunk's choices, which are wrappers, after filling in their details.
+
+        Empty if the chunk has no choice: `wrap_mapping` distinguishes a ping from a chunk with other content.
+        """
+        if not chunk.choices:
+            return []
+        facts |= self._new_facts(chunk)
+        usage = chunk.usage
+        wrappers: list[Any] = chunk.choices
+        for wrapper in wrappers:
+            extra = vendors.choice_fields(wrapper) if vendors is not None else {}
+            if wrapper.logprobs is not None:
+                extra["logprobs"] = wrapper.logprobs
+            if wrapper.native_finish_reason is not None:
+                extra["native_finish_reason"] = wrapper.native_finish_reason
+            details = delta_details(wrapper.raw, extra, wrapper.finish_reason, self._provider)
+            if facts:
+                details = details or ChunkDetails()
+                details.metadata, facts = facts, {}
+            if usage:
+                wrapper.usage, usage = counting_usage(usage, wrapper.usage), None
+            if details is not None:
+                wrapper.details = details
+                wrapper.plain = False
+            elif wrapper.finish_reason or wrapper.usage or wrapper.raw.tool_calls:
+                wrapper.plain = False
+            if self._merge_choices:
+                wrapper.choice = 0
+        return wrappers
+
+    def _new_facts(self, chunk: PlainChunk) -> dict[str, Any]:
+        """Return the response-level fields if they differ from the previous chunk's.
+
+        Raises:
+            ValueError: The payload is an error.
+        """
+        if (
+            chunk.model == self._model
+            and chunk.id == self._id
+            and chunk.service_tier == self._tier
+            and chunk.system_fingerprint == self._fingerprint
+            and chunk.provider == self._server
+            and chunk.object == self._object
+            and (self._created or not chunk.created)
+        ):
+            return {}
+        if chunk.object == _ERROR:
+            raise ValueError("the payload is an error instead of a chunk")
+        self._id, self._model = chunk.id, chunk.model
+        self._tier, self._fingerprint = chunk.service_tier, chunk.system_fingerprint
+        self._server, self._object = chunk.provider, chunk.object
+        self._created = self._created or bool(chunk.created)
+        return {name: value for name in _ENVELOPE if (value := getattr(chunk, name)) not in (None, "", 0)}

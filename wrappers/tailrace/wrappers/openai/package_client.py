@@ -1,0 +1,159 @@
+"""Models called through the caller's client of the openai package: ``AsyncOpenAI``, ``AsyncAzureOpenAI``, ….
+
+The client's authentication, retries, base URL, timeouts and transport apply. The raw bytes of its response are read by
+the same decoder as in `tailrace.wrappers.openai.client.ChatCompletionsModel`, which sends requests itself.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import anyio
+import httpx2
+import openai
+
+from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
+from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
+from tailrace.wrappers.http.client_model import sent_request, tries_of
+from tailrace.wrappers.http.response import Body, SentRequest
+from tailrace.wrappers.messages import History
+from tailrace.wrappers.model import REQUEST_HEADERS
+from tailrace.wrappers.openai.client import ChatCompletionsModel
+
+_ARGUMENTS = (
+    "extra_headers",
+    "extra_query",
+    "timeout",
+)  # arguments of the client's ``create`` that are not members of the body
+
+
+class OpenAIModel(ChatCompletionsModel):
+    """A model called through the caller's client of the openai package.
+
+    Args:
+        name: The model's name; for ``AsyncAzureOpenAI`` the deployment's name.
+        client: The client. The caller closes it; closing the model does not.
+        parameters: Further members of the request (``temperature``, ``max_tokens``, ``tools``, …), and ``extra_headers``,
+            ``extra_query``, ``extra_body`` and ``timeout`` as arguments of the client's ``create``.
+        reasoning_field: See `ChatCompletionsModel`.
+        content_parts: See `ChatCompletionsModel`.
+
+    Raises:
+        ConfigurationError: The client's base URL is not an HTTP URL, or the client is synchronous.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: openai.AsyncOpenAI,
+        parameters: Mapping[str, Any] | None = None,
+        reasoning_field: str | None = None,
+        content_parts: bool = True,
+    ) -> None:
+        if isinstance(client, openai.OpenAI):
+            kind = type(client).__name__
+            raise ConfigurationError(
+                f"OpenAIModel requires an asynchronous client: pass Async{kind} instead of {kind}"
+            )
+        super().__init__(
+            name,
+            base_url=str(client.base_url),
+            keyless=True,  # the client authenticates its requests
+            parameters=parameters,
+            reasoning_field=reasoning_field,
+            content_parts=content_parts,
+        )
+        self._openai = client
+
+    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
+        return AsyncResource(partial(self._open, history, parameters))
+
+    async def _open(self, history: History, parameters: dict[str, Any]) -> tuple[Body, Exit]:
+        members = self._all_members(history, parameters)
+        arguments = {name: members.pop(name) for name in _ARGUMENTS if name in members}
+        arguments["extra_headers"] = {**REQUEST_HEADERS.get(), **(arguments.get("extra_headers") or {})}
+        extra: Mapping[str, Any] = members.pop("extra_body", None) or {}
+        # Untyped: the package's types cover neither members in a mapping nor raw response bytes.
+        create: Any = self._openai.chat.completions.with_streaming_response.create
+        request: AbstractAsyncContextManager[Any] = create(
+            model=members.pop("model"),
+            messages=members.pop("messages"),
+            stream=members.pop("stream"),
+            # ``extra_body`` also sends members that the package does not define.
+            extra_body={**members, **extra},
+            **arguments,
+        )
+        try:
+            response = await request.__aenter__()
+        except openai.APIStatusError as error:
+            failure = self._refused(error.status_code, error.response.headers, error.body, error.message)
+            failure.tries = tries_of(error.response)
+            # ``from None``: the text of the client's error contains the response body.
+            failed_request = error.response.request
+            raise self.withheld(failure, str(failed_request.url), failed_request.headers) from None
+        except (openai.APIConnectionError, httpx2.HTTPError, OSError) as error:
+            url, headers = sent_request(error)
+            raise self.withheld(self._unreachable(error, tries_of(error)), url, headers) from error
+        body = _ClientBody(response.iter_bytes(), response.http_request)
+        return body, partial(_close, body, request)
+
+    def _silent(self) -> UpstreamError:
+        return UpstreamError(
+            "the provider sent nothing for as long as the client waits (its timeout)",
+            fault=UpstreamFault.TIMEOUT,
+            provider=self.provider,
+        )
+
+
+class _ClientBody:
+    """A `Body` over the response stream of the client's transport."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes], request: SentRequest) -> None:
+        self.request = request
+        self._chunks = _with_common_errors(chunks)
+        self._chunk: bytes | None = None  # received, not yet read
+
+    def read_nowait(self) -> bytes | None:
+        chunk = self._chunk
+        if chunk:
+            self._chunk = None
+        return chunk
+
+    async def arrival(self) -> None:
+        while not self._chunk:
+            try:
+                self._chunk = await anext(self._chunks)
+            except StopAsyncIteration:
+                self._chunk = b""
+                return
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()
+
+
+async def _with_common_errors(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Convert the transport's exceptions to those of `Body`."""
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+    except httpx2.TimeoutException as error:
+        raise TimeoutError from error
+    except Exception as error:  # depends on the client's transport
+        raise ConnectionError(str(error) or type(error).__name__) from error
+
+
+async def _close(
+    body: _ClientBody,
+    request: AbstractAsyncContextManager[Any],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> bool | None:
+    """Close the response, also when cancelled; closes the connection unless the body was read to its end."""
+    with anyio.CancelScope(shield=True):
+        await body.aclose()
+        return await request.__aexit__(kind, error, trace)
