@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from support.listening import stop_listening
 from tailrace.wrappers.http import HttpClient, ResponseBody
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -116,7 +117,7 @@ async def raw_server(
     try:
         yield raw
     finally:
-        server.close()
+        await stop_listening(server)
         raw.close_connections()
         await server.wait_closed()
         await raw.left()

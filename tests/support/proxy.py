@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from support.listening import stop_listening
+
 
 class CuttingProxy:
     """Forwards bytes between clients and one server while the context is open.
@@ -79,8 +81,9 @@ class CuttingProxy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.close()
+        await stop_listening(self._server)
         self.heal()
+        self._refusing = True
         self._abort()
         while self._pumps:
             self._idle = anyio.Event()
@@ -89,23 +92,27 @@ class CuttingProxy:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._pumps += 1
+        writers = {writer}
         try:
             if self._refusing:
-                raise ConnectionRefusedError
+                return
             server_reader, server_writer = await asyncio.open_connection(*self._target)
-            self._writers |= {writer, server_writer}
+            writers.add(server_writer)
+            if self._refusing:
+                return
+            self._writers |= writers
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._pump_up, reader, server_writer)
                 await self._pump_down(server_reader, writer)
                 if writer not in self._lost:
                     tasks.cancel_scope.cancel()
-            self._writers -= {writer, server_writer}
-            self._lost -= {writer, server_writer}
-            writer.transport.abort()
-            server_writer.transport.abort()
         except OSError:
-            writer.transport.abort()  # the server is down
+            pass  # the server is down
         finally:
+            self._writers -= writers
+            self._lost -= writers
+            for each in writers:
+                each.transport.abort()
             self._pumps -= 1
             self._idle.set()
 

@@ -13,6 +13,8 @@ from typing import Any
 import anyio
 import uvicorn
 
+from support.listening import stop_listening
+
 
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
@@ -31,7 +33,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Uvicorn's shutdown without its pauses.
         for listening in self.servers:
-            listening.close()
+            await stop_listening(listening)
         for listener in sockets or ():
             listener.close()
         for connection in list(self.server_state.connections):

@@ -47,6 +47,8 @@ from typing import Any, Protocol, Self
 
 import anyio
 
+from support.listening import stop_listening
+
 MAX_HEAD_BYTES = 1024 * 1024
 
 
@@ -170,7 +172,7 @@ class ScriptedUpstream:
     ) -> None:
         with anyio.CancelScope(shield=True):
             self._closed = True
-            self._server.close()
+            await stop_listening(self._server)
             for scope, ended in list(self._open.items()):
                 scope.cancel()
                 await ended.wait()
