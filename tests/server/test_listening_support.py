@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
+from anyio.lowlevel import checkpoint
 from fastapi import FastAPI
 
 from support.http_server import raw_server
@@ -30,7 +31,7 @@ async def upstream() -> AsyncGenerator[int]:
 
 @asynccontextmanager
 async def raw() -> AsyncGenerator[int]:
-    async with raw_server(lambda _: asyncio.sleep(0)) as running:
+    async with raw_server(lambda _: checkpoint()) as running:
         yield running.port
 
 
@@ -49,7 +50,7 @@ def test_a_connection_that_arrives_during_the_shutdown_is_closed(
         async with server() as port:
             client.connect_ex(("127.0.0.1", port))
             for _ in range(iterations):
-                await asyncio.sleep(0)
+                await checkpoint()
 
     with socket.socket() as client, warnings.catch_warnings(record=True) as caught:
         client.setblocking(False)

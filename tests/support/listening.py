@@ -2,6 +2,8 @@
 
 import asyncio
 
+from anyio.lowlevel import checkpoint
+
 # Accept, create the transport, call the protocol, start the handler's task: one iteration of the loop each.
 _ITERATIONS = 5
 
@@ -17,5 +19,5 @@ async def stop_listening(server: asyncio.Server) -> None:
     for listener in server.sockets:
         loop.remove_reader(listener)  # nothing is accepted from here on
     for _ in range(_ITERATIONS):
-        await asyncio.sleep(0)
+        await checkpoint()
     server.close()
