@@ -96,10 +96,10 @@ async def test_a_connection_is_made_anew_after_it_was_cut(valkey: ValkeyServer) 
 
 
 async def test_a_broker_that_says_nothing_is_given_up_in_bounded_time(valkey: ValkeyServer) -> None:
-    async with broker_behind(valkey, seconds=0.2) as (broker, proxy):
+    async with broker_behind(valkey, seconds=1) as (broker, proxy):
         await broker.reading.run((b"PING",))
         proxy.hold()
-        with anyio.fail_after(5), pytest.raises(BrokerError, match="no answer in time"):
+        with anyio.fail_after(20), pytest.raises(BrokerError, match="no answer in time"):
             await broker.reading.run((b"PING",))
         proxy.heal()
         assert await broker.reading.run((b"PING",)) == [b"PONG"]
@@ -159,7 +159,7 @@ async def test_what_is_published_is_heard_from_the_moment_that_is_said(valkey: V
 
 
 async def test_a_subscriber_notices_that_the_broker_is_silent(valkey: ValkeyServer) -> None:
-    async with broker_behind(valkey, seconds=0.2) as (broker, proxy):
+    async with broker_behind(valkey, seconds=1) as (broker, proxy):
         ear = Ear()
         async with anyio.create_task_group() as group:
 

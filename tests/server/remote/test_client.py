@@ -374,7 +374,7 @@ async def test_snapshots_without_progress_do_not_keep_the_tries_going_for_ever()
 async def test_silence_counts_as_a_lost_connection():
     script = agent(stream=[sse_task("working", id_="1"), Hang()], subscribe=[sse_state("completed", "2")])
     async with ScriptedUpstream(script) as server:
-        events = await streamed(server, read_timeout=0.2)
+        events = await streamed(server, read_timeout=1)
     assert [event.id for event in events] == ["1", "2"]
 
 

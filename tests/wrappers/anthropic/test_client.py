@@ -134,7 +134,7 @@ async def test_a_refusal_whose_body_breaks_off_is_what_it_says_so_far(
     head = Head(400, {"content-type": "application/json"})
     async with ScriptedUpstream([head, body, ending]) as upstream:
         with pytest.raises(UpstreamError) as caught:
-            await ask(model_at(upstream, max_retries=0, read_timeout=0.3), NO_OPTIONS)
+            await ask(model_at(upstream, max_retries=0, read_timeout=1), NO_OPTIONS)
     error = caught.value
     assert (error.fault, error.status) == (UpstreamFault.STATUS, 400)
     assert message in error.message

@@ -625,7 +625,7 @@ async def test_a_client_that_takes_nothing_is_dropped_and_delays_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "tailrace.server")
-    settings = Settings(store="sqlite://", grpc_port=0, bounds=Bounds(send_timeout=0.5))
+    settings = Settings(store="sqlite://", grpc_port=0, bounds=Bounds(send_timeout=2))
     narrow = [("grpc.http2.bdp_probe", 0)]  # the client grants a window of 64 KiB, without growth
     async with (
         agent_with(settings, handler=flood) as agent,
