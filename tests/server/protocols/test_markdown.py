@@ -73,3 +73,27 @@ def test_an_answer_has_its_files_again() -> None:
 def test_what_is_no_file_of_ours_stays_text(text: str) -> None:
     said = Message(role=Role.MODEL, content=(ContentPartText(text=text),))
     assert with_files(said) == said
+
+
+HOSTILE = {
+    "lines": "\n" * 4_000_000,
+    "brackets": "[" * 4_000_000,
+    "ends without a beginning": "](data:a/b;base64,AAAA)" * 200_000,
+    "beginnings without an end": "[](data:a/b" * 400_000,
+    "a long media type": "[](data:" + "a" * 4_000_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_text_is_searched_in_linear_time(text: str) -> None:
+    """Quadratic time for four megabytes would be hours."""
+    message = Message(role=Role.MODEL, content=(ContentPartText(text=f"{text};base64,"),))
+    assert with_files(message) == message
+
+
+def test_the_name_of_a_file_begins_at_the_nearest_bracket() -> None:
+    message = Message(role=Role.MODEL, content=(ContentPartText(text="[a [b](data:text/plain;base64,QQ==)"),))
+    text, file = with_files(message).content
+    assert text == ContentPartText(text="[a ")
+    assert isinstance(file, ContentPartFile)
+    assert file.filename == "b"

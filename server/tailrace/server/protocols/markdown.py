@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from tailrace.wrappers import ContentPart, ContentPartData, ContentPartFile, ContentPartText, Message
 from tailrace.wrappers.conversion.texts import is_same_text, join_texts
 
-_FILE = re.compile(r"\n*!?\[([^\]\n]*)\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")
+# The end of a link or image. Its beginning is searched backwards from here: an expression for both takes quadratic time.
+_DATA_URL = re.compile(r"\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")
+_NAME = re.compile(r"[^\]\n]*")
 
 
 def file_markdown(file: ContentPartFile) -> str:
@@ -69,10 +71,15 @@ def with_files(message: Message) -> Message:
 
 
 def _parted(part: ContentPartText) -> list[ContentPart]:
+    text = part.text
     content: list[ContentPart] = []
-    at = 0
-    for found in _FILE.finditer(part.text):
-        name, media_type, data = found.groups()
+    at = after = 0  # the end of the last file, and of the last data URL, which a name does not reach beyond
+    for found in _DATA_URL.finditer(text):
+        bracket = text.rfind("[", after, found.start())
+        after = found.end()
+        if bracket < 0 or not _NAME.fullmatch(text, bracket + 1, found.start()):
+            continue
+        name, (media_type, data) = text[bracket + 1 : found.start()], found.groups()
         try:
             file = ContentPartFile.model_validate(
                 {
@@ -83,10 +90,11 @@ def _parted(part: ContentPartText) -> list[ContentPart]:
             )
         except ValueError:
             continue  # not base64
-        if found.start() > at:
-            content.append(ContentPartText(text=part.text[at : found.start()], metadata=part.metadata))
+        before = text[at:bracket].removesuffix("!").rstrip("\n")
+        if before:
+            content.append(ContentPartText(text=before, metadata=part.metadata))
         content.append(file)
-        at = found.end()
-    if at < len(part.text):
-        content.append(ContentPartText(text=part.text[at:], metadata=part.metadata))
+        at = after
+    if at < len(text):
+        content.append(ContentPartText(text=text[at:], metadata=part.metadata))
     return content
