@@ -8,6 +8,7 @@ from typing import Any, get_args
 import aiohttp
 from openai.types.responses import Response, ResponseStreamEvent
 
+
 def _events() -> dict[str, Any]:
     union, *_ = get_args(ResponseStreamEvent)
     return {get_args(each.model_fields["type"].annotation)[0]: each for each in get_args(union)}
@@ -70,6 +71,12 @@ class RawClient:
             if found.get("object") == "response" and "deleted" not in found:
                 Response.model_validate_json(text, strict=True)
             return found
+
+    async def status(self, path: str, **query: str) -> int:
+        """Return the status of a request, whose response is read to its end."""
+        async with self._http.get(self._url + path, params=query) as response:
+            await response.read()
+            return response.status
 
     @asynccontextmanager
     async def opened(

@@ -281,8 +281,9 @@ async def test_unknown_ids_are_not_found() -> None:
                 await client.responses.retrieve(given)
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.retrieve(f"chatcmpl-{task_id}-1")
-        with pytest.raises(openai.BadRequestError):
-            await client.get(f"/responses/{response.id}?stream=true&starting_after=x", cast_to=object)
+        for query in ("stream=true&starting_after=x", "starting_after=-1", "starting_after=", "stream=yes"):
+            with pytest.raises(openai.BadRequestError):
+                await client.get(f"/responses/{response.id}?{query}", cast_to=object)
 
 
 async def test_a_direct_message_to_the_agent_is_no_response_of_the_api() -> None:

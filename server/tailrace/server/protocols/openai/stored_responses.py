@@ -112,9 +112,10 @@ class StoredResponses:
 
     async def _retrieve(self, request: Request) -> Response:
         stored, caller = await self._find(request)
-        if request.query_params.get("stream", "").lower() not in ("true", "1"):
+        is_streamed, after = _streams(request), _starting_after(request)
+        if not is_streamed:
             return await _json_response(await self._response(stored, caller))
-        return await self._stream(stored, caller, _starting_after(request))
+        return await self._stream(stored, caller, after)
 
     async def _stream(self, stored: StoredTurn, caller: Caller, after: int) -> Response:
         """Stream a response; without its events, from the task's snapshot, which has other numbers.
@@ -204,14 +205,26 @@ async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bo
                 return
 
 
+def _streams(request: Request) -> bool:
+    """Return the ``stream`` of a request.
+
+    Raises:
+        OpenAIError: It is not a boolean.
+    """
+    given = request.query_params.get("stream", "false")
+    if given not in ("true", "false"):
+        raise OpenAIError(400, "'stream' must be 'true' or 'false'", param="stream", code="invalid_value")
+    return given == "true"
+
+
 def _starting_after(request: Request) -> int:
     """Return the ``starting_after`` of a request; -1 without one.
 
     Raises:
         OpenAIError: It is not a number.
     """
-    given = request.query_params.get("starting_after", "")
-    if not given:
+    given = request.query_params.get("starting_after")
+    if given is None:
         return -1
     if not (given.isascii() and given.isdigit() and len(given) < 16):
         raise OpenAIError(
