@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from support.processes import served
 from support.response_streams import Frames, raw_client
 from support.rounds import answer
 from support.upstream import Hang, ScriptedUpstream
+
+pytestmark = pytest.mark.timeout(180)  # each test starts two processes
 
 BODY = {"model": "", "input": "Count.", "background": True}
 
@@ -25,7 +29,7 @@ async def test_a_stream_resumes_after_kill_9_with_the_bytes_of_the_first(tmp_pat
             async with raw_client(server.url) as client:
                 before = await client.stream("/responses", BODY)
                 seen = Frames()
-                async with client.opened("/responses", BODY) as frames:
+                async with client.open_stream("/responses", BODY) as frames:
                     async for frame in frames:
                         seen.add(frame)
                         if "three" in "".join(str(event.get("delta", "")) for event in seen.events):

@@ -79,7 +79,7 @@ class RawClient:
             return response.status
 
     @asynccontextmanager
-    async def opened(
+    async def open_stream(
         self, path: str, body: Mapping[str, Any] | None = None, **query: str
     ) -> AsyncGenerator[AsyncIterator[bytes]]:
         """Open a stream; yield its frames without comments."""
@@ -93,7 +93,7 @@ class RawClient:
     async def stream(self, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Frames:
         """Return all events of a stream."""
         found = Frames()
-        async with self.opened(path, body, **query) as frames:
+        async with self.open_stream(path, body, **query) as frames:
             async for frame in frames:
                 found.add(frame)
         return found

@@ -48,7 +48,7 @@ async def test_each_node_streams_cancels_and_deletes_a_response(nodes: Nodes) ->
         async with clients_of(nodes, upstream) as (first, second):
             created = await first.json("POST", "/responses", body)
             path = f"/responses/{created['id']}"
-            async with second.opened(path) as frames:
+            async with second.open_stream(path) as frames:
                 seen = [frame async for frame in _until(frames, b'"delta":"one "')]
                 assert (await second.json("GET", path))["status"] == "in_progress"
                 go_on.set()

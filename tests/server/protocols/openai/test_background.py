@@ -75,7 +75,7 @@ async def test_a_background_response_is_retrieved_while_it_runs() -> None:
         await reached.wait()
         async with raw_client(facade.url) as raw:
             # A stream that has the last piece before the wait is as far as the task.
-            async with raw.opened(f"/responses/{created.id}") as frames:
+            async with raw.open_stream(f"/responses/{created.id}") as frames:
                 async for frame in frames:
                     if b'"delta":"two "' in frame:
                         break
@@ -97,7 +97,7 @@ async def test_a_client_that_leaves_does_not_cancel_and_resumes_with_the_same_by
     async with ScriptedUpstream(script) as upstream, facade_over(upstream) as facade:
         async with raw_client(facade.url) as raw:
             seen = Frames()
-            async with raw.opened("/responses", body) as frames:
+            async with raw.open_stream("/responses", body) as frames:
                 async for frame in frames:
                     seen.add(frame)
                     if b'"delta":"one ' in frame:
@@ -137,14 +137,14 @@ async def test_resumption_at_every_number_of_a_response_with_tools_and_reasoning
         answer("Both ", "are ", "sunny. 🌞", calls=[PARIS], reasoning="Ask the client."),
         answer("Done", "."),
     ]
-    asked = {"model": MODEL, "input": "Weather?", "tools": [WEATHER], "background": True}
+    body = {"model": MODEL, "input": "Weather?", "tools": [WEATHER], "background": True}
     async with ScriptedUpstream(*script) as upstream, facade_over(upstream, tools=[look]) as facade:
         async with raw_client(facade.url) as raw:
-            first = await raw.stream("/responses", asked)
+            first = await raw.stream("/responses", body)
             [call] = [item for item in first.response["output"] if item["type"] == "function_call"]
             result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
             follow_up = {"previous_response_id": first.response["id"], "input": [result]}
-            second = await raw.stream("/responses", {**asked, **follow_up})
+            second = await raw.stream("/responses", {**body, **follow_up})
             assert first.response["id"].rpartition("_")[0] == second.response["id"].rpartition("_")[0]
             for streamed in (first, second):
                 await _check_every_number(raw, streamed.response["id"], streamed)

@@ -148,10 +148,6 @@ class TurnEvents:
         self._stream = stream
         self._turn = turn
 
-    def close(self) -> None:
-        """Close the stream."""
-        self._stream.close()
-
     async def batches(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield the events; close the stream at the end.
 
