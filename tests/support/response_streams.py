@@ -101,7 +101,7 @@ class RawClient:
     async def resumed(self, response_id: str, after: int | None = None) -> Frames:
         """Return the events of a response after a number; all of them if it is None."""
         query = {} if after is None else {"starting_after": str(after)}
-        return await self.stream(f"/responses/{response_id}", **query)
+        return await self.stream(f"/responses/{response_id}", None, **query)
 
 
 async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -23,14 +23,8 @@ async def nodes(postgres: PostgresServer, valkey: ValkeyServer) -> Nodes:
 
 @asynccontextmanager
 async def clients_of(nodes: Nodes, upstream: ScriptedUpstream) -> AsyncGenerator[Sequence[RawClient]]:
-    settings = Settings(
-        store=nodes.store,
-        events=nodes.events,
-        model="openai:scripted",
-        base_url=upstream.base_url,
-        api_key="none",
-        coalesce="none",
-    )
+    given = {"store": nodes.store, "events": nodes.events, "model": "openai:scripted", "coalesce": "none"}
+    settings = Settings.model_validate({**given, "base_url": upstream.base_url, "api_key": "none"})
     async with AsyncExitStack() as stack:
         clients: list[RawClient] = []
         for _ in range(2):

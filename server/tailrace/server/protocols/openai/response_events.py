@@ -14,6 +14,7 @@ from tailrace.server.protocols.errors import OpenAIError
 from tailrace.server.protocols.openai.stored_request import Kind, StoredRequest, read_stored_request
 from tailrace.server.protocols.task_events import number_of
 from tailrace.server.runtime.operations import Caller, EventStream, Operations
+from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.costs import cost_of_task
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotFoundError
@@ -24,7 +25,6 @@ from tailrace.streaming.a2a.models import Message, StreamResponse, Task, TaskSta
 from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
 from tailrace.streaming.conversion.conversation import is_callers
 from tailrace.streaming.task.task import TaskRecord
-from tailrace.wrappers import StoreError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 
 _PREFIXES: dict[Kind, str] = {"response": "resp_", "chat.completion": "chatcmpl-"}
@@ -119,20 +119,13 @@ async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: 
     """Return the events of a turn from its first one.
 
     Raises:
-        TurnDropped: The events were dropped.
+        EventsDropped: The events were dropped.
         StoreError: They cannot be read.
         RateLimitError: The caller has too many streams.
     """
     request = SubscribeToTaskRequest(id=stored.task.id)
     stream = await operations.stream(Operation.SUBSCRIBE_TO_TASK, request, caller, after=0)
     return TurnEvents(stream, stored.turn)
-
-
-class TurnDropped(StoreError):
-    """The events of a turn were dropped some time after the end of the task; its snapshot has their content."""
-
-    def __init__(self) -> None:
-        super().__init__("the events of the response are no longer stored; get the response", temporary=False)
 
 
 class TurnEvents:
@@ -152,7 +145,7 @@ class TurnEvents:
         """Yield the events; close the stream at the end.
 
         Raises:
-            TurnDropped: An event was dropped.
+            EventsDropped: An event was dropped.
             StoreError: Events cannot be read.
         """
         replay = _Replay(self._turn) if self._turn > 1 else None
@@ -173,7 +166,7 @@ def _checked(events: Sequence[Event], last: int | None) -> int:
     """Return the number of the last event, after a check that none is missing before or among them."""
     for event in events:
         if last is not None and event.number != last + 1:
-            raise TurnDropped
+            raise EventsDropped(event.number)
         last = event.number
     return last or 0
 
@@ -195,7 +188,7 @@ class _Replay:
             if self._record is None:
                 task = StreamResponse.from_json(event.body).task
                 if task is None:
-                    raise TurnDropped
+                    raise EventsDropped(event.number)
                 self._record = TaskRecord(task, event.number)
             else:
                 self._record.replay(event)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from typing import cast
 
 from fastapi import Request, Response
 
@@ -14,7 +15,6 @@ from tailrace.server.protocols.openai.input_items import received_messages
 from tailrace.server.protocols.openai.lists import page_of, read_page_query
 from tailrace.server.protocols.openai.response_events import (
     StoredTurn,
-    TurnDropped,
     find_turn,
     not_found,
     subscribe_to_turn,
@@ -23,6 +23,7 @@ from tailrace.server.protocols.openai.response_events import (
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.protocols.turn import TurnFold
 from tailrace.server.runtime.operations import Caller
+from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.costs import cost_of
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.models import Message
@@ -77,7 +78,7 @@ class StoredCompletions:
                         found += await run_bounded(json_text_cost(event.body), fold.feed, event)
                     if fold.ended:
                         return found
-        except TurnDropped:
+        except EventsDropped:
             pass
         return await run_bounded(turn_cost(stored), lambda: _fold_of(stored).feed(stored.snapshot()))
 
@@ -126,7 +127,17 @@ def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
     received = (without_request_facts(message) for message in received_messages(stored, messages))
     history = History(conversation=tuple(map(to_common_message, received)))
     given = OpenAIConverter().from_history(history)
-    return [{"id": f"{stored.id}-{at}", "name": None, **dict(each)} for at, each in enumerate(given)]
+    return [_listed_message(cast("Fields", each), f"{stored.id}-{at}") for at, each in enumerate(given)]
+
+
+def _listed_message(message: Fields, message_id: str) -> Fields:
+    """Return a message whose content is text; its parts are beside it."""
+    content: object = message.get("content")
+    if not isinstance(content, list):
+        return {"id": message_id, **message, "content_parts": None}
+    parts = cast("list[Fields]", content)
+    text = "".join(part["text"] for part in parts if part.get("type") == "text")
+    return {"id": message_id, **message, "content": text, "content_parts": parts}
 
 
 def _json_response(value: Fields) -> Response:

@@ -17,7 +17,6 @@ from tailrace.server.protocols.openai.input_items import list_input_items
 from tailrace.server.protocols.openai.lists import page_of, read_page_query
 from tailrace.server.protocols.openai.response_events import (
     StoredTurn,
-    TurnDropped,
     TurnEvents,
     find_turn,
     not_found,
@@ -28,6 +27,7 @@ from tailrace.server.protocols.openai.responses import NO_EVENTS, ResponsesEncod
 from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.server.protocols.text_channels import DivergedError
 from tailrace.server.runtime.operations import Caller, EventStream
+from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.costs import cost_of
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotCancelableError, TaskNotFoundError
@@ -127,9 +127,14 @@ class StoredResponses:
         try:
             events = await subscribe_to_turn(self._operations, stored, caller)
             return await self._delivery.stream_batches(events.batches(), encoder)
-        except TurnDropped as error:
+        except EventsDropped:
             if after >= 0:
-                raise OpenAIError(410, str(error), code="stream_expired", param="starting_after") from None
+                raise OpenAIError(
+                    410,
+                    "the events of the response are no longer stored (TAILRACE_EVENT_RETENTION); get the response",
+                    code="stream_expired",
+                    param="starting_after",
+                ) from None
         encoder = ResponsesEncoder(stored.request)
         return await self._delivery.stream_batches(stored.batches(), encoder)
 
@@ -140,7 +145,7 @@ class StoredResponses:
         """
         if stored.is_over:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)
-            with suppress(TurnDropped):
+            with suppress(EventsDropped):
                 await _feed(encoder, await subscribe_to_turn(self._operations, stored, caller))
             if encoder.turn.ended and not isinstance(encoder.error, DivergedError):
                 return encoder.response
