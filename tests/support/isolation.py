@@ -37,6 +37,7 @@ class Ids:
         config: The id of a webhook of `waiting`.
         context: The conversation of these tasks, and of the OpenAI-compatible API and the chats.
         response: A response of the Responses API.
+        completion: A stored chat completion.
         call: A tool call whose result a task of the conversation requires.
         name: A task of A2A 0.1, as its caller named it.
         key: The idempotency key of a message.
@@ -49,6 +50,7 @@ class Ids:
     config: str
     context: str
     response: str
+    completion: str
     call: str
     name: str
     key: str
@@ -62,6 +64,7 @@ class Ids:
             **tasks,
             **{name: f"{name}-{uuid4().hex}" for name in ("config", "context", "call", "name", "key")},
             response=f"resp_{uuid4()}_1",
+            completion=f"chatcmpl-{uuid4()}-1",
             tenant=tenant,
         )
 
@@ -202,6 +205,9 @@ async def begin(client: Client, caller: str, tenant: str = "") -> Ids:
     asked = {"model": "", "input": MARKER, "conversation": made.context}
     responded = await client.http(caller, "POST", "/v1/responses", asked)
     assert responded.status == "200", responded
+    chat = {"model": "", "messages": [{"role": "user", "content": MARKER}], "store": True}
+    completed = await client.http(caller, "POST", "/v1/chat/completions", chat)
+    assert completed.status == "200", completed
     # The last task of the conversation, since its turns run one after the other.
     running = await send("hold", returnImmediately=True)
     return Ids(
@@ -211,6 +217,7 @@ async def begin(client: Client, caller: str, tenant: str = "") -> Ids:
         config=made.config,
         context=made.context,
         response=json.loads(responded.body)["id"],
+        completion=json.loads(completed.body)["id"],
         call=made.call,
         name=made.name,
         key=made.key,

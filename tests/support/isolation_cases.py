@@ -390,6 +390,8 @@ def _openai() -> Iterable[Case]:
             f"the previous response by {which}",
             lambda ids, which=which: {**asked, "previous_response_id": _response(getattr(ids, which))},
         )
+    for which in ("response", "task", "waiting", "running"):
+        yield from _stored(which)
     yield _http(RESPONSES, "a conversation", lambda ids: {**asked, "conversation": ids.context})
     yield _http(RESPONSES, "a conversation's id", lambda ids: {**asked, "conversation": {"id": ids.context}})
     yield _http(
@@ -404,6 +406,34 @@ def _openai() -> Iterable[Case]:
             ],
         },
     )
+
+
+def _stored(which: str) -> Iterable[Case]:
+    """The routes of stored responses and completions, with an id of either, or one that names a task."""
+
+    def case(target: str, query: str = "") -> Case:
+        method, _, template = target.partition(" ")
+        is_chat = "chat" in template
+
+        async def ask(client: Client, caller: str, ids: Ids) -> Answer:
+            given = ids.completion if is_chat and which == "response" else getattr(ids, which)
+            prefix = "chatcmpl-{}-1" if is_chat else "resp_{}_1"
+            name = given if given.startswith(("resp_", "chatcmpl-")) else prefix.format(given)
+            path = template.replace("{response_id}", name).replace("{completion_id}", name)
+            return await client.http(caller, method, path + query)
+
+        return Case(target, f"{which}{query}", ask)
+
+    one, completion = "/v1/responses/{response_id}", "/v1/chat/completions/{completion_id}"
+    yield case(f"GET {one}")
+    yield case(f"GET {one}", "?stream=true")
+    yield case(f"GET {one}", "?stream=true&starting_after=1")
+    yield case(f"POST {one}/cancel")
+    yield case(f"GET {one}/input_items")
+    yield case(f"GET {completion}")
+    yield case(f"GET {completion}/messages")
+    yield case(f"DELETE {one}")
+    yield case(f"DELETE {completion}")
 
 
 def _response(given: str) -> str:

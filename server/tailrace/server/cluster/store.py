@@ -289,6 +289,13 @@ class ClusterStore(Store):
         self._ours.clear()
         self._abandoned.update(unkept)
 
+    async def delete_task(self, task_id: str, owner: str) -> bool:
+        """Delete a task as `Store.delete_task`, and its stream."""
+        is_deleted = await super().delete_task(task_id, owner)
+        if is_deleted:
+            await self.streams.remove(task_id)
+        return is_deleted
+
     async def drop_expired(self) -> bool:
         """Drop expired rows as `Store.drop_expired`, on one node at a time."""
         now = datetime.now(UTC)

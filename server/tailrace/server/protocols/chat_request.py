@@ -60,6 +60,11 @@ class ChatRequest:
         echo: Members of the request that the response repeats.
         message_id: The id of the client's message that the response continues; may be empty.
         warnings: Parts of the request that have no effect, in words.
+        background: The response to the request comes before the end of the turn.
+        created: The Unix time of the request.
+        store: The client can retrieve the response by its id; None for the default of the API.
+        record: The API's record of the request, which is stored in the metadata ``apiRequest`` of its message; may be
+            empty.
         choice: The number of the choice that the response is. The first continues the conversation; each of the others is
             a conversation of its own.
         choices: The number of choices of the response.
@@ -77,6 +82,10 @@ class ChatRequest:
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any])
     message_id: str = ""
     warnings: tuple[str, ...] = ()
+    background: bool = False
+    created: int = 0
+    store: bool | None = None
+    record: str = ""
     choice: int = 0
     choices: int = 1
     unanswered: tuple[Message, ...] = ()

@@ -29,6 +29,7 @@ from tailrace.streaming.a2a.costs import cost_of
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.extension import with_extension_facts
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import (
     ListTasksRequest,
@@ -148,7 +149,7 @@ class Delivery:
         if placed.message.task_id and not facts.model_fields_set:
             # Without facts, those of the task's previous message would apply.
             facts = RequestFacts(instructions=None)
-        send = await run_bounded(caller.cost, _send_request, placed.message, facts)
+        send = await run_bounded(caller.cost, _send_request, placed.message, facts, request.record)
         return await self.operations.stream(
             Operation.SEND_STREAMING_MESSAGE, send, caller, preceding=placed.preceding
         )
@@ -224,7 +225,18 @@ class Delivery:
             headers: Headers of the response, beside those that name the conversation and the task.
             following: Further turns, each streamed after the one before it is complete.
         """
-        batches = stream.batches()
+        return await self.stream_batches(
+            stream.batches(), encoder, headers, [(each.batches(), then) for each, then in following]
+        )
+
+    async def stream_batches(
+        self,
+        batches: AsyncGenerator[Sequence[Event]],
+        encoder: Encoder,
+        headers: Mapping[str, str] | None = None,
+        following: Sequence[tuple[AsyncGenerator[Sequence[Event]], Encoder]] = (),
+    ) -> Response:
+        """Return a response as `stream`, for the batches of events of each turn; the first ones are closed at the end."""
         try:
             first = await anext(batches, None)
             if first is None:
@@ -233,9 +245,8 @@ class Delivery:
         except BaseException:
             await batches.aclose()
             raise
-        turns = [(batches, encoder), *((each.batches(), then) for each, then in following)]
         return EventResponse(
-            _frames(turns, frames),
+            _frames([(batches, encoder), *following], frames),
             settings=self._settings,
             headers={**(headers or {}), **conversation_headers(encoder.turn)},
             streams=self.operations.streams,
@@ -309,7 +320,10 @@ def conversation_headers(turn: TurnFold) -> dict[str, str]:
     return {name: value for name, value in names.items() if value and value.isascii() and value.isprintable()}
 
 
-def _send_request(message: Message, facts: RequestFacts) -> SendMessageRequest:
+def _send_request(message: Message, facts: RequestFacts, record: str) -> SendMessageRequest:
+    if record:
+        metadata = with_extension_facts(message.metadata, apiRequest=record)
+        message = message.model_copy(update={"metadata": metadata})
     metadata = facts.to_metadata() if facts.model_fields_set else {}
     return SendMessageRequest(message=message, metadata=metadata)
 

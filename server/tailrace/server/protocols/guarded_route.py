@@ -20,7 +20,7 @@ logger = logging.getLogger("tailrace.server")
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})  # methods whose requests have no body with a meaning
 
 # Routes whose errors have another form than google.rpc.Status, by a part of their path.
-_OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/models")
+_OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/models", "/v1/conversations")
 
 
 _V0_3_PATHS = ("/v1/message", "/v1/tasks", "/v1/card")

@@ -28,6 +28,7 @@ from tailrace.streaming.a2a.extension import EXTENSION_URI, extension_facts, wit
 from tailrace.streaming.a2a.extension import without_extension_facts as without_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part
+from tailrace.streaming.agent.request_facts import REQUEST_FACTS
 from tailrace.streaming.task.task import agent_message
 from tailrace.streaming.task.updates import Said, StatusUpdate
 from tailrace.wrappers import (
@@ -185,7 +186,7 @@ def _to_send(turn: Turn, place: _Place | None, untold: Iterable[CommonMessage]) 
             "context_id": place.context_id if place is not None else turn.external_context_id,
             "task_id": place.task_id if place is not None else "",
             "reference_task_ids": (),  # the remote knows none of our tasks
-            "metadata": without_facts(turn.message.metadata, "request"),
+            "metadata": without_facts(turn.message.metadata, *REQUEST_FACTS),
             "parts": (Part(text=told), *turn.message.parts) if told else turn.message.parts,
         }
     )

@@ -181,13 +181,17 @@ class Subscription(LogCursor):
         super().__init__(live.log, after, first)
         self.task_id = live.record.id
         self._tasks = tasks
-        self._max_lag = max_lag
+        self._max_lag: int | None = max_lag
         self._live = live
 
     @property
     def artifact_ids(self) -> Sequence[str]:
         """The task's artifacts so far, in the order of their creation."""
         return self._live.record.artifact_ids
+
+    def read_every_event(self) -> None:
+        """Return every event however far the subscriber lags, and no snapshot in place of those that the store has."""
+        self._max_lag = None
 
     async def begun(self) -> None:
         """Wait until the first event is persisted, or cannot be, which `read` then raises."""

@@ -374,6 +374,10 @@ class Engine:
         """
         return await self._read(await self._tasks.find(task_id, owner), history_length)
 
+    async def snapshot(self, task_id: str, owner: str = "") -> Task:
+        """Return a task as `get_task`, with its own history only: the messages of its callers and of its statuses."""
+        return await self._tasks.kept_snapshot(await self._tasks.find(task_id, owner))
+
     async def _read(self, live: LiveTask, history_length: int | None = None) -> Task:
         """Return a task as `get_task`."""
         if history_length == 0:
@@ -419,6 +423,21 @@ class Engine:
         if live.record.state is not TaskState.CANCELED:
             raise TaskNotCancelableError(metadata={"taskId": task_id})
         return await self._read(live)
+
+    async def delete_task(self, task_id: str, owner: str) -> None:
+        """Delete a task with its events, webhooks and messages; one that has not ended is canceled first.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            StoreError: The store does not work at present.
+        """
+        try:
+            task = await self.cancel_task(task_id, owner)
+        except TaskNotCancelableError:
+            task = await self.snapshot(task_id, owner)
+        self._tasks.remove(task.id)
+        if not await self._store.delete_task(task.id, owner):
+            raise TaskNotFoundError(metadata={"taskId": task_id})
 
     async def subscribe(
         self, task_id: str, owner: str = "", after: int | None = None, *, repeat_finished: bool = False

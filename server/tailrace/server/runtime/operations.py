@@ -141,6 +141,11 @@ class EventStream:
         """The task's artifacts so far, in the order of their creation."""
         return self._subscription.artifact_ids if self._subscription is not None else ()
 
+    def read_every_event(self) -> None:
+        """Read as `Subscription.read_every_event`."""
+        if self._subscription is not None:
+            self._subscription.read_every_event()
+
     async def _read_rewritten(self) -> Sequence[Event]:
         if self._subscription is None:
             message, self._direct = self._direct, None
@@ -294,6 +299,24 @@ class Operations:
         except BaseException:
             place.release()
             raise
+
+    async def snapshot(self, task_id: str, caller: Caller) -> Task:
+        """Return a task as `Engine.snapshot`.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            StoreError: The store cannot be read at present.
+        """
+        return await self._engine.snapshot(task_id, caller.owner)
+
+    async def delete_task(self, task_id: str, caller: Caller) -> None:
+        """Delete a task as `Engine.delete_task`.
+
+        Raises:
+            TaskNotFoundError: The caller has no such task.
+            StoreError: The store does not work at present.
+        """
+        await self._engine.delete_task(task_id, caller.owner)
 
     async def ended_by(self, task_id: str, caller: Caller, number: int) -> bool:
         """Return whether a task is over and has no event after a number.

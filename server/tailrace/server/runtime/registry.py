@@ -89,6 +89,12 @@ class TaskRegistry:
                 self._given_up[live.record.id] = live.owner
                 self._some_given_up.set()
 
+    def remove(self, task_id: str) -> None:
+        """Drop a task that has ended, and is deleted from the store."""
+        live = self._live.pop(task_id, None)
+        if live is not None:
+            live.log.end()
+
     def retire(self, task_id: str) -> None:
         """Drop a followed task, so that all its subscribers look it up again: another process writes it now."""
         live = self._live.get(task_id)

@@ -106,11 +106,15 @@ def keep_request_facts(message: Message, facts: RequestFacts) -> Message:
     return message.model_copy(update={"metadata": with_extension_facts(message.metadata, request=given)})
 
 
+REQUEST_FACTS = ("request", "apiRequest")
+"""Metadata of a caller's message about its request: the options, and an API's record of it."""
+
+
 def without_request_facts(message: Message) -> Message:
-    """Return the message without the options in its metadata, which are not sent to a model."""
-    if "request" not in extension_facts(message.metadata):
+    """Return the message without `REQUEST_FACTS`, which are not sent to a model."""
+    if extension_facts(message.metadata).keys().isdisjoint(REQUEST_FACTS):
         return message
-    return message.model_copy(update={"metadata": without_extension_facts(message.metadata, "request")})
+    return message.model_copy(update={"metadata": without_extension_facts(message.metadata, *REQUEST_FACTS)})
 
 
 def kept_request_facts(messages: Iterable[Message]) -> RequestFacts:

@@ -272,7 +272,9 @@ async def test_a_failure_is_an_error_or_a_failed_response() -> None:
     last = events[-1]
     assert last.type == "response.failed"
     assert last.response.error is not None
-    assert (last.response.status, last.response.error.code) == ("failed", "stream_truncated")
+    error = last.response.error
+    assert (last.response.status, error.code) == ("failed", "server_error")
+    assert (error.model_extra or {})["reason"] == "stream_truncated"
     assert last.response.output_text == "Hello"
 
 
@@ -282,7 +284,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"role": "nobody", "content": "hi"}]}, "input"),
     ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
-    ({"background": True}, "background"),
+    ({"background": True, "store": False}, "background"),
     ({"conversation": "a", "previous_response_id": "b"}, "previous_response_id"),
 ]
 

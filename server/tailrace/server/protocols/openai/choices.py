@@ -1,6 +1,5 @@
 """One choice of a completion: the members that the choices of a response share, and their sum of the usage."""
 
-import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -102,7 +101,7 @@ class ChoiceEncoder(Encoder):
             self._fields = {
                 "id": f"{self.id_prefix}-{started.task_id}-{started.first_turn}",
                 "object": self.chunk_kind,
-                "created": int(time.time()),
+                "created": self._request.created,
                 "model": self._request.model,
                 **({"warnings": self._request.warnings} if self._request.warnings else {}),
             }

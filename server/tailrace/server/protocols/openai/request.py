@@ -111,6 +111,7 @@ class _CompletionRequest(_Request):
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
     reasoning_effort: str | None = None
+    store: StrictBool | None = None
 
 
 def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False) -> ChatRequest:
@@ -153,6 +154,8 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         include_usage=bool(options is not None and options.include_usage),
         key=conversation_key(request.metadata, header, request.user if user_is_key else None),
         warnings=_omission(request.other_tools()),
+        store=bool(request.store),
+        echo={"metadata": request.metadata} if request.metadata else {},
         choices=choices,
     )
 
@@ -249,6 +252,7 @@ class _ResponseRequest(_Request):
     input: str | Items[dict[str, Any]]
     instructions: str | None = None
     background: StrictBool | None = None
+    store: StrictBool | None = None
     text: _Text | None = None
     max_output_tokens: StrictInt | None = None
     reasoning: _Reasoning | None = None
@@ -271,8 +275,13 @@ def read_responses_request(
         request = _ResponseRequest.model_validate(body)
     except ValidationError as error:
         raise OpenAIError.of_validation(error) from None
-    if request.background:
-        raise unsupported("background", "A response in the background")
+    if request.background and request.store is False:
+        raise OpenAIError(
+            400,
+            "A background response is stored: 'background' and 'store: false' exclude each other",
+            param="background",
+            code="invalid_value",
+        )
     named = request.conversation
     conversation = named.id if isinstance(named, _Conversation) else named
     previous = request.previous_response_id
@@ -315,8 +324,23 @@ def read_responses_request(
         continues=bool(conversation) and not earlier,
         previous=previous or "",
         warnings=_omission(omitted),
-        echo={name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()},
+        background=bool(request.background),
+        store=request.store,
+        echo=_echo(body),
     )
+
+
+def _echo(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a request that its response repeats, in the form that the API's clients require."""
+    echo = {name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()}
+    echo["tools"] = [_echoed_tool(tool) for tool in echo["tools"]]
+    return echo
+
+
+def _echoed_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    if tool.get("type", "function") != "function":
+        return tool
+    return {"type": "function", "parameters": None, "strict": None, **tool}
 
 
 def _check_choices(count: int, param: str) -> None:

@@ -2,25 +2,34 @@
 
 https://platform.openai.com/docs/api-reference/responses/object and …/responses-streaming. Reasoning is an item with a
 summary, which clients display. A stream without a complete response ends with ``response.failed``.
+
+A response is a function of its record and of the events in the task's log: the numbers and bytes of its events are the same
+each time that it is streamed.
 """
 
-import time
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from tailrace.server.protocols import ui_events
-from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.conversations import response_id
 from tailrace.server.protocols.encoder import Encoder, Fields, encode_json
 from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.protocols.turn import TurnFold
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.extension import provider_usage
+from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.openai_responses.items import KEY
 
 # Why a response is incomplete, by the finish reasons of Chat Completions.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+NO_EVENTS = math.inf
+"""As the number after which events are encoded: encode none, for the response alone."""
 
 
 class _Part(NamedTuple):
@@ -97,11 +106,12 @@ def responses_usage(usage: Mapping[str, Any]) -> Fields:
         usage: The fact ``usage`` of a task, with the provider's own object in any form.
     """
     raw = provider_usage(usage)
-    cached = _detail(raw, "cached_tokens", "input_tokens_details", "prompt_tokens_details")
+    inputs = ("input_tokens_details", "prompt_tokens_details")
+    cached, written = _detail(raw, "cached_tokens", *inputs), _detail(raw, "cache_write_tokens", *inputs)
     thought = _detail(raw, "reasoning_tokens", "output_tokens_details", "completion_tokens_details")
     return {
         "input_tokens": usage.get("inputTokens", 0),
-        "input_tokens_details": {"cached_tokens": cached},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "output_tokens": usage.get("outputTokens", 0),
         "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": usage.get("totalTokens", 0),
@@ -125,11 +135,23 @@ def _namespace(call: ContentPartToolCall) -> Fields:
 
 
 class ResponsesEncoder(Encoder):
-    """Encodes a turn as a response, which grows with the stream."""
+    """Encodes a turn as a response, which grows with the stream.
 
-    def __init__(self, turn: TurnFold, request: ChatRequest) -> None:
-        super().__init__(turn)
+    Args:
+        request: The record of the request.
+        after: Encode only the events after this ``sequence_number``; -1 for all, `NO_EVENTS` for none.
+        live: As for `SerialTexts`: with False, text that was replaced is no error.
+
+    Attributes:
+        response: The response so far; empty before the first event.
+        error: The reason for which the turn has no complete response; None for none.
+    """
+
+    def __init__(self, request: StoredRequest, *, after: float = -1, live: bool = True) -> None:
+        texts = SerialTexts(live=live, last_round=request.has_format)
+        super().__init__(TurnFold(tools=request.tools, texts=texts))
         self._request = request
+        self._after = after
         self._sequence_number = 0
         self._item: Fields | None = None  # that grows: text or reasoning
         self._part: _Part | None = None  # its last part
@@ -137,10 +159,9 @@ class ResponsesEncoder(Encoder):
         self._delta_fields: Fields = {}  # of events of its text
         self._pieces: list[str] = []
         self._calls: dict[str, _Call] = {}
-        native = request.facts.native_tools
-        self._custom_tools = frozenset(tool.get("name") for tool in native if tool["type"] == "custom")
         self._output: list[Fields] = []
-        self._response: Fields = {}
+        self.response: Fields = {}
+        self.error: OpenAIError | None = None
 
     def feed(self, event: Event) -> bytes:
         """Return the frames for an event of the task."""
@@ -148,6 +169,13 @@ class ResponsesEncoder(Encoder):
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
         """Return the events of the API for an event of the turn."""
+        if isinstance(event, ui_events.TurnStarted):
+            return self._start(event)
+        if self.response["status"] == "queued":
+            return self._begin() + self._encode(event)
+        return self._encode(event)
+
+    def _encode(self, event: ui_events.UiEvent) -> bytes:
         if isinstance(event, ui_events.TextAdded):
             part = _PARTS[event.channel]
             frames = self._open_part(part)
@@ -162,46 +190,56 @@ class ResponsesEncoder(Encoder):
         if isinstance(event, ui_events.CallEnded):
             self._calls[event.call.id].item.update(_namespace(event.call))
             return b""
-        if isinstance(event, ui_events.TurnEnded):
-            return self._end(event)
-        return self._start(event) if isinstance(event, ui_events.TurnStarted) else b""
+        return self._end(event) if isinstance(event, ui_events.TurnEnded) else b""
 
     def fail(self, error: OpenAIError) -> bytes:
-        """Return the last events of a stream that ends before its turn."""
-        frames = self._close_item("incomplete")
-        fields = error.fields()
-        self._response["status"] = "failed"
-        self._response["error"] = {**fields, "code": fields["code"] or fields["type"]}
-        return frames + self._event("response.failed", response=self._response)
+        """Return the last events of a stream that ends before its turn.
 
-    def complete(self, events: Iterable[ui_events.UiEvent], ended: ui_events.TurnEnded) -> Fields:
-        """Return the ``response`` for all events of a successful turn."""
-        for event in events:
-            self.encode(event)
-        return self._response
+        A background response has none: the client resumes its stream.
+        """
+        return b"" if self._request.background else self._fail(error)
+
+    def partial_response(self, *, is_running: bool) -> Fields:
+        """Return the response so far, with the text of the item that grows.
+
+        Args:
+            is_running: The agent works on the response.
+        """
+        if is_running and self.response["status"] == "queued":
+            self.response["status"] = "in_progress"
+        if self._part is not None and self._item is not None:
+            self._item[self._part.parts][-1][self._part.text] = "".join(self._pieces)
+        for call in self._calls.values():
+            call.item[call.kind.text] = "".join(call.pieces)
+        return self.response
 
     def _start(self, started: ui_events.TurnStarted) -> bytes:
+        request = self._request
         self._suffix = f"{started.task_id}_{started.first_turn}"
-        self._response = {
+        self.response = {
             "id": response_id(started.task_id, started.first_turn),
             "object": "response",
-            "created_at": int(time.time()),
-            "status": "in_progress",
-            "background": False,
+            "created_at": request.created,
+            "status": "queued" if request.background else "in_progress",
+            "background": request.background,
             "error": None,
             "incomplete_details": None,
-            "model": self._request.model,
+            "model": request.model,
             "output": self._output,
             "conversation": {"id": started.context_id},
-            "store": True,
+            "store": request.is_stored,
             "usage": None,
             "truncation": "disabled",
-            **self._request.echo,
-            **({"warnings": self._request.warnings} if self._request.warnings else {}),
+            **request.echo,
+            **({"warnings": request.warnings} if request.warnings else {}),
         }
-        return self._event("response.created", response=self._response) + self._event(
-            "response.in_progress", response=self._response
-        )
+        second = "response.queued" if request.background else "response.in_progress"
+        created = self._event("response.created", response=self.response)
+        return created + self._event(second, response=self.response)
+
+    def _begin(self) -> bytes:
+        self.response["status"] = "in_progress"
+        return self._event("response.in_progress", response=self.response)
 
     # --- items --------------------------------------------------------------------------------------------------
 
@@ -257,7 +295,7 @@ class ResponsesEncoder(Encoder):
 
     def _start_call(self, call: ui_events.CallStarted) -> bytes:
         frames = self._close_item()
-        kind = _CUSTOM if call.name in self._custom_tools else _FUNCTION
+        kind = _CUSTOM if call.name in self._request.custom_tools else _FUNCTION
         fields = {"call_id": call.id, "name": call.name, kind.text: "", "status": "in_progress"}
         item, place, frame = self._add_item(kind.item_prefix, type=kind.type, **fields)
         self._calls[call.id] = _Call(kind, item, place, [])
@@ -271,15 +309,22 @@ class ResponsesEncoder(Encoder):
             f"{kind.text_event}.done", **place, name=item["name"], **{kind.text: text}
         ) + self._event("response.output_item.done", output_index=place["output_index"], item=item)
 
+    def _abandon_calls(self) -> None:
+        """Keep what arrived of calls in a response that is not complete."""
+        for call in self._calls.values():
+            call.item[call.kind.text] = "".join(call.pieces)
+            call.item["status"] = "incomplete"
+
     def _end(self, ended: ui_events.TurnEnded) -> bytes:
-        response = self._response
+        response = self.response
         if ended.usage is not None:
             response["usage"] = responses_usage(ended.usage)
         if ended.error is not None:
-            return self.fail(ended.error)
+            return self._fail(ended.error, is_canceled=ended.state is TaskState.CANCELED)
         reason = _INCOMPLETE.get(ended.finish)
         frames = self._close_item("completed" if reason is None else "incomplete")
         if reason is not None:
+            self._abandon_calls()
             response["status"] = "incomplete"
             response["incomplete_details"] = {"reason": reason}
             return frames + self._event("response.incomplete", response=response)
@@ -287,7 +332,21 @@ class ResponsesEncoder(Encoder):
         response["status"] = "completed"
         return frames + self._event("response.completed", response=response)
 
+    def _fail(self, error: OpenAIError, *, is_canceled: bool = False) -> bytes:
+        self.error = error
+        frames = self._close_item("incomplete")
+        self._abandon_calls()
+        self.response["status"] = "cancelled" if is_canceled else "failed"
+        fields = error.fields()
+        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+        reason = fields["code"] or fields["type"]
+        self.response["error"] = None if is_canceled else {**fields, "code": code, "reason": reason}
+        return frames + self._event("response.failed", response=self.response)
+
     def _event(self, kind: str, **fields: Any) -> bytes:
-        data = encode_json({"type": kind, "sequence_number": self._sequence_number, **fields})
+        number = self._sequence_number
         self._sequence_number += 1
+        if number <= self._after:
+            return b""
+        data = encode_json({"type": kind, "sequence_number": number, **fields})
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)

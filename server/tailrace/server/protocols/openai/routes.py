@@ -34,7 +34,9 @@ from tailrace.server.protocols.openai.request import (
     read_completion_request,
     read_responses_request,
 )
-from tailrace.server.protocols.openai.responses import ResponsesEncoder
+from tailrace.server.protocols.openai.stored_completions import StoredCompletions
+from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.protocols.openai.stored_responses import StoredResponses
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.protocols.turn import TurnFold
 from tailrace.server.runtime.limits import UpstreamGate
@@ -49,7 +51,7 @@ logger = logging.getLogger("tailrace.server")
 _KEY_HEADER = "x-api-key"
 
 
-_Encoder = ChatCompletionEncoder | CompletionEncoder | ResponsesEncoder
+_Encoder = ChatCompletionEncoder | CompletionEncoder
 _Body = Mapping[str, object]
 
 
@@ -83,6 +85,8 @@ class OpenAIFacade:
         native_tools: bool = False,
     ) -> None:
         self._delivery = Delivery(operations, settings, authenticator, _credentials)
+        self._responses = StoredResponses(self._delivery)
+        self._completions_stored = StoredCompletions(self._delivery)
         self._models = models
         self._gate = gate
         self._user_is_key = user_is_key
@@ -93,13 +97,13 @@ class OpenAIFacade:
         """Add the routes to a router."""
         routes = {
             ("POST", "/v1/chat/completions"): self._chat_completions,
-            ("POST", "/v1/responses"): self._responses,
+            ("POST", "/v1/responses"): self._create_response,
             ("POST", "/v1/completions"): self._completions,
             ("POST", "/v1/embeddings"): self._embeddings,
             ("GET", "/v1/models"): self._list_models,
             ("GET", "/v1/models/{model:path}"): self._model,
         }
-        add_routes(router, routes)
+        add_routes(router, {**routes, **self._responses.routes(), **self._completions_stored.routes()})
 
     async def _chat_completions(self, request: Request) -> Response:
         key = self._key_options(request)
@@ -109,13 +113,15 @@ class OpenAIFacade:
 
         return await self._respond(request, parse, ChatCompletionEncoder)
 
-    async def _responses(self, request: Request) -> Response:
+    async def _create_response(self, request: Request) -> Response:
         key = self._key_options(request)
 
-        def parse(body: _Body) -> list[ChatRequest]:
-            return [read_responses_request(body, native_tools=self._native_tools, **key)]
+        def parse(body: _Body) -> ChatRequest:
+            return read_responses_request(body, native_tools=self._native_tools, **key)
 
-        return await self._respond(request, parse, ResponsesEncoder)
+        caller, chat = await self._delivery.read(request, parse)
+        model = self._models.agent_name(chat.model)
+        return await self._responses.create(replace(chat, model=model, created=int(time.time())), caller)
 
     async def _completions(self, request: Request) -> Response:
         return await self._respond(request, read_completion_request, CompletionEncoder)
@@ -157,10 +163,14 @@ class OpenAIFacade:
     ) -> Response:
         caller, choices = await self._delivery.read(request, parse)
         model = self._models.agent_name(choices[0].model)
+        created = int(time.time())
         turns: list[tuple[EventStream, _Encoder]] = []
         try:
             for choice in choices:
-                chat = replace(choice, model=model)
+                chat = replace(choice, model=model, created=created)
+                if chat.store:
+                    record = StoredRequest.of(chat, "chat.completion").to_json()
+                    chat = replace(chat, record=record)
                 stream, call_ids = await self._delivery.send(chat, caller)
                 texts = SerialTexts(live=chat.stream, last_round=chat.facts.output is not None)
                 fold = TurnFold(tools=chat.tool_names, known_ids=call_ids, texts=texts)

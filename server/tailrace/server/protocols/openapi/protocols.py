@@ -228,10 +228,15 @@ _OPENAI_SCHEMAS: Mapping[str, Json] = {
             "id": text(),
             "object": {"const": "response"},
             "created_at": _INTEGER,
-            "status": {"enum": ["completed", "incomplete", "failed", "in_progress"]},
+            "status": {"enum": ["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]},
             "model": text(),
             "output": array_of(_OBJECT),
         },
+    },
+    "OpenAIList": {
+        "type": "object",
+        "required": ["object", "data", "first_id", "last_id", "has_more"],
+        "properties": {"object": {"const": "list"}, "data": _OBJECTS, "has_more": _BOOLEAN},
     },
     "OpenAIError": {
         "type": "object",
@@ -287,6 +292,7 @@ def openai_api() -> dict[Address, Json]:
             "createChatCompletion", "Create a chat completion", "ChatCompletionRequest", "ChatCompletion"
         ),
         ("POST", "/v1/responses"): send("createResponse", "Create a response", "ResponseRequest", "Response"),
+        **_stored_responses(tag),
         ("POST", "/v1/completions"): send(
             "createCompletion", "Create a text completion", "CompletionRequest", "Completion"
         ),
@@ -300,6 +306,50 @@ def openai_api() -> dict[Address, Json]:
         ("GET", "/v1/models"): operation("listModels", "List the models", models, tag=tag),
         ("GET", "/v1/models/{model}"): operation(
             "getModel", "Get a model", model, tag=tag, parameters=[parameter("model", text(), "path")]
+        ),
+    }
+
+
+def _stored_responses(tag: str) -> dict[Address, Json]:
+    """The operations on stored responses and chat completions."""
+    failed = errors("OpenAIError", (*_NO_BODY, "400"))
+    page = [
+        parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
+        parameter("order", {"enum": ["asc", "desc"]}),
+        parameter("after", text(), description="The `id` before the page."),
+    ]
+    stream = [
+        parameter("stream", _BOOLEAN, description="Stream the events of the response."),
+        parameter("starting_after", {"type": "integer", "minimum": 0}, description="A `sequence_number`."),
+    ]
+    expired = {"410": response("The events are no longer stored.", content(reference("OpenAIError")))}
+
+    def on(
+        name: str, summary: str, given: Json, result: Json, *further: Json, more: Json | None = None
+    ) -> Json:
+        responses = {"200": response(f"{summary}: the result.", result), **failed, **(more or {})}
+        return operation(name, summary, responses, tag=tag, parameters=[given, *further])
+
+    one = parameter("response_id", text(), "path")
+    completion = parameter("completion_id", text(), "path")
+    found, listed, deleted = (
+        content(reference("Response")),
+        content(reference("OpenAIList")),
+        content(_OBJECT),
+    )
+    responses, completions = "/v1/responses/{response_id}", "/v1/chat/completions/{completion_id}"
+    either = {**found, **content(EVENT, SSE_TYPE)}
+    return {
+        ("GET", responses): on("getResponse", "Get a response", one, either, *stream, more=expired),
+        ("DELETE", responses): on("deleteResponse", "Delete a response", one, deleted),
+        ("POST", f"{responses}/cancel"): on("cancelResponse", "Cancel a response", one, found),
+        ("GET", f"{responses}/input_items"): on("listInputItems", "List input items", one, listed, *page),
+        ("GET", completions): on(
+            "getChatCompletion", "Get a chat completion", completion, content(reference("ChatCompletion"))
+        ),
+        ("DELETE", completions): on("deleteChatCompletion", "Delete a chat completion", completion, deleted),
+        ("GET", f"{completions}/messages"): on(
+            "listChatCompletionMessages", "List messages of a chat completion", completion, listed, *page
         ),
     }
 

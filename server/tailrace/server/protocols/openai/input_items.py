@@ -1,0 +1,75 @@
+"""The input items of a response: the conversation up to the message of its request, as the model receives it."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from tailrace.server.protocols.encoder import Fields
+from tailrace.server.protocols.openai.response_events import StoredTurn
+from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.agent.request_facts import without_request_facts
+from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.wrappers import History
+from tailrace.wrappers.openai_responses.converter import ResponsesConverter
+
+_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
+
+
+def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fields]:
+    """Return the input items of a response, oldest first.
+
+    Args:
+        stored: The response.
+        messages: The messages of its conversation.
+    """
+    return items_of(received_messages(stored, messages), f"{stored.task.id}_{stored.turn}")
+
+
+def received_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Message]:
+    """Return the messages of a conversation up to that of a response's request; the arguments are as above."""
+    ids = [message.message_id for message in messages]
+    # A message that waits for its turn is not in the conversation yet.
+    end = ids.index(stored.message.message_id) if stored.message.message_id in ids else len(ids)
+    return [*messages[:end], stored.message]
+
+
+def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
+    """Return messages as items of the Responses API.
+
+    Args:
+        messages: The messages.
+        suffix: Makes the ids of the items unique.
+    """
+    common = (to_common_message(without_request_facts(message)) for message in messages)
+    given = ResponsesConverter().from_history(History(conversation=tuple(common)))
+    return [_with_id(cast("Fields", dict(item)), at, suffix) for at, item in enumerate(given)]
+
+
+def _with_id(item: Fields, at: int, suffix: str) -> Fields:
+    kind = item.setdefault("type", "message")
+    if kind == "message":
+        item["content"] = list(map(_part, _parts(item)))
+    return {"id": f"{_PREFIXES.get(kind, 'item')}_{suffix}_in_{at}", **item, "status": "completed"}
+
+
+def _parts(item: Fields) -> Sequence[Any]:
+    content: object = item["content"]
+    if not isinstance(content, str):
+        return cast("Sequence[Any]", content)
+    kind = "output_text" if item["role"] == "assistant" else "input_text"
+    return [{"type": kind, "text": content}]
+
+
+def _part(part: Fields) -> Fields:
+    """Return a part with the members that the API's responses always have."""
+    if part.get("type") == "output_text":
+        return {"annotations": [], "logprobs": [], **part}
+    if part.get("type") == "input_image":
+        return {"detail": "auto", **part}
+    return part

@@ -1,0 +1,226 @@
+"""The events of a stored response: from the first event of its turn in the task's log, or from a snapshot of the task.
+
+The events of a stream are derived from the log alone, always from the same first event. A stream that begins with the request,
+a resumed one, and one that another node sends after a restart therefore have the same bytes. Events of a task are dropped
+some time after its end (``docs/storage.md``); the response is then that of the task's snapshot.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from tailrace.server.protocols.conversations import read_response_id
+from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.openai.stored_request import Kind, StoredRequest, read_stored_request
+from tailrace.server.protocols.task_events import number_of
+from tailrace.server.runtime.operations import Caller, EventStream, Operations
+from tailrace.server.store.store import EventsDropped
+from tailrace.streaming.a2a.costs import cost_of_task
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import TaskNotFoundError
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.extension import extension_facts
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message, StreamResponse, Task, TaskStatus
+from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
+from tailrace.streaming.conversion.conversation import is_callers
+from tailrace.streaming.task.task import TaskRecord
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+
+_PREFIXES: dict[Kind, str] = {"response": "resp_", "chat.completion": "chatcmpl-"}
+_NOUNS: dict[Kind, str] = {"response": "Response", "chat.completion": "Chat completion"}
+
+
+class StoredTurn(NamedTuple):
+    """A response of a caller, which is one turn of a task.
+
+    Attributes:
+        id: The id of the response.
+        task: The task as it stands, with its own history.
+        turn: The number of the turn.
+        message: The message of the request.
+        request: The record of the request.
+    """
+
+    id: str
+    task: Task
+    turn: int
+    message: Message
+    request: StoredRequest
+
+    @property
+    def is_newest(self) -> bool:
+        """Return whether the turn is the task's newest one."""
+        return sum(map(is_callers, self.task.history)) == self.turn
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the turn has ended."""
+        state = self.task.status.state
+        return state.terminal or state.interrupted or not self.is_newest
+
+    @property
+    def has_started(self) -> bool:
+        """Return whether the agent works on the response, or did."""
+        return self.is_over or self.task.status.state is not TaskState.SUBMITTED
+
+    async def batches(self) -> AsyncGenerator[Sequence[Event]]:
+        """Yield `snapshot`."""
+        yield [self.snapshot()]
+
+    def snapshot(self) -> Event:
+        """Return the task as of the end of the turn, or as it stands during the turn, as an event."""
+        task = self.task
+        if not self.is_newest:
+            task = _as_of_turn(task, self.turn)
+        return Event(0, StreamResponse(task=task).to_json(), task.status.state)
+
+
+def not_found(given: str, kind: Kind) -> OpenAIError:
+    """Return the error for the id of a response that the caller does not have."""
+    return OpenAIError(404, f"{_NOUNS[kind]} with id '{given}' not found.", param="id")
+
+
+async def find_turn(operations: Operations, given: str, caller: Caller, kind: Kind) -> StoredTurn:
+    """Return a stored response of the caller.
+
+    Args:
+        operations: Reads the task.
+        given: The id of the response.
+        caller: The caller.
+        kind: The API that created it.
+
+    Raises:
+        OpenAIError: The caller has no stored response of that id.
+        StoreError: The task cannot be read.
+    """
+    prefix = _PREFIXES[kind]
+    task_id, turn = "", 0
+    if given.startswith(prefix):
+        # Chat Completions separate the numbers by dashes.
+        name = given.removeprefix(prefix)
+        at = max(name.rfind("_"), 0) if kind == "response" else max(name.rfind("-"), 0)
+        task_id, turn = read_response_id(f"resp_{name[:at]}_{name[at + 1 :]}")
+    if not task_id:
+        raise not_found(given, kind)
+    try:
+        task = await operations.snapshot(task_id, caller)
+    except TaskNotFoundError:
+        raise not_found(given, kind) from None
+    messages = [message for message in task.history if is_callers(message)]
+    message = messages[turn - 1] if 0 < turn <= len(messages) else None
+    request = read_stored_request(message.metadata) if message is not None else None
+    if message is None or request is None or request.kind != kind or task.id != task_id:
+        raise not_found(given, kind)
+    return StoredTurn(given, task, turn, message, request)
+
+
+async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> "TurnEvents":
+    """Return the events of a turn from its first one.
+
+    Raises:
+        EventsDropped: The events were dropped.
+        StoreError: They cannot be read.
+        RateLimitError: The caller has too many streams.
+    """
+    request = SubscribeToTaskRequest(id=stored.task.id)
+    stream = await operations.stream(Operation.SUBSCRIBE_TO_TASK, request, caller, after=0)
+    return TurnEvents(stream, stored.turn)
+
+
+class TurnEvents:
+    """The events of a turn.
+
+    Args:
+        stream: The events of the task, from the first event of the turn, or of the task.
+        turn: The number of the turn, for a stream from the first event of the task; 0 if it begins with the turn.
+    """
+
+    def __init__(self, stream: EventStream, turn: int = 0) -> None:
+        stream.read_every_event()
+        self._stream = stream
+        self._turn = turn
+
+    async def batches(self) -> AsyncGenerator[Sequence[Event]]:
+        """Yield the events; close the stream at the end.
+
+        Raises:
+            EventsDropped: An event was dropped.
+            StoreError: Events cannot be read.
+        """
+        replay = _Replay(self._turn) if self._turn > 1 else None
+        last = 0 if self._turn else None
+        async with aclosing(self._stream.batches()) as batches:
+            async for events in batches:
+                last = _checked(events, last)
+                if replay is not None:
+                    cost = sum(json_text_cost(event.body) for event in events)
+                    events = await run_bounded(cost, replay.feed, events)
+                    if not events:
+                        continue
+                    replay = None
+                yield events
+
+
+def _checked(events: Sequence[Event], last: int | None) -> int:
+    """Return the number of the last event, after a check that none is missing before or among them."""
+    for event in events:
+        if last is not None and event.number != last + 1:
+            raise EventsDropped(event.number)
+        last = event.number
+    return last or 0
+
+
+class _Replay:
+    """Replays the events of a task up to the message of a turn, whose first event is the task at that time.
+
+    Args:
+        turn: The number of the turn.
+    """
+
+    def __init__(self, turn: int) -> None:
+        self._turn = turn
+        self._record: TaskRecord | None = None
+
+    def feed(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Return the events of the turn among the next events of the task; empty before its first one."""
+        for at, event in enumerate(events):
+            if self._record is None:
+                task = StreamResponse.from_json(event.body).task
+                if task is None:
+                    raise EventsDropped(event.number)
+                self._record = TaskRecord(task, event.number)
+            else:
+                self._record.replay(event)
+            if event.state is not None and self._is_reached(self._record):
+                first = StreamResponse(task=self._record.snapshot()).to_json()
+                return [Event(event.number, first), *events[at + 1 :]]
+        return ()
+
+    def _is_reached(self, record: TaskRecord) -> bool:
+        return sum(map(is_callers, record.history)) >= self._turn
+
+
+def _as_of_turn(task: Task, turn: int) -> Task:
+    """Return a task as of the end of an earlier turn; the facts of that turn's last status are not stored."""
+    starts = [at for at, message in enumerate(task.history) if is_callers(message)]
+    history = task.history[: starts[turn]]
+    status = TaskStatus(state=TaskState.COMPLETED)
+    if not is_callers(history[-1]):
+        history, status = (
+            history[:-1],
+            TaskStatus(state=TaskState.INPUT_REQUIRED, message=history[-1]),
+        )
+    artifacts = tuple(
+        artifact
+        for artifact in task.artifacts
+        if number_of(extension_facts(artifact.metadata).get("turn")) <= turn
+    )
+    return task.model_copy(
+        update={"history": history, "status": status, "artifacts": artifacts, "metadata": {}}
+    )
+
+
+def turn_cost(stored: StoredTurn) -> int:
+    """Return what encoding a turn from the task's snapshot may take, for `run_bounded`."""
+    return cost_of_task(stored.task)

@@ -1,0 +1,144 @@
+"""The routes of stored chat completions (``store: true``). A completion is one turn of a task, as a response is."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import cast
+
+from fastapi import Request, Response
+
+from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.chat_request import ChatRequest
+from tailrace.server.protocols.delivery import Delivery, Endpoint
+from tailrace.server.protocols.encoder import Fields, encode_json
+from tailrace.server.protocols.openai.chat_completions import ChatCompletionEncoder
+from tailrace.server.protocols.openai.input_items import received_messages
+from tailrace.server.protocols.openai.lists import page_of, read_page_query
+from tailrace.server.protocols.openai.response_events import (
+    StoredTurn,
+    find_turn,
+    not_found,
+    subscribe_to_turn,
+    turn_cost,
+)
+from tailrace.server.protocols.serial_texts import SerialTexts
+from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.runtime.operations import Caller
+from tailrace.server.store.store import EventsDropped
+from tailrace.streaming.a2a.costs import cost_of
+from tailrace.streaming.a2a.errors import TaskNotFoundError
+from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.agent.request_facts import NO_FACTS, without_request_facts
+from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.wrappers import History
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+from tailrace.wrappers.openai.history import OpenAIConverter
+
+
+class StoredCompletions:
+    """Retrieves and deletes stored chat completions.
+
+    Args:
+        delivery: Authenticates the requests.
+    """
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._operations = delivery.operations
+
+    def routes(self) -> Mapping[tuple[str, str], Endpoint]:
+        """Return the routes."""
+        one = "/v1/chat/completions/{completion_id}"
+        return {
+            ("GET", one): self._retrieve,
+            ("DELETE", one): self._delete,
+            ("GET", f"{one}/messages"): self._messages,
+        }
+
+    async def _retrieve(self, request: Request) -> Response:
+        stored, caller = await self._find(request)
+        events = await self._events(stored, caller)
+        ended = events[-1] if events else None
+        if not isinstance(ended, ui_events.TurnEnded) or ended.error is not None:
+            raise not_found(stored.id, "chat.completion")
+        encoder = ChatCompletionEncoder(TurnFold(), _request_of(stored))
+        completion = await run_bounded(turn_cost(stored), encoder.complete, events, ended)
+        return _json_response({**completion, "metadata": stored.request.echo.get("metadata", {})})
+
+    async def _events(self, stored: StoredTurn, caller: Caller) -> list[ui_events.UiEvent]:
+        """Return the events of a turn so far, or of the task's snapshot if they were dropped."""
+        fold = _fold_of(stored)
+        found: list[ui_events.UiEvent] = []
+        if not stored.is_over:
+            return found
+        try:
+            events = await subscribe_to_turn(self._operations, stored, caller)
+            async with aclosing(events.batches()) as batches:
+                async for batch in batches:
+                    for event in batch:
+                        found += await run_bounded(json_text_cost(event.body), fold.feed, event)
+                    if fold.ended:
+                        return found
+        except EventsDropped:
+            pass
+        return await run_bounded(turn_cost(stored), lambda: _fold_of(stored).feed(stored.snapshot()))
+
+    async def _delete(self, request: Request) -> Response:
+        """Delete the task of a completion."""
+        stored, caller = await self._find(request)
+        try:
+            await self._operations.delete_task(stored.task.id, caller)
+        except TaskNotFoundError:
+            raise not_found(stored.id, "chat.completion") from None
+        return _json_response({"id": stored.id, "object": "chat.completion.deleted", "deleted": True})
+
+    async def _messages(self, request: Request) -> Response:
+        """Return the messages of the request, with the conversation before them."""
+        stored, caller = await self._find(request)
+        query = read_page_query(request.query_params, order="asc")
+        messages = await self._operations.conversation(stored.task.context_id, caller)
+        cost = cost_of(messages) + turn_cost(stored)
+        listed = await run_bounded(cost, _listed_messages, stored, messages)
+        return _json_response(page_of(listed, query))
+
+    async def _find(self, request: Request) -> tuple[StoredTurn, Caller]:
+        caller = await self._delivery.authenticate(request)
+        given = request.path_params["completion_id"]
+        return await find_turn(self._operations, given, caller, "chat.completion"), caller
+
+
+def _fold_of(stored: StoredTurn) -> TurnFold:
+    request = stored.request
+    return TurnFold(tools=request.tools, texts=SerialTexts(live=False, last_round=request.has_format))
+
+
+def _request_of(stored: StoredTurn) -> ChatRequest:
+    request = stored.request
+    return ChatRequest(
+        earlier=(),
+        new=to_common_message(stored.message),
+        facts=NO_FACTS,
+        model=request.model,
+        created=request.created,
+        warnings=request.warnings,
+    )
+
+
+def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fields]:
+    received = (without_request_facts(message) for message in received_messages(stored, messages))
+    history = History(conversation=tuple(map(to_common_message, received)))
+    given = OpenAIConverter().from_history(history)
+    return [_listed_message(cast("Fields", each), f"{stored.id}-{at}") for at, each in enumerate(given)]
+
+
+def _listed_message(message: Fields, message_id: str) -> Fields:
+    """Return a message whose content is text; its parts are beside it."""
+    content: object = message.get("content")
+    if not isinstance(content, list):
+        return {"id": message_id, **message, "content_parts": None}
+    parts = cast("list[Fields]", content)
+    text = "".join(part["text"] for part in parts if part.get("type") == "text")
+    return {"id": message_id, **message, "content": text, "content_parts": parts}
+
+
+def _json_response(value: Fields) -> Response:
+    return Response(encode_json(value), headers={"cache-control": "no-store"}, media_type="application/json")

@@ -1,0 +1,76 @@
+"""The record of a request that created a stored response or completion.
+
+It is in the metadata ``apiRequest`` of the request's message, as JSON text, and so in the first event of the response in the
+task's log: a response is encoded from the log alone, on any node and after a restart.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from tailrace.server.protocols.chat_request import ChatRequest
+from tailrace.streaming.a2a.extension import extension_facts
+
+Kind = Literal["response", "chat.completion"]
+"""The API of a request, by the ``object`` of its result."""
+
+
+class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The members of a request that its result depends on.
+
+    Attributes:
+        kind: The API.
+        created: The Unix time of the request.
+        model: The requested model.
+        is_stored: Clients can retrieve the result.
+        background: As of `ChatRequest`.
+        tools: The names of the client's tools.
+        custom_tools: The names of those that take text.
+        has_format: The response is JSON.
+        echo: As of `ChatRequest`.
+        warnings: As of `ChatRequest`.
+    """
+
+    kind: Kind
+    created: int
+    model: str
+    is_stored: bool = True
+    background: bool = False
+    tools: tuple[str, ...] = ()
+    custom_tools: tuple[str, ...] = ()
+    has_format: bool = False
+    echo: dict[str, Any] = {}
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, request: ChatRequest, kind: Kind) -> "StoredRequest":
+        """Return the record of a request."""
+        custom = (tool.get("name") for tool in request.facts.native_tools if tool["type"] == "custom")
+        return cls(
+            kind=kind,
+            created=request.created,
+            model=request.model,
+            is_stored=request.store is not False,
+            background=request.background,
+            tools=tuple(sorted(request.tool_names)),
+            custom_tools=tuple(name for name in custom if isinstance(name, str)),
+            has_format=request.facts.output is not None,
+            echo=dict(request.echo),
+            warnings=request.warnings,
+        )
+
+    def to_json(self) -> str:
+        """Return the record as JSON text; member names of clients are no names of A2A."""
+        return msgspec.json.encode(self).decode()
+
+
+def read_stored_request(metadata: Mapping[str, Any]) -> StoredRequest | None:
+    """Return the record in a message's metadata; None if there is none, or none that is valid."""
+    text = extension_facts(metadata).get("apiRequest")
+    if not isinstance(text, str):
+        return None
+    try:
+        return msgspec.json.decode(text, type=StoredRequest)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,248 @@
+"""The routes of the Responses API. A response is one turn of a task of ours, and its stream the events of the task's log."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import cast
+
+from fastapi import Request, Response
+
+from tailrace.server.protocols import task_events
+from tailrace.server.protocols.chat_request import ChatRequest
+from tailrace.server.protocols.conversations import response_id
+from tailrace.server.protocols.delivery import Delivery, Endpoint, conversation_headers
+from tailrace.server.protocols.encoder import Fields, encode_json
+from tailrace.server.protocols.errors import OpenAIError, server_stops
+from tailrace.server.protocols.openai.input_items import list_input_items
+from tailrace.server.protocols.openai.lists import page_of, read_page_query
+from tailrace.server.protocols.openai.response_events import (
+    StoredTurn,
+    TurnEvents,
+    find_turn,
+    not_found,
+    subscribe_to_turn,
+    turn_cost,
+)
+from tailrace.server.protocols.openai.responses import NO_EVENTS, ResponsesEncoder
+from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.protocols.text_channels import DivergedError
+from tailrace.server.runtime.operations import Caller, EventStream
+from tailrace.server.store.store import EventsDropped
+from tailrace.streaming.a2a.costs import cost_of
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import TaskNotCancelableError, TaskNotFoundError
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.requests import CancelTaskRequest
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+
+
+class StoredResponses:
+    """Creates, retrieves, streams, cancels and deletes responses.
+
+    Args:
+        delivery: Runs the requests.
+    """
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._operations = delivery.operations
+
+    def routes(self) -> Mapping[tuple[str, str], Endpoint]:
+        """Return the routes of existing responses."""
+        one = "/v1/responses/{response_id}"
+        return {
+            ("GET", one): self._retrieve,
+            ("DELETE", one): self._delete,
+            ("POST", f"{one}/cancel"): self._cancel,
+            ("GET", f"{one}/input_items"): self._input_items,
+        }
+
+    async def create(self, chat: ChatRequest, caller: Caller) -> Response:
+        """Send a request, and return its response or the stream of it.
+
+        A background response without a stream is returned when its task is persisted; else the response is complete.
+
+        Raises:
+            OpenAIError: The turn failed, or the server is stopping.
+            A2AError: As `Delivery.send`.
+            StoreError: As `Delivery.send`.
+        """
+        request = StoredRequest.of(chat, "response")
+        if caller.send_key:
+            known = await self._operations.sent_before(caller)
+            if known is not None:
+                return await self._repeat(known, chat, caller)
+        stream, _ = await self._delivery.send(replace(chat, record=request.to_json()), caller)
+        events = TurnEvents(stream)
+        if chat.stream:
+            return await self._delivery.stream_batches(events.batches(), ResponsesEncoder(request))
+        return await self._complete(events, request, caller)
+
+    async def _repeat(self, known: EventStream, chat: ChatRequest, caller: Caller) -> Response:
+        """Return the response of a message that was sent before with the same idempotency key."""
+        async with aclosing(known.batches()) as batches:
+            first = await anext(batches, None)
+        task = task_events.decode_event(first[0].body).task if first else None
+        if task is None:
+            raise server_stops()
+        turn = sum(message.is_callers for message in task.history)
+        stored = await find_turn(self._operations, response_id(task.id, turn), caller, "response")
+        if chat.stream:
+            return await self._stream(stored, caller, -1)
+        return await self._complete(
+            await subscribe_to_turn(self._operations, stored, caller), stored.request, caller
+        )
+
+    async def _complete(self, events: TurnEvents, request: StoredRequest, caller: Caller) -> Response:
+        """Return the response at the end of its turn; that of a background response as it is now."""
+        encoder = ResponsesEncoder(request, after=NO_EVENTS)
+        await _feed(encoder, events, first_only=request.background)
+        headers = conversation_headers(encoder.turn)
+        if not (encoder.turn.ended or (request.background and encoder.response)):
+            error = server_stops()
+        elif isinstance(encoder.error, DivergedError) and encoder.turn.task_id:
+            found = await find_turn(self._operations, encoder.response["id"], caller, "response")
+            return await _json_response(await self._response(found, caller), headers)
+        elif encoder.error is not None and not request.background:
+            error = encoder.error
+        else:
+            return await _json_response(encoder.partial_response(is_running=False), headers)
+        error.headers = {**headers, **error.headers}
+        raise error
+
+    async def _retrieve(self, request: Request) -> Response:
+        stored, caller = await self._find(request)
+        is_streamed, after = _streams(request), _starting_after(request)
+        if not is_streamed:
+            return await _json_response(await self._response(stored, caller))
+        return await self._stream(stored, caller, after)
+
+    async def _stream(self, stored: StoredTurn, caller: Caller, after: int) -> Response:
+        """Stream a response; without its events, from the task's snapshot, which has other numbers.
+
+        Raises:
+            OpenAIError: The events are dropped, and the client has some of them.
+        """
+        encoder = ResponsesEncoder(stored.request, after=after)
+        try:
+            events = await subscribe_to_turn(self._operations, stored, caller)
+            return await self._delivery.stream_batches(events.batches(), encoder)
+        except EventsDropped:
+            if after >= 0:
+                raise OpenAIError(
+                    410,
+                    "the events of the response are no longer stored (TAILRACE_EVENT_RETENTION); get the response",
+                    code="stream_expired",
+                    param="starting_after",
+                ) from None
+        encoder = ResponsesEncoder(stored.request)
+        return await self._delivery.stream_batches(stored.batches(), encoder)
+
+    async def _response(self, stored: StoredTurn, caller: Caller) -> Fields:
+        """Return a response as it is now.
+
+        The response of a turn that has ended is that of its stream, unless text was replaced: this is the new text.
+        """
+        if stored.is_over:
+            encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)
+            with suppress(EventsDropped):
+                await _feed(encoder, await subscribe_to_turn(self._operations, stored, caller))
+            if encoder.turn.ended and not isinstance(encoder.error, DivergedError):
+                return encoder.response
+        live = not stored.is_over
+        encoder = ResponsesEncoder(stored.request, after=NO_EVENTS, live=live)
+
+        def encode() -> Fields:
+            encoder.feed(stored.snapshot())
+            return encoder.partial_response(is_running=stored.has_started)
+
+        return await run_bounded(turn_cost(stored), encode)
+
+    async def _cancel(self, request: Request) -> Response:
+        """Cancel a response; one that has ended stays as it is."""
+        stored, caller = await self._find(request)
+        if not stored.is_over:
+            try:
+                wanted = CancelTaskRequest(id=stored.task.id)
+                await self._operations.answer(Operation.CANCEL_TASK, wanted, caller)
+            except TaskNotCancelableError:
+                pass  # it ended meanwhile
+            stored = await find_turn(self._operations, stored.id, caller, "response")
+        return await _json_response(await self._response(stored, caller))
+
+    async def _delete(self, request: Request) -> Response:
+        """Delete the task of a response."""
+        stored, caller = await self._find(request)
+        try:
+            await self._operations.delete_task(stored.task.id, caller)
+        except TaskNotFoundError:
+            raise not_found(stored.id, "response") from None
+        return await _json_response({"id": stored.id, "object": "response", "deleted": True})
+
+    async def _input_items(self, request: Request) -> Response:
+        stored, caller = await self._find(request)
+        query = read_page_query(request.query_params)
+        messages = await self._operations.conversation(stored.task.context_id, caller)
+        cost = cost_of(messages) + turn_cost(stored)
+        items = await run_bounded(cost, list_input_items, stored, messages)
+        return await _json_response(page_of(items, query))
+
+    async def _find(self, request: Request) -> tuple[StoredTurn, Caller]:
+        caller = await self._delivery.authenticate(request)
+        given = request.path_params["response_id"]
+        stored = await find_turn(self._operations, given, caller, "response")
+        if not stored.request.is_stored:
+            raise not_found(given, "response")
+        return stored, caller
+
+
+async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bool = False) -> None:
+    """Feed an encoder the events of a turn up to its end, or only the first batch of them."""
+
+    def feed(batch: Sequence[Event]) -> None:
+        for event in batch:
+            encoder.feed(event)
+
+    async with aclosing(events.batches()) as batches:
+        async for batch in batches:
+            await run_bounded(sum(json_text_cost(event.body) for event in batch), feed, batch)
+            if encoder.turn.ended or first_only:
+                return
+
+
+def _streams(request: Request) -> bool:
+    """Return the ``stream`` of a request.
+
+    Raises:
+        OpenAIError: It is not a boolean.
+    """
+    given = request.query_params.get("stream", "false")
+    if given not in ("true", "false"):
+        raise OpenAIError(400, "'stream' must be 'true' or 'false'", param="stream", code="invalid_value")
+    return given == "true"
+
+
+def _starting_after(request: Request) -> int:
+    """Return the ``starting_after`` of a request; -1 without one.
+
+    Raises:
+        OpenAIError: It is not a number.
+    """
+    given = request.query_params.get("starting_after")
+    if given is None:
+        return -1
+    if not (given.isascii() and given.isdigit() and len(given) < 16):
+        raise OpenAIError(
+            400,
+            "'starting_after' must be the sequence_number of an event",
+            param="starting_after",
+            code="invalid_value",
+        )
+    return int(given)
+
+
+async def _json_response(value: Fields, headers: Mapping[str, str] | None = None) -> Response:
+    cost = len(cast("list[object]", value.get("output") or value.get("data") or ()))
+    body = await run_bounded(cost, encode_json, value)
+    given = {"cache-control": "no-store", **(headers or {})}
+    return Response(body, headers=given, media_type="application/json")

@@ -1,0 +1,69 @@
+"""A response of the Responses API on several nodes: the same bytes from each."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import pytest
+
+from support.nodes import Nodes
+from support.postgres import PostgresServer
+from support.response_streams import RawClient, raw_client
+from support.rounds import answer
+from support.serving import serving
+from support.upstream import ScriptedUpstream, Wait
+from support.valkey import ValkeyServer
+from tailrace.server import Settings, create_app
+
+
+@pytest.fixture
+async def nodes(postgres: PostgresServer, valkey: ValkeyServer) -> Nodes:
+    return await Nodes.empty(postgres, valkey)
+
+
+@asynccontextmanager
+async def clients_of(nodes: Nodes, upstream: ScriptedUpstream) -> AsyncGenerator[Sequence[RawClient]]:
+    given = {"store": nodes.store, "events": nodes.events, "model": "openai:scripted", "coalesce": "none"}
+    settings = Settings.model_validate({**given, "base_url": upstream.base_url, "api_key": "none"})
+    async with AsyncExitStack() as stack:
+        clients: list[RawClient] = []
+        for _ in range(2):
+            url = await stack.enter_async_context(serving(create_app(settings)))
+            clients.append(await stack.enter_async_context(raw_client(url)))
+        yield clients
+
+
+async def test_each_node_streams_cancels_and_deletes_a_response(nodes: Nodes) -> None:
+    go_on = anyio.Event()
+    body = {"model": "", "input": "Count.", "background": True}
+    steps = answer("one ", "two ", "three", reasoning="hmm")
+    script = [*steps[:3], Wait(go_on), *steps[3:]]
+    async with ScriptedUpstream(script, [*steps[:3], Wait(anyio.Event())]) as upstream:
+        async with clients_of(nodes, upstream) as (first, second):
+            created = await first.json("POST", "/responses", body)
+            path = f"/responses/{created['id']}"
+            async with second.open_stream(path) as frames:
+                seen = [frame async for frame in _until(frames, b'"delta":"one "')]
+                assert (await second.json("GET", path))["status"] == "in_progress"
+                go_on.set()
+                seen += [frame async for frame in frames]
+            ended = await first.resumed(created["id"])
+            assert seen == ended.frames
+            assert (await second.resumed(created["id"], 7)).frames == ended.frames[8:]
+            assert await first.json("GET", path) == await second.json("GET", path) == ended.response
+
+            running = await first.json("POST", "/responses", body)
+            await upstream.received(1)
+            cancelled = await second.json("POST", f"/responses/{running['id']}/cancel")
+            assert cancelled["status"] == "cancelled"
+            for each in (created, running):
+                assert (await second.json("DELETE", f"/responses/{each['id']}"))["deleted"]
+                for client in (first, second):
+                    assert "error" in await client.json("GET", f"/responses/{each['id']}")
+
+
+async def _until(frames: AsyncIterator[bytes], last: bytes) -> AsyncIterator[bytes]:
+    async for frame in frames:
+        yield frame
+        if last in frame:
+            return

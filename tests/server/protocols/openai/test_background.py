@@ -1,0 +1,327 @@
+"""Stored and background responses: creation, retrieval, resumption, cancellation and deletion with OpenAI's own client."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import openai
+import pytest
+
+from support.agents import Scripted
+from support.facade import MODEL, facade_over
+from support.response_streams import Frames, RawClient, raw_client
+from support.rounds import answer, sent
+from support.rpc import Rpc
+from support.upstream import ScriptedUpstream, Step, Tell, Wait, openai_chunk, sse
+
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather in a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+PARIS = ("c1", "get_weather", {"city": "Paris"})
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"{place} is sunny"
+
+
+def held(go_on: anyio.Event, *pieces: str, reached: anyio.Event | None = None) -> list[Step]:
+    """A response that waits before its last piece."""
+    *first, last = answer(*pieces[:-1], finish=None), pieces[-1]
+    tell = [Tell(reached)] if reached is not None else []
+    rest = [openai_chunk({"content": last}), openai_chunk({}, finish="stop")]
+    return [*first[0], *tell, Wait(go_on), *map(sse, rest), sse("[DONE]")]
+
+
+@pytest.mark.parametrize("background", [None, False, True])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("store", [None, True, False])
+async def test_every_combination_of_background_stream_and_store(
+    background: bool | None, stream: bool, store: bool | None
+) -> None:
+    options: dict[str, Any] = {"model": MODEL, "input": "Hello?", "background": background, "store": store}
+    async with ScriptedUpstream(answer("Hel", "lo!", reasoning="hmm")) as upstream:
+        async with facade_over(upstream) as facade, raw_client(facade.url) as raw:
+            if background and store is False:
+                with pytest.raises(openai.BadRequestError) as raised:
+                    await facade.client.responses.create(**options, stream=stream)
+                assert raised.value.param == "background"
+                return
+            if stream:
+                created = (await raw.stream("/responses", options)).events[0]["response"]
+            else:
+                created = await raw.json("POST", "/responses", options)
+            assert created["background"] is bool(background)
+            if store is False:
+                with pytest.raises(openai.NotFoundError):
+                    await facade.client.responses.retrieve(created["id"])
+                return
+            last = (await raw.resumed(created["id"])).response
+            assert await raw.json("GET", f"/responses/{created['id']}") == last
+            assert (last["status"], last["store"]) == ("completed", True)
+            assert (await facade.client.responses.retrieve(created["id"])).output_text == "Hello!"
+
+
+async def test_a_background_response_is_retrieved_while_it_runs() -> None:
+    go_on, reached = anyio.Event(), anyio.Event()
+    script = held(go_on, "one ", "two ", "three", reached=reached)
+    async with ScriptedUpstream(script) as upstream, facade_over(upstream) as facade:
+        create: Any = facade.client.responses.create
+        created = await create(model=MODEL, input="Count.", background=True)
+        assert created.status in ("queued", "in_progress")
+        await reached.wait()
+        async with raw_client(facade.url) as raw:
+            # A stream that has the last piece before the wait is as far as the task.
+            async with raw.open_stream(f"/responses/{created.id}") as frames:
+                async for frame in frames:
+                    if b'"delta":"two "' in frame:
+                        break
+            now = await raw.json("GET", f"/responses/{created.id}")
+            assert (now["status"], now["created_at"]) == ("in_progress", created.created_at)
+            assert now["output"][0]["content"][0]["text"] == "one two "
+            go_on.set()
+            done = await raw.resumed(created.id)
+        assert done.types[:3] == ["created", "queued", "in_progress"]
+        assert done.response["output"][0]["content"][0]["text"] == "one two three"
+        again = await facade.client.responses.retrieve(created.id)
+    assert (again.status, again.output_text) == ("completed", "one two three")
+
+
+async def test_a_client_that_leaves_does_not_cancel_and_resumes_with_the_same_bytes() -> None:
+    go_on, reached = anyio.Event(), anyio.Event()
+    script = held(go_on, "one ", "two ", "three", reached=reached)
+    body = {"model": MODEL, "input": "Count.", "background": True}
+    async with ScriptedUpstream(script) as upstream, facade_over(upstream) as facade:
+        async with raw_client(facade.url) as raw:
+            seen = Frames()
+            async with raw.open_stream("/responses", body) as frames:
+                async for frame in frames:
+                    seen.add(frame)
+                    if b'"delta":"one ' in frame:
+                        break
+            response_id = seen.events[0]["response"]["id"]
+            assert not (await upstream.received()).client_left.is_set()
+            resumed: dict[int, Frames] = {}
+
+            async def resume(after: int) -> None:
+                resumed[after] = await raw.resumed(response_id, after)
+
+            async with anyio.create_task_group() as group:
+                for number in seen.numbers:
+                    group.start_soon(resume, number)
+                await reached.wait()
+                go_on.set()
+            complete = await raw.resumed(response_id)
+    assert complete.frames[: len(seen.frames)] == seen.frames
+    for after, found in resumed.items():
+        assert found.frames == complete.frames[after + 1 :]
+    assert complete.response["status"] == "completed"
+
+
+async def _check_every_number(raw: RawClient, response_id: str, streamed: Frames) -> None:
+    """Check that a resumed stream at every number has the bytes of the first one."""
+    assert streamed.numbers == list(range(len(streamed.numbers)))
+    for after in (None, *streamed.numbers):
+        found = await raw.resumed(response_id, after)
+        assert found.frames == streamed.frames[0 if after is None else after + 1 :]
+    assert await raw.json("GET", f"/responses/{response_id}") == streamed.response
+
+
+async def test_resumption_at_every_number_of_a_response_with_tools_and_reasoning() -> None:
+    script = [
+        answer("Let me ", "look. ", reasoning="Where is it?", calls=[("s1", "look", {"place": "Paris"})]),
+        answer("And ", "here.\n", reasoning="Again.", calls=[("s2", "look", {"place": "Rome"})]),
+        answer("Both ", "are ", "sunny. 🌞", calls=[PARIS], reasoning="Ask the client."),
+        answer("Done", "."),
+    ]
+    body = {"model": MODEL, "input": "Weather?", "tools": [WEATHER], "background": True}
+    async with ScriptedUpstream(*script) as upstream, facade_over(upstream, tools=[look]) as facade:
+        async with raw_client(facade.url) as raw:
+            first = await raw.stream("/responses", body)
+            [call] = [item for item in first.response["output"] if item["type"] == "function_call"]
+            result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+            follow_up = {"previous_response_id": first.response["id"], "input": [result]}
+            second = await raw.stream("/responses", {**body, **follow_up})
+            assert first.response["id"].rpartition("_")[0] == second.response["id"].rpartition("_")[0]
+            for streamed in (first, second):
+                await _check_every_number(raw, streamed.response["id"], streamed)
+    kinds = [item["type"] for item in first.response["output"]]
+    assert kinds[-1] == "function_call"
+    assert {"reasoning", "message"} <= set(kinds)
+    assert second.response["output"][0]["content"][0]["text"] == "Done."
+    assert second.response["usage"]["total_tokens"] == 15
+
+
+async def test_the_official_client_resumes_its_stream() -> None:
+    async with ScriptedUpstream(answer(*map(str, range(30)))) as upstream, facade_over(upstream) as facade:
+        create: Any = facade.client.responses.create
+        stream = await create(model=MODEL, input="Count.", background=True, stream=True)
+        events: list[Any] = []
+        async for event in stream:
+            events.append(event)
+            if event.sequence_number == 7:
+                break
+        await stream.close()
+        resumed = await facade.client.responses.retrieve(
+            events[0].response.id, stream=True, starting_after=events[-1].sequence_number
+        )
+        events += [event async for event in resumed]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].response.output_text == "".join(map(str, range(30)))
+
+
+async def test_a_cancelled_response_closes_the_connection_to_the_provider() -> None:
+    go_on, reached = anyio.Event(), anyio.Event()
+    async with ScriptedUpstream(held(go_on, "one ", "two", reached=reached)) as upstream:
+        async with facade_over(upstream) as facade, raw_client(facade.url) as raw:
+            created = await raw.json(
+                "POST", "/responses", {"model": MODEL, "input": "Count.", "background": True}
+            )
+            await reached.wait()
+            cancelled = await facade.client.responses.cancel(created["id"])
+            await (await upstream.received()).client_left.wait()
+            again = await raw.json("POST", f"/responses/{created['id']}/cancel")
+            streamed = await raw.resumed(created["id"])
+            await _check_every_number(raw, created["id"], streamed)
+    assert (cancelled.status, cancelled.error) == ("cancelled", None)
+    assert again == streamed.response
+    assert (streamed.types[-1], again["status"]) == ("failed", "cancelled")
+
+
+async def test_a_complete_response_is_not_cancelled() -> None:
+    async with ScriptedUpstream(answer("Hello")) as upstream, facade_over(upstream) as facade:
+        created = await facade.client.responses.create(model=MODEL, input="Hi")
+        cancelled = await facade.client.responses.cancel(created.id)
+    assert (cancelled.status, cancelled.output_text) == ("completed", "Hello")
+
+
+async def test_a_deleted_response_and_its_task_are_gone(tmp_path: Path) -> None:
+    store = tmp_path / "tasks.db"
+    go_on, reached = anyio.Event(), anyio.Event()
+    script = (answer("marigold"), held(go_on, "marigold", "two", reached=reached))
+    async with ScriptedUpstream(*script) as upstream:
+        async with facade_over(upstream, store=f"sqlite:///{store}") as facade, Rpc(facade.url) as rpc:
+            responses: Any = facade.client.responses
+            done = await responses.create(model=MODEL, input="marigold")
+            running = await responses.create(model=MODEL, input="marigold", background=True)
+            await reached.wait()
+            for each in (done, running):
+                await responses.delete(each.id)
+                for call in (
+                    responses.retrieve(each.id),
+                    responses.retrieve(each.id, stream=True),
+                    responses.cancel(each.id),
+                    responses.delete(each.id),
+                    responses.input_items.list(each.id),
+                    responses.create(model=MODEL, input="more", previous_response_id=each.id),
+                ):
+                    with pytest.raises(openai.APIStatusError) as raised:
+                        await call
+                    assert raised.value.status_code in (400, 404)
+            assert (await rpc.result("ListTasks", {}))["tasks"] == []
+            await (await upstream.received(1)).client_left.wait()
+
+
+async def test_the_input_items_of_a_response_are_paged() -> None:
+    script = (answer("Hello.", calls=[PARIS]), answer("Sunny."))
+    result: Any = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
+    async with ScriptedUpstream(*script) as upstream, facade_over(upstream) as facade:
+        responses: Any = facade.client.responses
+        first = await responses.create(model=MODEL, input="Weather?", tools=[WEATHER])
+        second = await responses.create(
+            model=MODEL, input=[result], previous_response_id=first.id, tools=[WEATHER]
+        )
+        of_first = await responses.input_items.list(first.id)
+        pages = [
+            [
+                item.type
+                async for item in await responses.input_items.list(second.id, order="asc", limit=limit)
+            ]
+            for limit in (1, 3, 100)
+        ]
+        newest = await responses.input_items.list(second.id, limit=1)
+        with pytest.raises(openai.BadRequestError):
+            await responses.input_items.list(second.id, limit=0)
+        with pytest.raises(openai.BadRequestError):
+            await responses.input_items.list(second.id, after="nothing")
+    [item] = of_first.data
+    assert (item.type, item.role, item.content[0].text) == ("message", "user", "Weather?")
+    assert pages == [["message", "message", "function_call", "function_call_output"]] * 3
+    assert (newest.data[0].type, newest.has_more) == ("function_call_output", True)
+
+
+async def test_a_repeated_request_returns_the_same_response() -> None:
+    body = {"model": MODEL, "input": "Count.", "background": True}
+    go_on, reached = anyio.Event(), anyio.Event()
+    script = held(go_on, "one ", "two", reached=reached)
+    async with ScriptedUpstream(script) as upstream, facade_over(upstream) as facade:
+        client: Any = facade.client.with_options(default_headers={"idempotency-key": "k"})
+        first = await client.responses.create(**body)
+        await reached.wait()
+        second = await client.responses.create(**body)
+        go_on.set()
+        stream = await facade.client.responses.retrieve(first.id, stream=True)
+        events = [event async for event in stream]
+        third = await client.responses.create(**body)
+    last: Any = events[-1]
+    assert first.id == second.id == third.id == last.response.id
+    assert len(upstream.requests) == 1
+
+
+async def test_unknown_ids_are_not_found() -> None:
+    async with facade_over(handler=Scripted()) as facade:
+        client: Any = facade.client
+        response = await client.responses.create(model=facade.model, input="hi")
+        task_id = response.id.split("_")[1]
+        for given in (f"resp_{task_id}_2", f"resp_{task_id}_0", f"resp_{task_id}", "resp_x_1", task_id, "x"):
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.retrieve(given)
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.retrieve(f"chatcmpl-{task_id}-1")
+        for query in ("stream=true&starting_after=x", "starting_after=-1", "starting_after=", "stream=yes"):
+            with pytest.raises(openai.BadRequestError):
+                await client.get(f"/responses/{response.id}?{query}", cast_to=object)
+
+
+async def test_a_direct_message_to_the_agent_is_no_response_of_the_api() -> None:
+    async with facade_over(handler=Scripted()) as facade, Rpc(facade.url) as rpc:
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+        task = (await rpc.result("SendMessage", {"message": message}))["task"]
+        with pytest.raises(openai.NotFoundError):
+            await facade.client.responses.retrieve(f"resp_{task['id']}_1")
+
+
+async def test_the_record_of_a_request_is_not_sent_to_the_model() -> None:
+    async with ScriptedUpstream(answer("a"), answer("b")) as upstream, facade_over(upstream) as facade:
+        first = await facade.client.responses.create(model=MODEL, input="x", metadata={"secret": "marigold"})
+        await facade.client.responses.create(model=MODEL, input="y", previous_response_id=first.id)
+        requests = [await upstream.received(at) for at in range(2)]
+    assert [message["content"] for message in sent(requests[1])] == ["x", "a", "y"]
+    assert all(b"marigold" not in request.body for request in requests)
+
+
+async def test_a_stored_chat_completion() -> None:
+    user = {"role": "user", "content": "Hello?"}
+    options: dict[str, Any] = {"metadata": {"a": "b"}}
+    async with (
+        ScriptedUpstream(answer("Hi", "!"), answer("Bye")) as upstream,
+        facade_over(upstream) as facade,
+    ):
+        completions: Any = facade.client.chat.completions
+        stored = await completions.create(model=MODEL, messages=[user], store=True, **options)
+        other = await completions.create(model=MODEL, messages=[user])
+        found = await completions.retrieve(stored.id)
+        messages = await completions.messages.list(stored.id)
+        with pytest.raises(openai.NotFoundError):
+            await completions.retrieve(other.id)
+        gone = await completions.delete(stored.id)
+        with pytest.raises(openai.NotFoundError):
+            await completions.retrieve(stored.id)
+    kept = found.model_dump()
+    assert kept.pop("metadata") == {"a": "b"}
+    assert kept == stored.model_dump(exclude={"metadata"})
+    assert [(message.role, message.content) for message in messages.data] == [("user", "Hello?")]
+    assert gone.deleted
