@@ -156,9 +156,10 @@ class AgUiEncoder(UiEncoder):
             return
         finished: Fields = {"type": "RUN_FINISHED", **self._run, **usage, **self._result}
         if self._has_outcome:
-            finished["outcome"] = {"type": "success" if ended.error is None else "cancelled"}
+            outcome: Fields = {"type": "success" if ended.error is None else "cancelled"}
             if ended.pending:
-                finished["outcome"]["pendingToolCallIds"] = list(ended.pending)
+                outcome["pendingToolCallIds"] = list(ended.pending)
+            finished["outcome"] = outcome
         if ended.error is None:
             finished["metadata"] = {EXTENSION_URI: {"finishReason": ended.finish}}
         yield finished
