@@ -15,6 +15,9 @@ from typing import Any, cast
 
 import anyio
 
+_OUTPUT = sys.stdout
+"""The output of results: a program whose library prints can replace `sys.stdout` after importing this module."""
+
 Operation = Callable[..., "Awaitable[object] | AsyncGenerator[object]"]
 
 
@@ -69,4 +72,4 @@ def _facts(error: Exception) -> dict[str, Any]:
 
 
 def _say(number: int, **what: object) -> None:
-    print(json.dumps({"id": number, **what}), flush=True)
+    print(json.dumps({"id": number, **what}), file=_OUTPUT, flush=True)

@@ -91,6 +91,8 @@ def test_a_canceled_task_is_an_answer_that_was_aborted() -> None:
     assert chunks(BEGUN, *TEXT, ended)[-1] == {"type": "abort", "reason": "the task was canceled"}
     finished = events(BEGUN, *CALL[:2], ended)[-1]
     assert (finished["type"], finished["outcome"]) == ("RUN_FINISHED", {"type": "cancelled"})
+    old = AgUiEncoder(TurnFold(), "t", "r", has_outcome=False).payloads([BEGUN, ended])
+    assert json.loads(old[-1]) == {"type": "RUN_FINISHED", "threadId": "t", "runId": "r"}
 
 
 def test_a_failed_task_is_an_error() -> None:

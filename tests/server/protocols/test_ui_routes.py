@@ -62,10 +62,18 @@ class Page:
 
     async def run(self, *messages: Fields, thread: str = "thread", tools: Any = (), **headers: str) -> Told:
         """Return a run of AG-UI."""
+        return read_run(await self.events(*messages, thread=thread, tools=tools, **headers))
+
+    async def events(
+        self, *messages: Fields, thread: str = "thread", tools: Any = (), version: str = "1.0", **headers: str
+    ) -> list[bytes]:
+        """Return the events of a run of AG-UI, as a client of that version; versions before 1.0 declare none."""
         body = {"threadId": thread, "runId": "run", "messages": list(messages), "tools": list(tools)}
-        said = await self.ask("POST", "/ag-ui", body, **headers)
+        said = await self.ask(
+            "POST", "/ag-ui", body | {"protocolVersion": version} if version else body, **headers
+        )
         assert self.status == 200, said
-        return read_run(payloads(said))
+        return payloads(said)
 
 
 def user(text: str) -> Fields:
@@ -159,8 +167,7 @@ async def test_the_same_through_ag_ui() -> None:
         assert len(await tasks_of(facade.url, "thread")) == 2
         assert page.headers["x-conversation-id"] == "thread"
         # A new subscriber receives the same.
-        told = await page.ask("POST", "/ag-ui", {"threadId": "thread", "runId": "run", "messages": []})
-        _, snapshot, finished = map(json.loads, payloads(told))
+        _, snapshot, finished = map(json.loads, await page.events())
         messages = _MESSAGES.validate_python(snapshot["messages"])
         assert [(message.role, message.content) for message in messages] == [
             ("user", "First"),
@@ -174,6 +181,18 @@ async def test_the_same_through_ag_ui() -> None:
         # Its next message continues the same conversation.
         upstream_count = len(upstream.requests)
         assert upstream_count == 3
+
+
+async def test_clients_before_1_0_get_no_outcome_since_they_reject_its_new_members() -> None:
+    asked: Fields = {"id": "1", "role": "user", "content": "First"}
+    calls = [("c1", "get_weather", {"city": "Oslo"})]
+    async with ScriptedUpstream(answer(calls=calls)) as upstream, page_over(upstream) as (page, _):
+        old = list(map(json.loads, await page.events(asked, tools=[WEATHER], version="")))
+        assert [event["type"] for event in old[-2:]] == ["TOOL_CALL_END", "RUN_FINISHED"]
+        assert "outcome" not in old[-1]
+        joined_old, joined = [json.loads((await page.events(version=each))[-1]) for each in ("", "1.0")]
+        assert "outcome" not in joined_old
+        assert joined["outcome"]["type"] == "success"
 
 
 async def test_the_clients_tool_and_the_agents_in_one_round() -> None:

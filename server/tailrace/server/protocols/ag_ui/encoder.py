@@ -30,13 +30,22 @@ class AgUiEncoder(UiEncoder):
         thread_id: The client's id of the conversation.
         run_id: The client's id of the run.
         messages: The earlier messages in AG-UI's form, for a client that does not have them; else None.
+        has_outcome: The client reads the outcomes of 1.0. Clients of 0.x reject a run with an outcome or a member that they
+            do not know; without an outcome, a run is a success, and its unanswered calls are those of the stream.
     """
 
     def __init__(
-        self, turn: TurnFold, thread_id: str, run_id: str, messages: Sequence[Fields] | None = None
+        self,
+        turn: TurnFold,
+        thread_id: str,
+        run_id: str,
+        messages: Sequence[Fields] | None = None,
+        *,
+        has_outcome: bool = True,
     ) -> None:
         super().__init__(turn)
         self._snapshot = messages
+        self._has_outcome = has_outcome
         self._run: Fields = {"threadId": thread_id, "runId": run_id}
         self._base = run_id  # of message ids
         self._message_id = message_id(run_id, 1, 1)  # of the round
@@ -145,10 +154,12 @@ class AgUiEncoder(UiEncoder):
             # The client would run the call with the arguments already sent.
             yield {"type": "RUN_ERROR", "message": "the arguments of a call were rewritten", **usage}
             return
-        outcome: Fields = {"type": "cancelled"} if ended.error is not None else {"type": "success"}
-        if ended.pending:
-            outcome["pendingToolCallIds"] = list(ended.pending)
-        finished = {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **usage, **self._result}
+        finished: Fields = {"type": "RUN_FINISHED", **self._run, **usage, **self._result}
+        if self._has_outcome:
+            outcome: Fields = {"type": "success" if ended.error is None else "cancelled"}
+            if ended.pending:
+                outcome["pendingToolCallIds"] = list(ended.pending)
+            finished["outcome"] = outcome
         if ended.error is None:
             finished["metadata"] = {EXTENSION_URI: {"finishReason": ended.finish}}
         yield finished

@@ -58,6 +58,7 @@ class _Context(LenientModel):
 class _RunAgentInput(LenientModel):
     thread_id: str = Field(alias="threadId", min_length=1)
     run_id: str = Field(alias="runId", min_length=1)
+    protocol_version: str | None = Field(default=None, alias="protocolVersion")
     messages: Items[_Message]
     tools: Items[dict[str, Any]] | None = None
     context: Items[_Context] | None = None
@@ -71,11 +72,13 @@ class RunRequest:
     Attributes:
         thread_id: The conversation.
         run_id: The run.
+        has_outcome: The client declares a version of AG-UI; versions before 1.0, which have other outcomes, declare none.
         request: The message; None if the request has none, as from a client that joins the thread.
     """
 
     thread_id: str
     run_id: str
+    has_outcome: bool
     request: ChatRequest | None
 
 
@@ -93,13 +96,14 @@ def read_run_request(body: Mapping[str, Any]) -> RunRequest:
         conversation = tuple(_conversation(run.messages))
     key = conversation_key(None, run.thread_id)
     if not conversation:
-        return RunRequest(run.thread_id, run.run_id, None)
+        return RunRequest(run.thread_id, run.run_id, run.protocol_version is not None, None)
     instructions = [text for message in run.messages if (text := _instructions(message))]
     instructions += [f"{each.description}: {_text(each.value)}" for each in run.context or ()]
     earlier, new = split_history(History(conversation=conversation), param="messages")
     options: Mapping[str, Any] = run.forwarded_props if is_mapping(run.forwarded_props) else {}
     facts = facts_of(options, run.tools, "\n\n".join(instructions))
-    return RunRequest(run.thread_id, run.run_id, ChatRequest(earlier, new, facts, key=key))
+    request = ChatRequest(earlier, new, facts, key=key)
+    return RunRequest(run.thread_id, run.run_id, run.protocol_version is not None, request)
 
 
 def _instructions(message: _Message) -> str:

@@ -1,5 +1,7 @@
 """The route of AG-UI: a request is one run, and the response streams its events."""
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, Request, Response
 
 from tailrace.server.auth.authentication import Authenticator
@@ -7,7 +9,7 @@ from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder
 from tailrace.server.protocols.ag_ui.request import RunRequest, read_run_request
 from tailrace.server.protocols.ag_ui.snapshot import finished_run, snapshot
 from tailrace.server.protocols.delivery import Delivery, add_routes, conversation_headers, is_running
-from tailrace.server.protocols.encoder import frame_payloads
+from tailrace.server.protocols.encoder import Fields, frame_payloads
 from tailrace.server.protocols.turn import TurnFold
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.settings import Settings
@@ -37,7 +39,7 @@ class AgUiEndpoint:
             return await self._join(run, caller)
         stream, call_ids = await self._delivery.send(run.request, caller)
         turn = TurnFold(tools=run.request.tool_names, known_ids=call_ids)
-        return await self._delivery.stream(stream, AgUiEncoder(turn, run.thread_id, run.run_id))
+        return await self._delivery.stream(stream, _encoder(turn, run))
 
     async def _join(self, run: RunRequest, caller: Caller) -> Response:
         """Send the messages of a thread, and stream the response that it is receiving."""
@@ -45,16 +47,20 @@ class AgUiEndpoint:
         if task is not None and is_running(task):
             stream, turn = await self._delivery.subscribe(task.id, caller)
             messages = await run_bounded(cost_of(stored), snapshot, stored)
-            return await self._delivery.stream(stream, AgUiEncoder(turn, run.thread_id, run.run_id, messages))
+            return await self._delivery.stream(stream, _encoder(turn, run, messages))
         turn = TurnFold()
         if task is not None:
             turn.task_id, turn.context_id = task.id, task.context_id
 
         def frames() -> bytes:
-            encoder = AgUiEncoder(turn, run.thread_id, run.run_id, snapshot(stored))
+            encoder = _encoder(turn, run, snapshot(stored))
             return frame_payloads(finished_run(encoder, task))
 
         cost = cost_of(stored) + (cost_of_task(task) if task is not None else 0)
         body = await run_bounded(cost, frames)
         headers = {"cache-control": "no-store", **conversation_headers(turn)}
         return Response(body, headers=headers, media_type="text/event-stream")
+
+
+def _encoder(turn: TurnFold, run: RunRequest, messages: Sequence[Fields] | None = None) -> AgUiEncoder:
+    return AgUiEncoder(turn, run.thread_id, run.run_id, messages, has_outcome=run.has_outcome)
