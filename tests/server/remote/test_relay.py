@@ -230,3 +230,27 @@ def test_an_answer_in_messages_of_statuses_is_taken_over_as_text() -> None:
     assert (task.status.state, task.status.message) == (TaskState.INPUT_REQUIRED, None)
     assert text_of(task) == "Grüße"
     assert [to_common_message(message).text for message in relay.said()] == ["Grüße"]
+
+
+def test_a_request_for_credentials_is_forwarded_before_the_response_ends():
+    relay = Relay()
+    asked = agent_message("Open the page.")
+    [request] = relay.feed(status(TaskState.AUTH_REQUIRED, asked))
+    assert request == StatusUpdate(TaskState.AUTH_REQUIRED, asked, continues=True)
+    again = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.AUTH_REQUIRED, message=asked))
+    assert relay.feed(again) == []
+    rest = relayed(relay, [status(TaskState.WORKING), piece("done", append=False, last=True)])
+    assert rest[0] == StatusUpdate(TaskState.WORKING)
+    assert text_of(carried_out([request, *rest])) == "done"
+
+
+def test_a_response_that_ends_with_a_request_for_credentials_has_it_once():
+    updates = relayed(Relay(), [status(TaskState.AUTH_REQUIRED)])
+    assert [(each.state, each.continues) for each in updates if isinstance(each, StatusUpdate)] == [
+        (TaskState.AUTH_REQUIRED, True),
+        (TaskState.AUTH_REQUIRED, False),
+    ]
+    task = carried_out(updates)
+    assert task.status.message is not None
+    assert "authorisation" in (task.status.message.parts[0].text or "")
+    assert [message.role for message in task.history] == [Role.USER]

@@ -108,6 +108,8 @@ class AgentTool(Tool):
             async with self._agent.answer(message) as events:
                 async for event in events:
                     relay.feed(event)
+                    if relay.ending is not None and relay.ending.state is TaskState.AUTH_REQUIRED:
+                        break  # the model can report the request; it cannot wait for the user
         except UpstreamError as error:
             raise ToolError(str(error)) from None
         ending = relay.close()[-1]

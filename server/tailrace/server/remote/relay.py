@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 from uuid import uuid4
 
+from msgspec.structs import replace
 from pydantic_core import to_json
 
 from tailrace.server.remote.agent_events import UNSAID, RemoteEvent
@@ -95,6 +96,9 @@ class Relay:
     def feed(self, event: RemoteEvent) -> list[Update]:
         """Add an event; return its changes. The end of the response is kept for `close`.
 
+        AUTH_REQUIRED is returned at once, as a status after which the turn continues: the agent may wait for credentials
+        that arrive out of band. If the response ends there, `close` returns the same status as the end of the turn.
+
         Raises:
             UpstreamError: The response has too many artifacts or parts.
         """
@@ -175,12 +179,25 @@ class Relay:
             return self._artifact(self._renamed(answer), append=True, last=False)
         self._words = message or self._words
         if status.state.terminal or status.state.interrupted:
+            if status.state is TaskState.AUTH_REQUIRED:
+                return self._authorization(message, facts)
             self.ending = StatusUpdate(status.state, message, facts)
             return []
+        authorized = self.ending is not None and self.ending.state is TaskState.AUTH_REQUIRED
         self.ending = None
-        if message is None and not facts:
+        if message is None and not facts and not authorized:
             return []  # our task is working already
         return [StatusUpdate(TaskState.WORKING, message, facts)]
+
+    def _authorization(self, message: Message | None, facts: dict[str, Any] | None) -> list[Update]:
+        """Return a request for credentials; nothing if it is known."""
+        known = self.ending
+        if known is not None and known.message is not None and known.state is TaskState.AUTH_REQUIRED:
+            if message is None or message.message_id == known.message.message_id:
+                return []  # a copy of the task has it, too
+        message = message or agent_message(_WORDS[TaskState.AUTH_REQUIRED])
+        self.ending = StatusUpdate(TaskState.AUTH_REQUIRED, message, facts)
+        return [replace(self.ending, continues=True)]
 
     def _message(self, message: Message) -> list[Update]:
         """Convert a message to an artifact."""
