@@ -5,12 +5,13 @@ extends it, only the new text is passed on, so that no text is delivered twice.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from msgspec.structs import replace
 from pydantic_core import to_json
 
+from tailrace.server.remote.agent_dialects import output_of_status, split_reasoning
 from tailrace.server.remote.agent_events import UNSAID, RemoteEvent
 from tailrace.server.runtime.limits import size_of
 from tailrace.streaming.a2a.extension import extension_facts, with_extension_facts, without_extension_facts
@@ -71,6 +72,7 @@ class Relay:
     Args:
         known: Artifacts that the remote's task had before this response.
         suffix: Added to the ids of the artifacts, if the remote task is not the first one of our task.
+        turn: The number of the turn of the remote's task, from 1.
 
     Attributes:
         task_id: The remote's task; empty before it is known, and for a response without one.
@@ -78,18 +80,19 @@ class Relay:
         ending: The last status of the response so far.
     """
 
-    def __init__(self, known: Iterable[Artifact] = (), *, suffix: str = "") -> None:
+    def __init__(self, known: Iterable[Artifact] = (), *, suffix: str = "", turn: int = 1) -> None:
         self.task_id = ""
         self.context_id = ""
         self.ending: StatusUpdate | None = None
         self._suffix = suffix
+        self._turn = turn
         self._parts = 0
         self._bytes: dict[str, int] = {}
         self._copies: dict[str, GrowingArtifact] = {}
         self._words: Message | None = None
         self._asked: Message | None = None
         self._answers_in_statuses = False
-        for artifact in known:
+        for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
             self._copies[renamed.artifact_id] = GrowingArtifact(renamed, open=False)
 
@@ -104,14 +107,21 @@ class Relay:
         """
         if isinstance(event, TaskArtifactUpdateEvent):  # first: almost all events are
             self._take_ids(event.task_id, event.context_id)
-            return self._artifact(self._renamed(event.artifact), append=event.append, last=event.last_chunk)
+            artifact = event.artifact
+            if not any(part.metadata for part in artifact.parts):
+                return self._artifact(self._renamed(artifact), append=event.append, last=event.last_chunk)
+            return [
+                update
+                for each in split_reasoning(artifact)
+                for update in self._artifact(self._renamed(each), append=event.append, last=event.last_chunk)
+            ]
         if isinstance(event, TaskStatusUpdateEvent):
             self._take_ids(event.task_id, event.context_id)
             return self._status(event.status, event.metadata)
         if isinstance(event, Task):
             self._take_ids(event.id, event.context_id)
             updates: list[Update] = []
-            for artifact in event.artifacts:
+            for artifact in [part for each in event.artifacts for part in split_reasoning(each)]:
                 # A copy has the deltas of a text as its server stored them; as one text they are equivalent.
                 whole = artifact.model_copy(update={"parts": tuple(_joined(artifact.parts))})
                 updates += self._replace(self._renamed(whole), last=event.status.state.terminal)
@@ -172,11 +182,13 @@ class Relay:
             raise _too_large(f"{MAX_MESSAGE_PARTS} parts in a message")
         if message is not None and _size_of(message) > MAX_ARTIFACT_BYTES:
             raise _too_large(f"{MAX_ARTIFACT_BYTES} bytes in a message")
-        if message is not None and status.state is TaskState.WORKING and _is_text_content(metadata):
+        output = (
+            output_of_status(message, metadata, self._turn) if status.state is TaskState.WORKING else None
+        )
+        if output is not None:
             self._answers_in_statuses = True
             self.ending = None
-            answer = Artifact(artifact_id="message", name="Answer", parts=message.parts)
-            return self._artifact(self._renamed(answer), append=True, last=False)
+            return self._artifact(self._renamed(output), append=True, last=False)
         self._words = message or self._words
         if status.state.terminal or status.state.interrupted:
             if status.state is TaskState.AUTH_REQUIRED:
@@ -307,12 +319,6 @@ class Relay:
             else results_message(message)
             for message in messages
         ]
-
-
-def _is_text_content(metadata: Mapping[str, Any]) -> bool:
-    """Return whether the message of a status is text of the response: gemini-cli's server has no artifacts."""
-    facts = metadata.get("coderAgent")
-    return isinstance(facts, Mapping) and cast("Mapping[str, Any]", facts).get("kind") == "text-content"
 
 
 def _too_large(allowed: str) -> UpstreamError:
