@@ -299,3 +299,16 @@ def test_each_turn_of_a_task_without_artifacts_has_its_own_answer():
     )
     second = Relay(turn=2).feed(status(TaskState.WORKING, agent_message("two"), facts))
     assert text_of(carried_out([*second, *first])) == "twoone"
+
+
+def test_a_request_for_input_without_a_message_has_the_one_before_it():
+    request = agent_message("Confirm: write x.txt")
+    text = status(TaskState.WORKING, agent_message("First, "), {"coderAgent": {"kind": "text-content"}})
+    events = [text, status(TaskState.WORKING, request), status(TaskState.INPUT_REQUIRED)]
+    task = carried_out(relayed(Relay(), events))
+    assert task.status.message is not None
+    assert task.status.message.parts == request.parts
+    assert [each.parts for each in task.history if each.role is Role.AGENT] == []
+
+    events = [status(TaskState.WORKING, agent_message("Wait.")), text, status(TaskState.INPUT_REQUIRED)]
+    assert carried_out(relayed(Relay(), events)).status.message is None, "the text came later"

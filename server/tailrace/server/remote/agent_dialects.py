@@ -53,7 +53,8 @@ def output_of_status(message: Message | None, metadata: Mapping[str, Any], turn:
 
 def _thought(part: Part) -> str:
     """Return the text of a thought, with its subject as a heading as the model wrote it."""
-    fields = cast("dict[str, Any]", part.data) if isinstance(part.data, dict) else {}
+    data: object = part.data
+    fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     subject, description = fields.get("subject"), fields.get("description")
     texts = [f"**{subject}**" if subject else "", description]
     return "\n".join(text for text in texts if isinstance(text, str) and text)

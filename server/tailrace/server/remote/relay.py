@@ -143,6 +143,8 @@ class Relay:
             # The response of an agent without artifacts: it becomes one.
             updates += self._message(message)
             message = None
+        elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._words is not None:
+            message = self._words  # gemini-cli: a call to be confirmed, or an error
         elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._answers_in_statuses:
             pass  # the response ends with the agent's question
         elif message is None and ending.state in _WORDS:
@@ -187,7 +189,7 @@ class Relay:
         )
         if output is not None:
             self._answers_in_statuses = True
-            self.ending = None
+            self.ending = self._words = None
             return self._artifact(self._renamed(output), append=True, last=False)
         self._words = message or self._words
         if status.state.terminal or status.state.interrupted:
