@@ -1,6 +1,6 @@
 """The programs of the matrix: one folder each, with its versions, its lock file and its client.
 
-A folder holds ``program.toml`` and either a uv project with ``client.py`` or an npm project with ``client.mjs``. The client
+A foreign agent has ``server.py`` or ``server.mjs`` in place of the client (`compat.agents`). The folder of a client holds ``program.toml`` and either a uv project with ``client.py`` or an npm project with ``client.mjs``. The client
 reads commands as the clients of `e2e.clients` do and offers these, each for one conversation of its own making:
 
 - ``stream`` (``text``): sends a message; an event ``{"message": {"text": …}}`` for each change, with the text so far.
@@ -37,6 +37,9 @@ class Program:
         section: The heading of its table.
         configuration: What its user has to set.
         settings: Settings of the server that it is tested against.
+        path: Of an agent: the path under which its card is.
+        proxied: Of an agent: its card can name another address than the one that it listens on.
+        ends: Of an agent: the state in which its tasks end a response.
         absent: Expectations that it has no function for, each with the reason.
         fails: Expectations that are known to fail, each with the reason.
     """
@@ -48,6 +51,9 @@ class Program:
     section: str
     configuration: str
     settings: Mapping[str, str]
+    path: str
+    proxied: bool
+    ends: str
     absent: Mapping[str, str]
     fails: Mapping[str, str]
 
@@ -58,6 +64,11 @@ class Program:
     @property
     def is_python(self) -> bool:
         return (self.folder / "pyproject.toml").exists()
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether it is a foreign agent (`compat.agents`) instead of a client."""
+        return any((self.folder / name).exists() for name in ("server.py", "server.mjs"))
 
     @property
     def environment(self) -> Path:
@@ -114,6 +125,9 @@ def read_program(folder: Path) -> Program:
         section=fields["section"],
         configuration=fields.get("configuration", "none"),
         settings=fields.get("settings", {}),
+        path=fields.get("path", ""),
+        proxied=fields.get("proxied", True),
+        ends=fields.get("ends", "COMPLETED"),
         absent=fields.get("absent", {}),
         fails=fields.get("fails", {}),
     )

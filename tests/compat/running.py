@@ -13,16 +13,22 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
 
+from compat.agent_expectations import AGENT_EXPECTATIONS, AgentTrial
+from compat.agents import running_agent
 from compat.expectations import EXPECTATIONS, Trial
 from compat.programs import HERE, Program, read_programs
 from compat.table import check_tables, write_tables
 from e2e.clients.agent import serving_agent
 from e2e.clients.programs import running_client
+from support.rpc import Rpc
 
 RESULTS = HERE / "results.json"
 
@@ -33,20 +39,14 @@ _SECONDS = 60
 async def run_program(program: Program, folder: Path) -> dict[str, str]:
     """Hold a program to every expectation; return ``works``, ``absent`` or the failure of each."""
     cells: dict[str, str] = {}
-    # The server's defaults, not those of the tests of deltas.
-    settings = {"TAILRACE_COALESCE": "read", **program.settings}
-    async with serving_agent(folder, extra_options=(), **settings) as agent:
-        for name, expectation in EXPECTATIONS.items():
+    running = _agent_trials if program.is_agent else _client_trials
+    async with running(program, folder) as trials:
+        for name, trial in trials.items():
             if name in program.absent:
                 cells[name] = "absent"
                 continue
-            # A process for each: what one leaves running cannot reach the next.
-            own = folder / name
-            await anyio.Path(own).mkdir()
             try:
-                async with running_client(program.kind, agent.url, str(own)) as client:
-                    with anyio.fail_after(_SECONDS):
-                        await expectation(Trial(agent, client))
+                await trial()
             except Exception as error:
                 cause = _innermost(error)
                 if name not in program.fails:
@@ -56,6 +56,38 @@ async def run_program(program: Program, folder: Path) -> dict[str, str]:
                 cells[name] = "works"
             print(f"  {name}: {cells[name]}", flush=True)
     return cells
+
+
+_Trials = dict[str, Callable[[], Awaitable[None]]]
+
+
+@asynccontextmanager
+async def _client_trials(program: Program, folder: Path) -> AsyncGenerator[_Trials]:
+    # The server's defaults, not those of the tests of deltas.
+    settings = {"TAILRACE_COALESCE": "read", **program.settings}
+    async with serving_agent(folder, extra_options=(), **settings) as agent:
+
+        async def carry_out(name: str) -> None:
+            # A process for each: what one leaves running cannot reach the next.
+            own = folder / name
+            await anyio.Path(own).mkdir()
+            async with running_client(program.kind, agent.url, str(own)) as client:
+                with anyio.fail_after(_SECONDS):
+                    await EXPECTATIONS[name](Trial(agent, client))
+
+        yield {name: partial(carry_out, name) for name in EXPECTATIONS}
+
+
+@asynccontextmanager
+async def _agent_trials(program: Program, folder: Path) -> AsyncGenerator[_Trials]:
+    async with running_agent(program, folder) as agent:
+
+        async def carry_out(name: str) -> None:
+            async with Rpc(agent.url) as rpc:
+                with anyio.fail_after(_SECONDS):
+                    await AGENT_EXPECTATIONS[name](AgentTrial(agent, rpc))
+
+        yield {name: partial(carry_out, name) for name in AGENT_EXPECTATIONS}
 
 
 def _innermost(error: Exception) -> Exception:

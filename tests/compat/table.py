@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from compat.agent_expectations import AGENT_EXPECTATIONS
 from compat.expectations import EXPECTATIONS
 from compat.programs import HERE, Program
 
@@ -26,11 +27,13 @@ def render_tables(programs: Sequence[Program], results: Results) -> str:
     notes: list[str] = []
     blocks: list[str] = []
     for section, members in groupby(tested, key=lambda program: program.section):
-        heads = ["program", "version", "date", *EXPECTATIONS, "configuration"]
+        rows = list(members)
+        expectations = AGENT_EXPECTATIONS if rows[0].is_agent else EXPECTATIONS
+        heads = ["program", "version", "date", *expectations, "configuration"]
         lines = [f"### {section}", "", _row(heads), _row(["---"] * len(heads))]
-        for program in members:
+        for program in rows:
             result = results[program.name]
-            cells = [_cell(program, name, result["cells"][name], notes) for name in EXPECTATIONS]
+            cells = [_cell(program, name, result["cells"][name], notes) for name in expectations]
             first = [program.title, result["version"], result["date"]]
             lines.append(_row([*first, *cells, program.configuration]))
         blocks.append("\n".join(lines))

@@ -296,6 +296,102 @@ async def test_cancelling_reaches_the_remote(path: str):
             assert state(there) == "canceled"
 
 
+class Authorized:
+    """A handler that waits for credentials."""
+
+    def __init__(self) -> None:
+        self.granted = anyio.Event()
+        self.left = anyio.Event()
+
+    async def __call__(self, _turn: Turn) -> AsyncIterator[Item]:
+        yield StatusUpdate(TaskState.AUTH_REQUIRED, agent_message("Open the page."), continues=True)
+        try:
+            await self.granted.wait()
+        finally:
+            self.left.set()
+        yield StatusUpdate(TaskState.WORKING)
+        yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="authorized"),)))
+
+
+def states(events: Events) -> list[str]:
+    updates = [event["statusUpdate"] for _, event in events if "statusUpdate" in event]
+    return [update["status"]["state"].removeprefix("TASK_STATE_") for update in updates]
+
+
+async def test_a_remote_that_waits_for_credentials_continues_on_the_same_stream():
+    remote = Authorized()
+
+    def seen(events: Events) -> None:
+        if states(events)[-1:] == ["AUTH_REQUIRED"]:
+            remote.granted.set()
+
+    async with in_front_of(remote) as rpc:
+        events = await rpc.stream("SendStreamingMessage", message("river"), seen=seen)
+        task = await rpc.result("GetTask", {"id": events[0][1]["task"]["id"]})
+    assert states(events) == ["WORKING", "AUTH_REQUIRED", "WORKING", "COMPLETED"]
+    assert (state(task), text_of(task)) == ("completed", "authorized")
+    agent_texts = [each["parts"][0]["text"] for each in task["history"] if each["role"] == "ROLE_AGENT"]
+    assert agent_texts == ["Open the page.", "authorized"]
+
+
+async def test_a_connection_that_is_cut_while_the_remote_waits_for_credentials_is_not_seen():
+    remote = Authorized()
+    async with serving(create_app(STORE, handler=remote)) as url, CuttingProxy(url) as proxy:
+        async with fronted(proxy.url) as rpc:
+
+            def cut(events: Events) -> None:
+                if states(events)[-1:] == ["AUTH_REQUIRED"] and not proxy.cuts:
+                    proxy.cut_now()
+                    remote.granted.set()
+
+            events = await rpc.stream("SendStreamingMessage", message("river"), seen=cut)
+        assert proxy.cuts == 1
+    assert states(events) == ["WORKING", "AUTH_REQUIRED", "WORKING", "COMPLETED"]
+    assert streamed_text(events) == "authorized"
+
+
+async def test_cancelling_reaches_a_remote_that_waits_for_credentials():
+    remote = Authorized()
+    async with in_front_of(remote) as rpc:
+        async with anyio.create_task_group() as group:
+            required = anyio.Event()
+            task_ids: list[str] = []
+
+            def seen(events: Events) -> None:
+                if states(events)[-1:] == ["AUTH_REQUIRED"]:
+                    task_ids.append(events[0][1]["task"]["id"])
+                    required.set()
+
+            async def follow() -> None:
+                await rpc.stream("SendStreamingMessage", message("river"), seen=seen)
+
+            group.start_soon(follow)
+            await required.wait()
+            assert state(await rpc.result("CancelTask", {"id": task_ids[0]})) == "canceled"
+        with anyio.fail_after(30):
+            await remote.left.wait()
+
+
+async def test_a_remote_whose_stream_ends_with_a_request_for_credentials_is_continued_by_the_next_message():
+    turns: list[Turn] = []
+
+    async def handle(turn: Turn) -> AsyncIterator[Item]:
+        turns.append(turn)
+        if turn.number == 1:
+            yield StatusUpdate(TaskState.AUTH_REQUIRED, agent_message("Sign in."))
+        else:
+            yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="in"),)))
+
+    async with in_front_of(handle) as rpc:
+        required = await send(rpc, "river")
+        assert (state(required), words(required)) == ("auth_required", "Sign in.")
+        done = await send(rpc, "signed in", taskId=required["id"])
+    assert (state(done), text_of(done)) == ("completed", "in")
+    assert turns[0].task_id == turns[1].task_id
+    agent_texts = [each["parts"][0]["text"] for each in done["history"] if each["role"] == "ROLE_AGENT"]
+    assert agent_texts == ["Sign in.", "in"]
+
+
 async def test_calls_wait_at_the_gate():
     gate = UpstreamGate(1, 0)
     scripted = Scripted()

@@ -68,6 +68,13 @@ async def test_a_question_comes_back_and_the_next_message_answers_it():
     assert asked == answered != another
 
 
+async def test_an_agent_that_never_completes_a_task_has_its_response_as_the_result():
+    text = says("working", "Paris")
+    text.metadata.update({"coderAgent": {"kind": "text-content"}})
+    async with sdk_agent(Saying(text, says("input_required"))) as url, RemoteAgent(url) as agent:
+        assert await call(AgentTool(agent, await agent.card()), "France?") == "Paris"
+
+
 async def test_calls_at_once_are_one_conversation():
     scripted = Scripted()
     async with serving(create_app(STORE, handler=scripted)) as url, RemoteAgent(url) as agent:

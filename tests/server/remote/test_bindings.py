@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -127,3 +128,21 @@ def test_any_json_is_an_event_or_an_error_of_the_agent(
 ):
     with suppress(A2AError, UpstreamError):
         assert event(binding(*kind), value, operation) is not None
+
+
+@pytest.mark.parametrize(
+    ("stated", "time"),
+    [
+        ("2026-11-24T03:15:09", datetime(2026, 11, 24, 3, 15, 9, tzinfo=UTC)),  # FastA2A
+        ("2026-11-24T05:15:09+02:00", datetime(2026, 11, 24, 3, 15, 9, tzinfo=UTC)),
+        ("yesterday", None),
+        (None, None),
+    ],
+)
+def test_a_time_without_a_zone_is_read_as_utc_and_another_one_left_out(
+    stated: str | None, time: datetime | None
+):
+    status = {"state": "TASK_STATE_WORKING", "timestamp": stated}
+    event = read_model(StreamResponse, {"task": {"id": "t", "contextId": "c", "status": status}}).task
+    assert event is not None
+    assert event.status.timestamp == time

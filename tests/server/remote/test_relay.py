@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tailrace.server.remote.agent_events import RemoteEvent
 from tailrace.server.remote.relay import Relay
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
-from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.extension import EXTENSION_URI, extension_facts
 from tailrace.streaming.a2a.models import (
     Artifact,
     Message,
@@ -230,3 +230,85 @@ def test_an_answer_in_messages_of_statuses_is_taken_over_as_text() -> None:
     assert (task.status.state, task.status.message) == (TaskState.INPUT_REQUIRED, None)
     assert text_of(task) == "Grüße"
     assert [to_common_message(message).text for message in relay.said()] == ["Grüße"]
+
+
+def test_a_request_for_credentials_is_forwarded_before_the_response_ends():
+    relay = Relay()
+    asked = agent_message("Open the page.")
+    [request] = relay.feed(status(TaskState.AUTH_REQUIRED, asked))
+    assert request == StatusUpdate(TaskState.AUTH_REQUIRED, asked, continues=True)
+    again = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.AUTH_REQUIRED, message=asked))
+    assert relay.feed(again) == []
+    rest = relayed(relay, [status(TaskState.WORKING), piece("done", append=False, last=True)])
+    assert rest[0] == StatusUpdate(TaskState.WORKING)
+    assert text_of(carried_out([request, *rest])) == "done"
+
+
+def test_a_response_that_ends_with_a_request_for_credentials_has_it_once():
+    updates = relayed(Relay(), [status(TaskState.AUTH_REQUIRED)])
+    assert [(each.state, each.continues) for each in updates if isinstance(each, StatusUpdate)] == [
+        (TaskState.AUTH_REQUIRED, True),
+        (TaskState.AUTH_REQUIRED, False),
+    ]
+    task = carried_out(updates)
+    assert task.status.message is not None
+    assert "authorisation" in (task.status.message.parts[0].text or "")
+    assert [message.role for message in task.history] == [Role.USER]
+
+
+def channels(task: Task) -> dict[str, str]:
+    """Return the texts of a task by channel; the text itself is under the empty name."""
+    texts: dict[str, str] = {}
+    for artifact in task.artifacts:
+        channel = str(extension_facts(artifact.metadata).get("channel", ""))
+        texts[channel] = texts.get(channel, "") + "".join(part.text or "" for part in artifact.parts)
+    return texts
+
+
+def test_thoughts_of_adk_are_reasoning():
+    thought = Part(text="Let me see.", metadata={"adk_thought": True})
+    artifact = Artifact(artifact_id="a", parts=(thought, Part(text="Paris")))
+    event = TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=artifact, last_chunk=True)
+    copy_of_all = Task(
+        id="t", context_id="c", status=TaskStatus(state=TaskState.COMPLETED), artifacts=(artifact,)
+    )
+    relay = Relay()
+    task = carried_out(relayed(relay, [event, copy_of_all]))
+    assert channels(task) == {"reasoning": "Let me see.", "": "Paris"}
+    [message] = relay.said()
+    assert [part.text for part in message.parts] == ["Let me see.", "Paris"]
+    assert extension_facts(message.parts[0].metadata)["channel"] == "reasoning"
+
+
+def test_thoughts_of_gemini_cli_are_reasoning():
+    def thinks(subject: str, description: str) -> TaskStatusUpdateEvent:
+        data = {"subject": subject, "description": description}
+        message = Message(message_id="m", role=Role.AGENT, parts=(Part(data=data),))
+        return status(TaskState.WORKING, message, {"coderAgent": {"kind": "thought"}})
+
+    text = status(TaskState.WORKING, agent_message("Paris"), {"coderAgent": {"kind": "text-content"}})
+    events = [thinks("Plan", "Let me see. "), thinks("", "Yes."), text, status(TaskState.INPUT_REQUIRED)]
+    task = carried_out(relayed(Relay(), events))
+    assert channels(task) == {"reasoning": "**Plan**\nLet me see. Yes.", "": "Paris"}
+
+
+def test_each_turn_of_a_task_without_artifacts_has_its_own_answer():
+    facts = {"coderAgent": {"kind": "text-content"}}
+    first = relayed(
+        Relay(), [status(TaskState.WORKING, agent_message("one"), facts), status(TaskState.COMPLETED)]
+    )
+    second = Relay(turn=2).feed(status(TaskState.WORKING, agent_message("two"), facts))
+    assert text_of(carried_out([*second, *first])) == "twoone"
+
+
+def test_a_request_for_input_without_a_message_has_the_one_before_it():
+    request = agent_message("Confirm: write x.txt")
+    text = status(TaskState.WORKING, agent_message("First, "), {"coderAgent": {"kind": "text-content"}})
+    events = [text, status(TaskState.WORKING, request), status(TaskState.INPUT_REQUIRED)]
+    task = carried_out(relayed(Relay(), events))
+    assert task.status.message is not None
+    assert task.status.message.parts == request.parts
+    assert [each.parts for each in task.history if each.role is Role.AGENT] == []
+
+    events = [status(TaskState.WORKING, agent_message("Wait.")), text, status(TaskState.INPUT_REQUIRED)]
+    assert carried_out(relayed(Relay(), events)).status.message is None, "the text came later"

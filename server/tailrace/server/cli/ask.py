@@ -246,7 +246,8 @@ def _text_shower(screen: Screen, transcript: Transcript, pace: Pace) -> Shower:
 
 
 def _concludes(state: TaskState) -> bool:
-    return state.terminal or state.interrupted
+    # AUTH_REQUIRED is shown when it arrives: the task may continue when the user has signed in elsewhere.
+    return state.terminal or state is TaskState.INPUT_REQUIRED
 
 
 async def _cancel(client: AgentClient, transcript: Transcript, screen: Screen) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
+from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -77,6 +78,7 @@ def _complete(kind: str, fields: _Fields) -> None:
         status = cast("_Fields", status)
         if status.get("state") not in list(TaskState):
             status["state"] = TaskState.WORKING  # 0.3 has a state "unknown"
+        _complete_timestamp(status)
         _each(status.get("message"), _complete_message)
     _each(fields.get("history"), _complete_message)
     for name in ("artifact", "artifacts"):
@@ -87,6 +89,21 @@ def _each(value: object, complete: Any) -> None:
     for item in cast("list[object]", value if isinstance(value, list) else [value]):
         if isinstance(item, dict):
             complete(item)
+
+
+def _complete_timestamp(status: _Fields) -> None:
+    """Read a time without a zone as UTC; leave out what is no time."""
+    given = status.get("timestamp")
+    if given is None:
+        return
+    try:
+        time = datetime.fromisoformat(given) if isinstance(given, str) else None
+    except ValueError:
+        time = None
+    if time is None:
+        del status["timestamp"]
+    elif time.tzinfo is None:
+        status["timestamp"] = time.replace(tzinfo=UTC).isoformat()
 
 
 def _complete_message(message: _Fields) -> None:

@@ -79,7 +79,8 @@ class RemoteAgentHandler(Handler):
                 place, artifacts = await self._waiting_task(place, turn)
             if place is not None and place.task_id:
                 begun = place.begun
-            relay = Relay(artifacts, suffix=f"-turn-{begun}" if begun > 1 else "")
+            suffix = f"-turn-{begun}" if begun > 1 else ""
+            relay = Relay(artifacts, suffix=suffix, turn=turn.number - begun + 1)
             untold = () if place is not None else before
             cost = history_cost(turn.history) + json_cost(turn.metadata)
             message = await run_bounded(cost, _to_send, turn, place, untold)

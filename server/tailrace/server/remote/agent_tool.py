@@ -108,6 +108,8 @@ class AgentTool(Tool):
             async with self._agent.answer(message) as events:
                 async for event in events:
                     relay.feed(event)
+                    if relay.ending is not None and relay.ending.state is TaskState.AUTH_REQUIRED:
+                        break  # the model can report the request; it cannot wait for the user
         except UpstreamError as error:
             raise ToolError(str(error)) from None
         ending = relay.close()[-1]
@@ -128,7 +130,8 @@ class AgentTool(Tool):
         words = _joined(ending.message.parts) if ending.message is not None else []
         if ending.state is TaskState.INPUT_REQUIRED:
             question = Part(text="The agent asks in return, and waits for the answer as the next message:")
-            return _output([*_parts(relay.artifacts), question, *words])
+            # Without words, its response is complete: some agents never complete a task.
+            return _output([*_parts(relay.artifacts), *((question, *words) if words else ())])
         if ending.state is not TaskState.COMPLETED:
             raise ToolError(_words(words) or "the agent did not answer")
         parts = _parts(relay.artifacts) or words

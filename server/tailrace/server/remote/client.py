@@ -331,6 +331,8 @@ class AgentClient:
                 if error.fault not in _TRANSIENT_FAULTS and error.status not in _TRANSIENT_STATUSES:
                     raise
                 trouble = error
+            if position.authorizing and attempts >= len(self._retry_delays):
+                return  # the task waits for credentials, connected or not
             # Without the task's id it is unknown whether the message arrived.
             if attempts >= len(self._retry_delays) or not (position.task_id or repeatable):
                 raise trouble
@@ -386,6 +388,7 @@ class AgentClient:
             if error.fault is not UpstreamFault.PROVIDER:
                 raise
         last: Task | None = None
+        position.operation = Operation.GET_TASK
         for delay in _poll_delays():
             task = await self.get_task(position.task_id)
             if task != last:
@@ -448,6 +451,7 @@ class _Position:
         last_id: The id of the last event, where events have ids.
         settled: A stream that ends here is complete.
         ended: Nothing more is expected.
+        authorizing: The task requires credentials; its stream may stay open until they arrive, and continue.
     """
 
     def __init__(self, task_id: str = "", last_id: str = "") -> None:
@@ -456,6 +460,7 @@ class _Position:
         self.last_id = last_id
         self.settled = False
         self.ended = False
+        self.authorizing = False
         self._last_task: Task | None = None
 
     def advance(self, event: StreamEvent) -> bool:
@@ -481,7 +486,9 @@ class _Position:
 
     def _enter(self, state: TaskState, *, waits: bool) -> None:
         self.settled = _ends(state)
-        self.ended = state.terminal or (state.interrupted and waits)
+        streamed = self.operation in (Operation.SEND_STREAMING_MESSAGE, Operation.SUBSCRIBE_TO_TASK)
+        self.authorizing = state is TaskState.AUTH_REQUIRED and streamed
+        self.ended = state.terminal or (state.interrupted and waits and not self.authorizing)
 
 
 def _ends(state: TaskState) -> bool:

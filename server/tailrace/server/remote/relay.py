@@ -5,11 +5,13 @@ extends it, only the new text is passed on, so that no text is delivered twice.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
+from msgspec.structs import replace
 from pydantic_core import to_json
 
+from tailrace.server.remote.agent_dialects import output_of_status, split_reasoning
 from tailrace.server.remote.agent_events import UNSAID, RemoteEvent
 from tailrace.server.runtime.limits import size_of
 from tailrace.streaming.a2a.extension import extension_facts, with_extension_facts, without_extension_facts
@@ -70,6 +72,7 @@ class Relay:
     Args:
         known: Artifacts that the remote's task had before this response.
         suffix: Added to the ids of the artifacts, if the remote task is not the first one of our task.
+        turn: The number of the turn of the remote's task, from 1.
 
     Attributes:
         task_id: The remote's task; empty before it is known, and for a response without one.
@@ -77,37 +80,48 @@ class Relay:
         ending: The last status of the response so far.
     """
 
-    def __init__(self, known: Iterable[Artifact] = (), *, suffix: str = "") -> None:
+    def __init__(self, known: Iterable[Artifact] = (), *, suffix: str = "", turn: int = 1) -> None:
         self.task_id = ""
         self.context_id = ""
         self.ending: StatusUpdate | None = None
         self._suffix = suffix
+        self._turn = turn
         self._parts = 0
         self._bytes: dict[str, int] = {}
         self._copies: dict[str, GrowingArtifact] = {}
         self._words: Message | None = None
         self._asked: Message | None = None
         self._answers_in_statuses = False
-        for artifact in known:
+        for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
             self._copies[renamed.artifact_id] = GrowingArtifact(renamed, open=False)
 
     def feed(self, event: RemoteEvent) -> list[Update]:
         """Add an event; return its changes. The end of the response is kept for `close`.
 
+        AUTH_REQUIRED is returned at once, as a status after which the turn continues: the agent may wait for credentials
+        that arrive out of band. If the response ends there, `close` returns the same status as the end of the turn.
+
         Raises:
             UpstreamError: The response has too many artifacts or parts.
         """
         if isinstance(event, TaskArtifactUpdateEvent):  # first: almost all events are
             self._take_ids(event.task_id, event.context_id)
-            return self._artifact(self._renamed(event.artifact), append=event.append, last=event.last_chunk)
+            artifact = event.artifact
+            if not any(part.metadata for part in artifact.parts):
+                return self._artifact(self._renamed(artifact), append=event.append, last=event.last_chunk)
+            return [
+                update
+                for each in split_reasoning(artifact)
+                for update in self._artifact(self._renamed(each), append=event.append, last=event.last_chunk)
+            ]
         if isinstance(event, TaskStatusUpdateEvent):
             self._take_ids(event.task_id, event.context_id)
             return self._status(event.status, event.metadata)
         if isinstance(event, Task):
             self._take_ids(event.id, event.context_id)
             updates: list[Update] = []
-            for artifact in event.artifacts:
+            for artifact in [part for each in event.artifacts for part in split_reasoning(each)]:
                 # A copy has the deltas of a text as its server stored them; as one text they are equivalent.
                 whole = artifact.model_copy(update={"parts": tuple(_joined(artifact.parts))})
                 updates += self._replace(self._renamed(whole), last=event.status.state.terminal)
@@ -129,6 +143,8 @@ class Relay:
             # The response of an agent without artifacts: it becomes one.
             updates += self._message(message)
             message = None
+        elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._words is not None:
+            message = self._words  # gemini-cli: a call to be confirmed, or an error
         elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._answers_in_statuses:
             pass  # the response ends with the agent's question
         elif message is None and ending.state in _WORDS:
@@ -168,19 +184,34 @@ class Relay:
             raise _too_large(f"{MAX_MESSAGE_PARTS} parts in a message")
         if message is not None and _size_of(message) > MAX_ARTIFACT_BYTES:
             raise _too_large(f"{MAX_ARTIFACT_BYTES} bytes in a message")
-        if message is not None and status.state is TaskState.WORKING and _is_text_content(metadata):
+        output = (
+            output_of_status(message, metadata, self._turn) if status.state is TaskState.WORKING else None
+        )
+        if output is not None:
             self._answers_in_statuses = True
-            self.ending = None
-            answer = Artifact(artifact_id="message", name="Answer", parts=message.parts)
-            return self._artifact(self._renamed(answer), append=True, last=False)
+            self.ending = self._words = None
+            return self._artifact(self._renamed(output), append=True, last=False)
         self._words = message or self._words
         if status.state.terminal or status.state.interrupted:
+            if status.state is TaskState.AUTH_REQUIRED:
+                return self._authorization(message, facts)
             self.ending = StatusUpdate(status.state, message, facts)
             return []
+        authorized = self.ending is not None and self.ending.state is TaskState.AUTH_REQUIRED
         self.ending = None
-        if message is None and not facts:
+        if message is None and not facts and not authorized:
             return []  # our task is working already
         return [StatusUpdate(TaskState.WORKING, message, facts)]
+
+    def _authorization(self, message: Message | None, facts: dict[str, Any] | None) -> list[Update]:
+        """Return a request for credentials; nothing if it is known."""
+        known = self.ending
+        if known is not None and known.message is not None and known.state is TaskState.AUTH_REQUIRED:
+            if message is None or message.message_id == known.message.message_id:
+                return []  # a copy of the task has it, too
+        message = message or agent_message(_WORDS[TaskState.AUTH_REQUIRED])
+        self.ending = StatusUpdate(TaskState.AUTH_REQUIRED, message, facts)
+        return [replace(self.ending, continues=True)]
 
     def _message(self, message: Message) -> list[Update]:
         """Convert a message to an artifact."""
@@ -290,12 +321,6 @@ class Relay:
             else results_message(message)
             for message in messages
         ]
-
-
-def _is_text_content(metadata: Mapping[str, Any]) -> bool:
-    """Return whether the message of a status is text of the response: gemini-cli's server has no artifacts."""
-    facts = metadata.get("coderAgent")
-    return isinstance(facts, Mapping) and cast("Mapping[str, Any]", facts).get("kind") == "text-content"
 
 
 def _too_large(allowed: str) -> UpstreamError:

@@ -154,6 +154,8 @@ class RemoteAgent:
     async def answer(self, message: Message, **options: Any) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
         """As `stream`, for a caller that alone wants the answer: when it leaves before the end, the task is cancelled.
 
+        A caller that leaves a task in AUTH_REQUIRED without an exception continues it with its next message.
+
         Leaving the block, by cancellation too, then takes up to `CANCEL_TIMEOUT` seconds, and as many before that for the
         first event, if it has not come yet: it names the task.
 
@@ -162,19 +164,25 @@ class RemoteAgent:
             options: As for `stream`.
         """
         active = ""
+        authorizing = False
 
         async def tracked() -> AsyncGenerator[RemoteEvent]:
-            nonlocal active
+            nonlocal active, authorizing
             async with aclosing(self.stream(message, **options)) as events:
                 async for event in events:
                     active = _active_task(event, active)
+                    if isinstance(event, Task | TaskStatusUpdateEvent):
+                        authorizing = event.status.state is TaskState.AUTH_REQUIRED
                     yield event
+            active = ""
 
+        failed = True
         try:
             async with aclosing(tracked()) as events, aclosing(_shield_first(events)) as shielded:
                 yield shielded
+            failed = False
         finally:
-            if active:
+            if active and (failed or not authorizing):
                 with anyio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(UpstreamError):
                     await self.cancel_task(active)  # an error: it is over by now, or the agent is away
 
@@ -249,7 +257,7 @@ def _active_task(event: RemoteEvent, known: str) -> str:
         return ""
     if not isinstance(event, TaskArtifactUpdateEvent):
         state = event.status.state
-        if state.terminal or state.interrupted:
+        if state.terminal or state is TaskState.INPUT_REQUIRED:
             return ""
     task_id = event.id if isinstance(event, Task) else event.task_id
     return known if task_id == UNSAID else task_id

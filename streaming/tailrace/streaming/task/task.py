@@ -416,7 +416,9 @@ class TaskRecord:
         return b"".join((head, _RECEIVED, message, tail))
 
     def _take_status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> None:
-        self._keep_status_message()
+        known = self.status.message
+        if known is None or status.message is None or status.message.message_id != known.message_id:
+            self._keep_status_message()  # unless the same message is repeated, with another state
         self.status = status
         if turn_continues(self._metadata):
             self._metadata = without_extension_facts(self._metadata, "continues")
