@@ -14,6 +14,7 @@ import { highlight, renderMath } from "./lazy.ts";
 
 // Bounds of hostile text.
 const MAX_DEPTH = 24; // of lists and quotes, and of inline marks; deeper nesting is text
+const MAX_NESTED = 500_000; // depth × characters of nested text
 const MAX_INLINE = 10_000; // characters of a block that may contain inline marks
 const MAX_MARKS = 1000; // characters in it that may begin or end a mark
 const MAX_CELLS = 200; // of a row
@@ -47,15 +48,19 @@ interface Reference {
 const inlineMath = /^\\\((.+?)\\\)|^\$(?=[^\s$])((?:\\.|[^\\$\n])*?[^\s\\$])\$(?!\d)/s;
 const displayMath = /^ {0,3}(?:\$\$((?:(?!\n[^\S\n]*\n)[^$])*)(\$\$|$|(?=\n[^\S\n]*\n))|\\\[((?:(?!\n[^\S\n]*\n|\\\])[\s\S])*)(\\\]|$|(?=\n[^\S\n]*\n)))[^\S\n]*(?:\n|$|(?=\n))/;
 
+/** The line of a paragraph at which another block begins. */
+function startOf(text: string, block: RegExp): number | undefined {
+	const end = text.indexOf("\n\n");
+	const at = (end < 0 ? text : text.slice(0, end)).search(block);
+	return at < 0 ? undefined : at + 1;
+}
+
 const { defaults } = new Marked({
 	extensions: [
 		{
 			name: "math",
 			level: "block",
-			start: (text: string) => {
-				const at = text.search(/\n {0,3}(\$\$|\\\[)/);
-				return at < 0 ? undefined : at + 1;
-			},
+			start: (text: string) => startOf(text, /\n {0,3}(\$\$|\\\[)/),
 			tokenizer(text: string): MathToken | undefined {
 				const match = displayMath.exec(text);
 				if (!match) return;
@@ -75,10 +80,7 @@ const { defaults } = new Marked({
 		{
 			name: "footnote",
 			level: "block",
-			start: (text: string) => {
-				const at = text.search(/\n {0,3}\[\^[^\]\s]+\]:/);
-				return at < 0 ? undefined : at + 1;
-			},
+			start: (text: string) => startOf(text, /\n {0,3}\[\^[^\]\s]+\]:/),
 			tokenizer(text: string): Footnote | undefined {
 				const match = /^ {0,3}\[\^([^\]\s]+)\]:[^\S\n]*([^\n]*(?:\n(?:    |\t)[^\n]*)*)(?:\n|$)/.exec(text);
 				if (!match) return;
@@ -102,8 +104,8 @@ const { defaults } = new Marked({
 class BoundedTokenizer extends Tokenizer {
 	#depth = 0;
 
-	#nested<Found>(tokenize: () => Found): Found | undefined {
-		if (this.#depth >= MAX_DEPTH) return undefined;
+	#nested<Found>(text: string, tokenize: () => Found): Found | undefined {
+		if (this.#depth >= MAX_DEPTH || this.#depth * text.length > MAX_NESTED) return undefined;
 		this.#depth += 1;
 		try {
 			return tokenize();
@@ -120,27 +122,27 @@ class BoundedTokenizer extends Tokenizer {
 	}
 
 	override list(text: string) {
-		return this.#nested(() => super.list(text));
+		return this.#nested(text, () => super.list(text));
 	}
 
 	override blockquote(text: string) {
-		return this.#nested(() => super.blockquote(text));
+		return this.#nested(text, () => super.blockquote(text));
 	}
 
 	override emStrong(text: string, masked: string, before?: string) {
-		return this.#nested(() => super.emStrong(text, masked, before));
+		return this.#nested(text, () => super.emStrong(text, masked, before));
 	}
 
 	override del(text: string, masked: string, before?: string) {
-		return this.#nested(() => super.del(text, masked, before));
+		return this.#nested(text, () => super.del(text, masked, before));
 	}
 
 	override link(text: string) {
-		return this.#nested(() => super.link(text));
+		return this.#nested(text, () => super.link(text));
 	}
 
 	override reflink(text: string, links: TokensList["links"]) {
-		return this.#nested(() => super.reflink(text, links));
+		return this.#nested(text, () => super.reflink(text, links));
 	}
 }
 
@@ -211,10 +213,12 @@ export class Markdown {
 		const lines = this.#tail.slice(0, length);
 		const known = Object.keys(this.#links).length;
 		const tokens = lex(lines, this.#links);
-		if (Object.keys(this.#links).length > known && this.#final && known < MAX_DEFINITIONS) {
+		if (Object.keys(this.#links).length > known && known < MAX_DEFINITIONS) {
 			length += this.#text.length - this.#tail.length;
 			this.#tail = this.#text;
 			this.#final = 0;
+			this.#drawn = [];
+			this.root.replaceChildren();
 			return this.#finish(length);
 		}
 		let last = tokens.length - 1;
