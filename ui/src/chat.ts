@@ -73,6 +73,7 @@ class TailraceChat extends HTMLElement implements Host {
 	#files: Part[] = [];
 	#sticks = true;
 	#drawTime = 0;
+	#scheduled = false;
 	#channel?: BroadcastChannel;
 	#keyboard: EventTarget = this;
 	#fills = false;
@@ -241,12 +242,12 @@ class TailraceChat extends HTMLElement implements Host {
 
 	/** The empty state: the agent, and examples of its skills. */
 	#welcome(): HTMLElement {
-		const { name = "", description, skills = [] } = this.client.card;
+		const { description, skills = [] } = this.client.card;
 		const given = this.getAttribute("suggestions")?.split("\n").map((each) => each.trim());
 		const examples = (given ?? skills.flatMap((skill) => skill.examples ?? [])).filter(Boolean).slice(0, 4);
 		const choices = examples.map((example) => button("suggestion", example, () => this.send(example)));
 		const greeting = this.getAttribute("greeting") ?? (description || "Send a message to begin.");
-		return el("div.welcome", {}, el("h3", {}, name), el("p", {}, greeting), el("div.suggestions", {}, ...choices));
+		return el("div.welcome", {}, el("h3", {}, this.#heading.textContent), el("p", {}, greeting), el("div.suggestions", {}, ...choices));
 	}
 
 	async #tasks(contextId: string): Promise<Map<string, Task>> {
@@ -551,8 +552,6 @@ class TailraceChat extends HTMLElement implements Host {
 		this.#changed();
 		this.#dirty.add(what);
 	}
-
-	#scheduled = false;
 
 	#changed(): void {
 		if (this.#scheduled) return;

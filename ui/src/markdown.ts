@@ -45,7 +45,7 @@ interface Reference {
 	label: string;
 }
 
-const inlineMath = /^\\\((.+?)\\\)|^\$(?=[^\s$])((?:\\.|[^\\$\n])*?[^\s\\$])\$(?!\d)/s;
+const inlineMath = /^\\\((.+?)\\\)|^\$\$([^$\n]+)\$\$|^\$(?=[^\s$])((?:\\.|[^\\$\n])*?[^\s\\$])\$(?!\d)/s;
 const displayMath = /^ {0,3}(?:\$\$((?:(?!\n[^\S\n]*\n)[^$])*)(\$\$|$|(?=\n[^\S\n]*\n))|\\\[((?:(?!\n[^\S\n]*\n|\\\])[\s\S])*)(\\\]|$|(?=\n[^\S\n]*\n)))[^\S\n]*(?:\n|$|(?=\n))/;
 
 /** The line of a paragraph at which another block begins. */
@@ -74,7 +74,7 @@ const { defaults } = new Marked({
 			tokenizer(text: string): MathToken | undefined {
 				const match = inlineMath.exec(text);
 				if (!match || match[0].length > MAX_MARKS) return;
-				return { type: "math", raw: match[0], text: match[1] ?? match[2] ?? "", display: false, open: false };
+				return { type: "math", raw: match[0], text: match[1] ?? match[2] ?? match[3] ?? "", display: false, open: false };
 			},
 		},
 		{

@@ -1,4 +1,4 @@
-/** Error cards: the reason of a failure, and what to do about it. */
+/** Error cards: the reason of a failure, and advice. */
 import type { Metadata } from "./client.ts";
 import { button, el } from "./dom.ts";
 
@@ -21,7 +21,7 @@ export function failureCard(reason: string, facts: Metadata, retry: () => void):
 		"div.problem",
 		{ role: "alert", part: "error" },
 		el("b", {}, "The response failed"),
-		reason && reason !== "" ? el("p", {}, reason) : "",
+		reason ? el("p", {}, reason) : "",
 		el("p.dim", {}, advice(error, finishReason)),
 		el("div", {}, button("small", "Try again", retry)),
 	);
