@@ -12,7 +12,7 @@ WORKDIR /src
 COPY pyproject.toml uv.lock ./
 RUN uv sync --frozen --no-cache --no-default-groups --all-extras --no-install-project
 # The wheel, made and installed.
-COPY README.md LICENSE hatch_build.py ./
+COPY README.md LICENSE ./
 COPY wrappers wrappers
 COPY streaming streaming
 COPY server server

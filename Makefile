@@ -20,10 +20,11 @@ E2E := tests/e2e/clients
 # Those of user interfaces need a newer Node than many a machine has: they run in the type checker's.
 UI := tests/e2e/ui_streams
 PAGES := examples/browser
+CHAT := ui
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
-.PHONY: help demo test coverage e2e compat check docs format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser sync-docs browser clean build
+.PHONY: help demo test coverage e2e compat check docs format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser sync-docs browser clean build ui
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -43,6 +44,7 @@ e2e: sync-local sync-browser browser ## a real browser; the official clients of 
 	$(if $(NODE),npm ci --prefix $(E2E)/javascript --ignore-scripts --no-audit --no-fund,@echo 'No Node 20 or newer: the JavaScript clients are left out.')
 	$(RUN) python $(UI)/node.py npm ci --prefix $(UI)/javascript --ignore-scripts --no-audit --no-fund
 	$(RUN) python $(UI)/node.py npm ci --prefix $(PAGES) --ignore-scripts --no-audit --no-fund
+	$(RUN) python $(UI)/node.py npm ci --prefix $(CHAT) --ignore-scripts --no-audit --no-fund
 	$(RUN) pytest tests/e2e -m "not nightly$(if $(NODE),, and not node)" $(ARGS)
 
 compat: sync ## third-party programs, each from its own lock file, against one list of expectations (ARGS=NAME: one of them; ARGS=--newer, ARGS=--table)
@@ -62,6 +64,10 @@ docs: sync-docs ## the documentation site, into build/site, and its search
 	NO_MKDOCS_2_WARNING=1 $(RUN) python -m mkdocs build --strict --quiet
 	PYTHONPATH=tests $(RUN) python -m checks.site_search
 	@echo 'The documentation is at build/site/index.html.'
+
+ui: sync ## the chat's modules, from their sources in ui/
+	$(RUN) python $(UI)/node.py npm ci --prefix $(CHAT) --ignore-scripts --no-audit --no-fund
+	$(RUN) python $(UI)/node.py npm run build --prefix $(CHAT)
 
 build: $(UV) ## the source distribution, and the wheel made of it, in dist/
 	$(UV) build --quiet --clear
@@ -120,4 +126,4 @@ browser:
 
 clean: ## remove what the commands made
 	rm -rf tests/compat/*/.venv tests/compat/*/node_modules
-	rm -rf .venv benchmarks/peers/.venv $(E2E)/sdk_0_3/.venv $(E2E)/javascript/node_modules $(UI)/javascript/node_modules $(PAGES)/node_modules .uv .pytest_cache .ruff_cache .coverage* dist build .hypothesis
+	rm -rf .venv benchmarks/peers/.venv $(E2E)/sdk_0_3/.venv $(E2E)/javascript/node_modules $(UI)/javascript/node_modules $(PAGES)/node_modules $(CHAT)/node_modules .uv .pytest_cache .ruff_cache .coverage* dist build .hypothesis

@@ -383,7 +383,6 @@ def test_the_image_is_built_of_what_the_wheel_needs_and_of_nothing_else() -> Non
     assert sources == {
         "pyproject.toml",
         "uv.lock",
-        "hatch_build.py",
         project["project"]["readme"],
         *project["project"]["license-files"],
         *(package.split("/")[0] for package in wheel["packages"]),

@@ -58,7 +58,7 @@ def record_chat(url: str) -> None:
         page.goto(url)
         page.get_by_role("textbox").first.fill("Why is the sky blue? Answer in two sentences.")
         page.keyboard.press("Enter")
-        page.get_by_text("completed").first.wait_for()
+        page.locator("article[data-state=completed]").wait_for(timeout=120_000)
         page.get_by_role("button", name="Inspector").click()
         page.screenshot(path=FOLDER / "chat.png")
         browser.close()

@@ -20,7 +20,6 @@ from fastapi import FastAPI, Response
 
 from e2e.browser import browsing, note_faults, take_picture
 from e2e.clients.agent import ScriptedModel
-from hatch_build import shipped
 from support.holding import in_own_task
 from support.proxy import CuttingProxy
 from support.rpc import Rpc
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).parents[2]
-MODULE = (ROOT / "server/tailrace/server/http/playground/tailrace-chat.js").read_text(encoding="utf-8")
+MODULE = ROOT / "server/tailrace/server/http/playground/tailrace-chat.js"
 AXE = Path(__file__).parent / "clients/javascript/node_modules/axe-core/axe.min.js"
 
 WORDS = [f"w{number} " for number in range(300)]
@@ -115,20 +114,12 @@ async def browser() -> AsyncGenerator["Browser"]:
 
 
 @asynccontextmanager
-async def window(
-    browser: "Browser", *, as_shipped: bool = True, **options: Any
-) -> AsyncGenerator["BrowserContext"]:
+async def window(browser: "Browser", **options: Any) -> AsyncGenerator["BrowserContext"]:
     """A fresh browser context; any error in its pages fails the test."""
     options.setdefault("viewport", {"width": 1280, "height": 800})
     context = await browser.new_context(**options)
     faults: list[str] = []
     context.on("page", lambda page: note_faults(page, faults))
-    if as_shipped:
-
-        async def give(route: "Route") -> None:
-            await route.fulfill(body=shipped(MODULE), content_type="text/javascript")
-
-        await context.route("**/tailrace-chat.js", give)
     try:
         yield context
     finally:
@@ -163,7 +154,7 @@ def answers(page: "Page") -> "Locator":
 
 
 async def until_state(page: "Page", state: str) -> None:
-    await page.locator("article").last.locator(".badge", has_text=re.compile(f"^{state}$")).wait_for()
+    await page.locator(f'article:last-of-type[data-state="{state}"]').wait_for()
 
 
 async def until_text(page: "Page", holds: Callable[[str], bool]) -> str:
@@ -189,13 +180,10 @@ async def tasks_in(agent: Agent, page: "Page") -> list[dict[str, Any]]:
     return found["tasks"]
 
 
-@pytest.mark.parametrize("as_shipped", [True, False], ids=["as shipped", "as in the repository"])
-async def test_a_turn_streams_as_markdown_and_ends_with_its_figures(
-    browser: "Browser", agent: Agent, as_shipped: bool
-) -> None:
+async def test_a_turn_streams_as_markdown_and_ends_with_its_figures(browser: "Browser", agent: Agent) -> None:
     pieces = re.findall(r"\S+\s*|\s+", MARKDOWN)
     pause = agent.model.pause(pieces, len(pieces) // 2)
-    async with window(browser, as_shipped=as_shipped) as context:
+    async with window(browser) as context:
         page = await opened(context, agent.url)
         await say(page, pause.prompt)
         await until_state(page, "working")
@@ -227,8 +215,11 @@ async def test_a_turn_streams_as_markdown_and_ends_with_its_figures(
             "https://example.com/pixel.png",
         ]
         assert await answer.locator("img, script").count() == 0
-        foot = await page.locator("article footer").inner_text()
-        assert re.search(r"7 tokens in, 8 out · [\d.]+ tokens/s · first after [\d.]+ s · event \d+", foot)
+        assert await page.locator("article footer").inner_text() == "Copy\nRegenerate"
+        await page.get_by_role("button", name="Inspector").click()
+        figures = await page.locator("aside dl").inner_text()
+        for figure in (r"7 in, 8 out", r"[\d.]+ tokens/s", r"after [\d.]+ s", r"Last event\s+\d+"):
+            assert re.search(figure, figures)
         assert await page.get_by_role("log").get_attribute("aria-busy") == "false"
         assert await page.get_by_role("status").inner_text() == "The task is completed"
         await take_picture(page, "turn")
@@ -382,7 +373,8 @@ async def test_a_reload_shows_the_conversation_and_follows_what_is_at_work(
     await page.reload()
     await until_text(page, lambda text: text.endswith("w49"))
     assert await page.locator(said).all_inner_texts() == before
-    assert await page.locator("article .badge").all_inner_texts() == ["completed", "completed", "working"]
+    states = await page.locator("article").evaluate_all("all => all.map((each) => each.dataset.state)")
+    assert states == ["completed", "completed", "working"]
     pause.go_on.set()
     await until_state(page, "completed")
     assert (await answers(page).inner_text()).split() == "".join(WORDS).split()
@@ -420,19 +412,42 @@ async def test_two_tabs_show_one_task_and_either_may_answer_for_it(
 
 async def test_there_are_several_conversations(page: "Page") -> None:
     conversations = page.get_by_role("navigation", name="Conversations")
-    await say(page, "hello")
+    await say(page, "the first of several")
     await until_state(page, "completed")
     first = page.url
     await page.get_by_role("button", name="New conversation").click()
     assert await page.locator("article").count() == 0
-    await say(page, "another")
+    await say(page, "the second of several")
     await until_state(page, "completed")
     assert page.url != first
-    assert await conversations.locator("li").all_inner_texts() == ["another", "hello"]
-    await conversations.get_by_role("button", name="hello", exact=True).click()
-    await page.locator(".said", has_text="hello").wait_for()
+    both = ["the second of several", "the first of several"]
+    assert (await conversations.locator("li").all_inner_texts())[:2] == both
+    await conversations.get_by_role("button", name="the first of several", exact=True).click()
+    await page.locator(".said", has_text="the first of several").wait_for()
     assert page.url == first
     assert await page.locator("article").count() == 1
+
+
+async def test_another_browser_lists_and_finds_the_same_conversations(
+    page: "Page", browser: "Browser", agent: Agent
+) -> None:
+    for prompt in ("about the Nile", "about the Danube"):
+        await page.get_by_role("button", name="New conversation").click()
+        await say(page, prompt)
+        await until_state(page, "completed")
+    async with window(browser) as context:
+        other = await opened(context, agent.url)
+        conversations = other.get_by_role("navigation", name="Conversations")
+        await conversations.locator("li", has_text="about the Nile").wait_for()
+        await other.keyboard.press("Control+k")
+        await other.keyboard.type("NILE")
+        assert await conversations.locator("li").all_inner_texts() == ["about the Nile"]
+        await conversations.get_by_role("button", name="about the Nile").click()
+        await other.locator(".said", has_text="about the Nile").wait_for()
+        await other.keyboard.press("Control+Shift+o")
+        await other.locator(".welcome").wait_for()
+        await conversations.get_by_role("searchbox").fill("nothing like this")
+        assert await conversations.locator("li").all_inner_texts() == ["Nothing found"]
 
 
 @pytest.mark.parametrize("reads", ["agent-card", "GetConversation"])
@@ -497,7 +512,7 @@ async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
 
     new = page.get_by_role("button", name="New conversation")
     began = await page.evaluate("history.length")
-    await say(page, "hello")
+    await say(page, "back and forth")
     await until_state(page, "completed")
     assert await page.evaluate("history.length") == began  # a conversation that gets its name is the same one
     first = page.url
@@ -508,8 +523,8 @@ async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
     second = page.url
     await new.click()
     await new.click()  # has no effect
-    await conversations.get_by_role("button", name="hello", exact=True).click()
-    await until_said("hello")
+    await conversations.get_by_role("button", name="back and forth", exact=True).click()
+    await until_said("back and forth")
 
     await page.go_back()
     await page.locator(".welcome").wait_for()
@@ -522,19 +537,19 @@ async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
     pause.go_on.set()
     await until_state(page, "completed")  # the page follows the working task
     await page.go_back()
-    await until_said("hello")
+    await until_said("back and forth")
     assert page.url == first
 
     await page.go_forward()
     await until_said(pause.prompt)
     assert page.url == second
-    await say(page, "hello")  # the message belongs to the visible conversation
+    await say(page, "back and forth")  # the message belongs to the visible conversation
     await until_state(page, "completed")
     assert len(await tasks_in(agent, page)) == 2
     await page.go_forward()
     await page.locator(".welcome").wait_for()
     await page.go_forward()
-    await until_said("hello")
+    await until_said("back and forth")
     assert page.url == first
 
 
@@ -566,14 +581,20 @@ async def test_it_is_used_from_the_keyboard_alone(page: "Page", agent: Agent) ->
         element = "document.activeElement.shadowRoot.activeElement"
         return await page.evaluate(f"{element}.ariaLabel ?? {element}.textContent")
 
+    conversations = page.get_by_role("navigation", name="Conversations")
+    await conversations.get_by_role("button", name="Keyboard shortcuts").wait_for()
     order: list[str] = []
-    for _ in range(6):
+    while order[-1:] != ["Message"]:
         await page.keyboard.press("Tab")
         order.append(await focused())
+    listed = await conversations.locator("li").all_inner_texts()
     assert order == [
         "Conversations",
         "Inspector",
         "New conversation",
+        "Search conversations",
+        *listed,
+        "Keyboard shortcuts",
         "Conversation",
         "Attach files",
         "Message",
@@ -680,7 +701,7 @@ async def test_two_lines_put_it_into_a_page_of_another_site(browser: "Browser") 
     async with (
         serving(create_app(settings, handler=draw)) as url,
         serving(site) as elsewhere,
-        window(browser, as_shipped=False) as context,
+        window(browser) as context,
     ):
         lines = (
             f'<script type="module" src="{url}/tailrace-chat.js"></script>\n<tailrace-chat></tailrace-chat>'
@@ -714,7 +735,7 @@ async def test_in_a_frame_that_may_keep_nothing_it_works_all_the_same(browser: "
         frame = page.frame_locator("iframe")
         await frame.get_by_label("Message", exact=True).fill("draw")
         await page.keyboard.press("Enter")
-        await frame.locator(".badge", has_text="completed").wait_for()
+        await frame.locator("article[data-state=completed]").wait_for()
         await context.close()
 
 
@@ -728,7 +749,7 @@ async def test_a_site_that_is_not_named_is_told_of_the_setting(browser: "Browser
 
     @site.get("/tailrace-chat.js")
     async def own_copy() -> Response:  # pyright: ignore[reportUnusedFunction]
-        return Response(shipped(MODULE), media_type="text/javascript")
+        return Response(MODULE.read_bytes(), media_type="text/javascript")
 
     async with (
         serving(create_app(Settings(store="sqlite://"), handler=draw)) as url,

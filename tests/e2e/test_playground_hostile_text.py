@@ -67,7 +67,7 @@ async def test_the_page_goes_on_drawing(browser: "Browser", url: str, prompt: st
     began = time.monotonic()
     await page.get_by_label("Message", exact=True).fill(prompt)
     await page.keyboard.press("Enter")
-    await page.locator(".badge", has_text="completed").wait_for()
+    await page.locator("article[data-state=completed]").wait_for()
     await page.locator("strong", has_text="after").wait_for()
     assert faults == []
     assert time.monotonic() - began < 30  # without bounds the page hangs for minutes

@@ -21,6 +21,9 @@ WEBHOOK = {"url": "http://127.0.0.1:9/"}
 NOTHING_NAMED: Mapping[str, str] = {
     "GET /": "the playground, the same for all callers",
     "GET /tailrace-chat.js": "a static file",
+    "GET /tailrace-client.js": "a static file",
+    "GET /tailrace-highlight.js": "a static file",
+    "GET /tailrace-math.js": "a static file",
     "GET /embed.html": "a static file",
     "GET /openapi.json": "describes the routes",
     "GET /.well-known/agent-card.json": "the card, the same for all callers",

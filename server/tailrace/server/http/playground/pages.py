@@ -1,9 +1,11 @@
-"""The playground's addresses: the page at the agent's root, the element that it is made of, and a page that embeds it.
+"""The playground's addresses: the page at the agent's root, the element, its modules, and a page that embeds it.
 
-The files are in this folder and are served as they are. They hold nothing of the agent: what the page shows, it asks for
-over A2A, as any other client, so that whoever may see the page may not yet see a task.
+The files are in this folder; ``ui/`` in the repository has the sources of the modules. They contain nothing of the agent: the
+page requests its content over A2A, as any other client, with the caller's credentials.
 """
 
+import gzip
+from functools import cached_property
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -16,12 +18,21 @@ from tailrace.server.http.caching import cached_response
 PAGE_PATH = "/"
 COMPONENT_PATH = "/tailrace-chat.js"
 EMBED_PATH = "/embed.html"
+MODULE_PATHS = {
+    "playgroundClient": "/tailrace-client.js",
+    "playgroundHighlight": "/tailrace-highlight.js",
+    "playgroundMath": "/tailrace-math.js",
+}
+"""The client, and the modules that the element loads when a response needs them, by operation id in the OpenAPI description."""
 
 _FOLDER = Path(__file__).parent
 _FILES = {
     PAGE_PATH: ("index.html", "text/html; charset=utf-8"),
-    COMPONENT_PATH: ("tailrace-chat.js", "text/javascript; charset=utf-8"),
     EMBED_PATH: ("embed.html", "text/html; charset=utf-8"),
+    **{
+        path: (path.removeprefix("/"), "text/javascript; charset=utf-8")
+        for path in (COMPONENT_PATH, *MODULE_PATHS.values())
+    },
 }
 
 # Nothing but what this server sends itself; files that a model made are shown from data: addresses, which can do nothing.
@@ -68,8 +79,17 @@ class _File:
         self._body = body
         self._media_type = media_type
 
+    @cached_property
+    def _compressed(self) -> bytes:
+        return gzip.compress(self._body, mtime=0)
+
     async def answer(self, request: Request) -> Response:
-        return cached_response(request, self._body, headers=_HEADERS, media_type=self._media_type)
+        headers, body = _HEADERS, self._body
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers, body = {**_HEADERS, "Content-Encoding": "gzip"}, self._compressed
+        return cached_response(
+            request, body, vary="Accept-Encoding", headers=headers, media_type=self._media_type
+        )
 
 
 def _giving_way(base: type[APIRoute]) -> type[APIRoute]:

@@ -1,7 +1,7 @@
 """The operations that are no protocol's: agent cards, health, metrics, the playground, and this description."""
 
 from tailrace.server.http.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
-from tailrace.server.http.playground import COMPONENT_PATH, EMBED_PATH
+from tailrace.server.http.playground import COMPONENT_PATH, EMBED_PATH, MODULE_PATHS
 from tailrace.server.http.playground.pages import PAGE_PATH
 from tailrace.server.protocols.a2a.card import CARD_PATH, OLD_CARD_PATH
 from tailrace.server.protocols.a2a.http_json_v0_3 import CARD
@@ -42,6 +42,10 @@ def pages() -> dict[Address, Json]:
         PAGE_PATH: ("playground", "The playground", html, True),
         COMPONENT_PATH: ("playgroundElement", "The playground's custom element", script, True),
         EMBED_PATH: ("playgroundEmbedded", "A page with the custom element", html, True),
+        **{
+            path: (name, f"A module of the element: {path}", script, True)
+            for name, path in MODULE_PATHS.items()
+        },
     }
     found: dict[Address, Json] = {}
     for path, (name, summary, body, public) in described.items():

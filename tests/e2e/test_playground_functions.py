@@ -1,0 +1,200 @@
+"""Functions of the chat: suggestions, sending again, editing, attachments, failures, jumping to the latest message."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from e2e.browser import browsing, note_faults, take_picture
+from support.holding import in_own_task
+from support.serving import serving
+from tailrace.server import Settings, Turn, create_app
+from tailrace.streaming import StatusUpdate, TaskState, Update
+from tailrace.streaming.a2a.models import AgentSkill, Artifact, Part
+from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.updates import ArtifactUpdate
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+
+
+class Echo:
+    """A handler that repeats its message, fails the first time for each "flaky" message, and counts turns."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.files: list[str] = []
+
+    async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
+        text = "".join(part.text or "" for part in turn.message.parts)
+        self.prompts.append(text)
+        self.files += [part.filename or "" for part in turn.message.parts if part.raw is not None]
+        if text.startswith("flaky") and self.prompts.count(text) == 1:
+            yield StatusUpdate(TaskState.FAILED, agent_message("the model is busy"))
+            return
+        answer = "line\n\n" * 200 if text.startswith("long") else f"You wrote: {text}"
+        yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=answer),)))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncGenerator["Browser"]:
+    async with in_own_task(browsing()) as browser:
+        yield browser
+
+
+@asynccontextmanager
+async def chat(browser: "Browser", echo: Echo) -> AsyncGenerator["Page"]:
+    """A page of a server with this handler; any error in it fails the test."""
+    skill = AgentSkill(
+        id="echo", name="Echo", description="Repeats.", tags=("echo",), examples=("Say hello", "Say goodbye")
+    )
+    app = create_app(Settings(store="sqlite://"), handler=echo, skills=(skill,))
+    faults: list[str] = []
+    async with serving(app) as url:
+        context = await browser.new_context(viewport={"width": 1000, "height": 700})
+        page = await context.new_page()
+        note_faults(page, faults)
+        await page.goto(url)
+        yield page
+        await context.close()
+    assert faults == []
+
+
+async def say(page: "Page", text: str) -> None:
+    await page.get_by_label("Message", exact=True).fill(text)
+    await page.keyboard.press("Enter")
+
+
+async def until_articles(page: "Page", count: int, state: str = "completed") -> None:
+    """Wait until the conversation has this many tasks, and the last one is in this state."""
+    await page.locator("article").nth(count - 1).wait_for()
+    await page.locator(f'article:last-of-type[data-state="{state}"]').wait_for()
+
+
+async def test_an_example_of_the_card_begins_a_conversation(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await page.get_by_role("button", name="Say goodbye").wait_for()
+        await take_picture(page, "empty")
+        await page.get_by_role("button", name="Say hello").click()
+        await until_articles(page, 1)
+        assert await page.locator("article .block.text").inner_text() == "You wrote: Say hello"
+        assert await page.locator(".welcome").count() == 0
+
+
+async def test_a_message_is_sent_again_and_edited(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        await say(page, "one")
+        await until_articles(page, 1)
+        await page.get_by_role("button", name="Regenerate").click()
+        await until_articles(page, 2)
+        assert echo.prompts == ["one", "one"]
+        await page.locator(".said").last.hover()
+        await page.get_by_role("button", name="Edit").last.click()
+        box = page.get_by_label("Message", exact=True)
+        assert await box.input_value() == "one"
+        await box.press_sequentially(" and two")
+        await page.keyboard.press("Enter")
+        await until_articles(page, 3)
+        await page.keyboard.press("ArrowUp")
+        assert await box.input_value() == "one and two"
+        await box.fill("")
+        assert echo.prompts == ["one", "one", "one and two"]
+
+
+async def test_a_failed_response_is_explained_and_tried_again(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        await say(page, "flaky")
+        await until_articles(page, 1, "failed")
+        card = page.locator(".problem")
+        assert "the model is busy" in await card.inner_text()
+        await take_picture(page, "failed-card")
+        await card.get_by_role("button", name="Try again").click()
+        await until_articles(page, 2)
+        assert await page.locator("article .block.text").last.inner_text() == "You wrote: flaky"
+        await page.reload()
+        await until_articles(page, 2)
+        assert "the model is busy" in await page.locator(".problem").inner_text()
+
+
+async def test_files_are_pasted_and_dropped(browser: "Browser") -> None:
+    echo = Echo()
+    async with chat(browser, echo) as page:
+        await page.evaluate(
+            """() => {
+                const root = document.querySelector("tailrace-chat").shadowRoot;
+                const transfer = (name) => {
+                    const data = new DataTransfer();
+                    data.items.add(new File(["text"], name, { type: "text/plain" }));
+                    return data;
+                };
+                const options = { bubbles: true, cancelable: true };
+                const box = root.querySelector(".composer textarea");
+                box.dispatchEvent(new ClipboardEvent("paste", { ...options, clipboardData: transfer("pasted.txt") }));
+                const log = root.querySelector(".log");
+                log.dispatchEvent(new DragEvent("drop", { ...options, dataTransfer: transfer("dropped.txt") }));
+            }"""
+        )
+        for name in ("pasted.txt", "dropped.txt"):
+            await page.locator(".composer .badge", has_text=name).wait_for()
+        await say(page, "two files")
+        await until_articles(page, 1)
+        assert sorted(echo.files) == ["dropped.txt", "pasted.txt"]
+        assert await page.locator(".composer .badge").count() == 0
+
+
+async def test_a_button_leads_to_the_latest_message(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "long")
+        await until_articles(page, 1)
+        button = page.get_by_role("button", name="Jump to the latest message")
+        assert not await button.is_visible()
+        await page.locator(".log").evaluate("log => { log.scrollTop = 0; }")
+        await button.wait_for()
+        await button.click()
+        await button.wait_for(state="hidden")
+        left = await page.locator(".log").evaluate(
+            "log => log.scrollHeight - log.scrollTop - log.clientHeight"
+        )
+        assert left < 60
+
+
+async def test_its_methods_attributes_and_events(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        states = await page.evaluate(
+            """async () => {
+                const chat = document.querySelector("tailrace-chat");
+                const states = [];
+                const over = new Promise((resolve) => chat.addEventListener("taskstate", ({ detail }) => {
+                    states.push(detail.state);
+                    if (detail.state === "completed") resolve();
+                }));
+                states.push(await chat.send("by method"), await chat.send(""));
+                await over;
+                return states;
+            }"""
+        )
+        assert states[-1] == "completed"
+        assert states.count(True) == states.count(False) == 1
+        await page.evaluate("document.querySelector('tailrace-chat').newConversation()")
+        await page.locator(".welcome").wait_for()
+        await page.evaluate(
+            """() => {
+                const other = document.createElement("tailrace-chat");
+                other.setAttribute("heading", "Support");
+                other.setAttribute("greeting", "How can I help?");
+                other.setAttribute("suggestions", "First\\nSecond");
+                other.setAttribute("placeholder", "Ask");
+                other.setAttribute("agent", location.href.split("#")[0]);
+                document.querySelector("tailrace-chat").replaceWith(other);
+            }"""
+        )
+        await page.get_by_role("button", name="Second").wait_for()
+        assert await page.locator("tailrace-chat h2").inner_text() == "Support"
+        assert "How can I help?" in await page.locator(".welcome").inner_text()
+        assert await page.get_by_label("Message", exact=True).get_attribute("placeholder") == "Ask"

@@ -1,0 +1,579 @@
+/**
+ * <tailrace-chat>: a chat with an A2A agent, as one element. docs/playground.md describes its attributes, properties and events.
+ *
+ * A task on the page is the fold of its events: the same for one that streams, one whose connection was lost, and one that is
+ * loaded again. Text of a model is never parsed as HTML.
+ */
+import { type Block, isText, textOf } from "./blocks.ts";
+import { AgentClient, AgentError, type Message, type Metadata, type Part, randomId, type Task, type TaskEvent } from "./client.ts";
+import { Conversations } from "./conversations.ts";
+import { alarm, button, el, icon } from "./dom.ts";
+import { Inspector } from "./inspector.ts";
+import css from "./style.css";
+import { type Host, TaskView } from "./task-view.ts";
+import { resultForm } from "./tool-results.ts";
+
+export { Markdown } from "./markdown.ts";
+
+const style = new CSSStyleSheet();
+style.replaceSync(css);
+
+const LIST = "M4 6h16M4 12h16M4 18h10";
+const INSPECT = "M8 6l-5 6 5 6M16 6l5 6-5 6M13 5l-2 14";
+const ATTACH = "M20 11l-8.5 8.5a5 5 0 0 1-7-7l9-9a3.3 3.3 0 0 1 4.7 4.7l-9 9a1.6 1.6 0 0 1-2.3-2.3l8-8";
+const CUT = "M4 4l16 16M9 5a13 13 0 0 1 12 4M3 9a13 13 0 0 1 3-2M7 13a8 8 0 0 1 4-2M12 19h.01";
+const REMOVE = "M6 6l12 12M18 6L6 18";
+const DOWN = "M12 5v14M6 13l6 6 6-6";
+
+const MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
+const COMMAND = MAC ? "⌘" : "Ctrl";
+const SHORTCUTS = [
+	["Enter", "Send"],
+	["Shift + Enter", "New line"],
+	["↑ in an empty message", "Edit the last message"],
+	["Escape", "Stop, or close a panel"],
+	[`${COMMAND} + K`, "Search conversations"],
+	[`${COMMAND} + Shift + O`, "New conversation"],
+] as const;
+
+/** Pixels from the end of the log within which it follows new text. */
+const NEAR = 60;
+/** Frames that took longer are followed by a pause of three times as long, so that input is not delayed. */
+const BUSY_MILLISECONDS = 8;
+
+type Panel = HTMLElement & { toggle?: HTMLButtonElement };
+type Drawable = { draw(): void };
+
+class TailraceChat extends HTMLElement implements Host {
+	/** Request options for each message; see docs/extension.md. */
+	request: Metadata = {};
+	contextId: string | undefined;
+	client = new AgentClient("");
+	/** Resolved when the conversation is on the page. */
+	opened: Promise<unknown> = Promise.resolve();
+	readonly #shadow = this.attachShadow({ mode: "open" });
+	readonly #heading = el("h2", {}, "Chat");
+	readonly #model = el("span.model");
+	readonly #log: HTMLElement;
+	readonly #live = el("div.sr", { role: "status" });
+	readonly #input: HTMLTextAreaElement;
+	readonly #picker: HTMLInputElement;
+	readonly #chips = el("div.row");
+	readonly #send = el("button.main", { type: "submit" }, "Send");
+	readonly #stop: HTMLElement;
+	readonly #cut: HTMLElement;
+	readonly #latest: HTMLElement;
+	readonly #help: HTMLDialogElement;
+	readonly #inspector = new Inspector();
+	readonly #conversations: Conversations;
+	readonly #dirty = new Set<Drawable>();
+	readonly #nav: Panel;
+	readonly #aside: Panel;
+	#views: TaskView[] = [];
+	#files: Part[] = [];
+	#sticks = true;
+	#drawTime = 0;
+	#scheduled = false;
+	#channel?: BroadcastChannel;
+	#keyboard: EventTarget = this;
+	#fills = false;
+
+	constructor() {
+		super();
+		const onscroll = () => {
+			this.#sticks = this.#log.scrollHeight - this.#log.scrollTop - this.#log.clientHeight < NEAR;
+			this.#latest.hidden = this.#sticks;
+		};
+		this.#log = el("div.log", { role: "log", "aria-live": "polite", "aria-label": "Conversation", tabindex: 0, part: "log", onscroll });
+		this.#input = el("textarea", {
+			rows: 1,
+			placeholder: "Message",
+			"aria-label": "Message",
+			part: "input",
+			onkeydown: (event: KeyboardEvent) => this.#key(event),
+			onpaste: (event: ClipboardEvent) => this.#pasted(event),
+		}) as HTMLTextAreaElement;
+		this.#picker = el("input", { type: "file", multiple: true, hidden: true, onchange: () => this.#attach(this.#picker.files ?? []) }) as HTMLInputElement;
+		this.#stop = button("main", "Stop", () => this.stop(), { hidden: true });
+		this.#cut = icon("Cut the connection, and resume after the last event", CUT, () => this.working?.stream?.interrupt(), { hidden: true });
+		this.#latest = icon("Jump to the latest message", DOWN, () => this.#scroll(), { class: "icon latest", hidden: true });
+		this.#help = el("dialog", { "aria-label": "Keyboard shortcuts" }) as HTMLDialogElement;
+		const keys = SHORTCUTS.flatMap(([key, meaning]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, meaning)]);
+		this.#help.append(el("h3", {}, "Keyboard shortcuts"), el("dl", {}, ...keys), button("small", "Close", () => this.#help.close()));
+		const help = button("small", "Keyboard shortcuts", () => this.#help.showModal());
+		this.#conversations = new Conversations(() => this.client, (contextId) => this.open(contextId), help);
+		this.#nav = this.#conversations.node;
+		this.#aside = this.#inspector.node;
+		const attach = icon("Attach files", ATTACH, () => this.#picker.click());
+		const tools = el("div.row", {}, attach, this.#picker, this.#input, this.#cut, this.#stop, this.#send);
+		const composer = el("form.composer", { part: "composer", onsubmit: (event: Event) => this.#submit(event) }, this.#latest, this.#chips, tools);
+		const header = el("header", { part: "header" }, this.#toggle("Conversations", LIST, this.#nav), this.#heading, this.#model, this.#toggle("Inspector", INSPECT, this.#aside));
+		const drop = {
+			ondragover: (event: DragEvent) => (event.preventDefault(), chat.classList.add("over")),
+			ondragleave: () => chat.classList.remove("over"),
+			ondrop: (event: DragEvent) => {
+				event.preventDefault();
+				chat.classList.remove("over");
+				this.#attach(event.dataTransfer?.files ?? []);
+			},
+		};
+		const chat = el("section.chat", { "aria-label": "Chat", ...drop }, this.#log, composer);
+		const app = el("div.app", {}, header, this.#nav, chat, this.#aside, this.#live, this.#help);
+		this.#shadow.adoptedStyleSheets = [style];
+		this.#shadow.append(app);
+	}
+
+	/** The button of a panel. */
+	#toggle(label: string, drawing: string, panel: Panel): HTMLButtonElement {
+		const flip = () => {
+			panel.hidden = !panel.hidden;
+			panel.toggle!.setAttribute("aria-expanded", `${!panel.hidden}`);
+			this.#draw();
+		};
+		return (panel.toggle = icon(label, drawing, flip, { "aria-expanded": "false" }));
+	}
+
+	connectedCallback(): void {
+		const agent = this.getAttribute("agent");
+		this.client = new AgentClient(new URL(agent ?? ".", agent === null ? import.meta.url : document.baseURI).href);
+		this.client.token = this.getAttribute("token") ?? this.#stored("token", "sessionStorage");
+		this.#input.placeholder = this.getAttribute("placeholder") ?? "Message";
+		this.#inspector.options.value = this.#stored("request");
+		this.#channel = new BroadcastChannel(this.#name(""));
+		this.#channel.onmessage = ({ data }) => this.#announced(data);
+		this.#fills = this.hasAttribute("page");
+		this.#keyboard = this.#fills ? window : this;
+		this.#keyboard.addEventListener("keydown", this.#shortcut as EventListener);
+		if (this.#fills && this.clientWidth > 900) this.#nav.toggle!.click();
+		const named = this.#fills ? this.#addressed : this.#stored("context", "sessionStorage");
+		const ready = () => {
+			this.#heading.textContent = this.getAttribute("heading") ?? this.client.card.name ?? "Chat";
+			if (!this.isConnected) return;
+			if (this.#fills) addEventListener("hashchange", this.#followAddress);
+			this.#conversations.load();
+			return this.open(this.getAttribute("context") ?? named);
+		};
+		this.opened = this.client.readCard().then(ready, ready);
+	}
+
+	disconnectedCallback(): void {
+		removeEventListener("hashchange", this.#followAddress);
+		this.#keyboard.removeEventListener("keydown", this.#shortcut as EventListener);
+		for (const view of this.#views) this.#leave(view);
+		this.#channel?.close();
+	}
+
+	readonly #followAddress = () => {
+		if (this.#addressed !== this.contextId) this.open(this.#addressed);
+	};
+
+	// --- storage of the browser ---
+
+	#name(what: string): string {
+		return `tailrace:${this.client.url}:${what}`;
+	}
+
+	#stored(name: string, where: "localStorage" | "sessionStorage" = "localStorage"): string {
+		try {
+			return window[where].getItem(this.#name(name)) ?? "";
+		} catch {
+			return ""; // a frame or a browser without storage
+		}
+	}
+
+	#store(name: string, value: string, where: "localStorage" | "sessionStorage" = "localStorage"): void {
+		try {
+			window[where].setItem(this.#name(name), value);
+		} catch {
+			// As above: everything works until the page is closed.
+		}
+	}
+
+	// --- conversations ---
+
+	/** The conversation in the page's address. */
+	get #addressed(): string {
+		try {
+			return decodeURIComponent(location.hash.slice(1));
+		} catch {
+			return ""; // cut in the middle of a character
+		}
+	}
+
+	/** Begin a new conversation. */
+	newConversation(): Promise<unknown> {
+		return this.open("");
+	}
+
+	/** Make a conversation the present one; `named`: the present one has got its id, and is no place to go back to. */
+	#enter(contextId: string, named = this.contextId === undefined): void {
+		this.contextId = contextId;
+		if (this.#fills && this.#addressed !== contextId) history[named ? "replaceState" : "pushState"](null, "", `#${encodeURIComponent(contextId)}`);
+		if (!this.#fills) this.#store("context", contextId, "sessionStorage");
+		this.#conversations.select(contextId);
+	}
+
+	/** Open a conversation, and follow its running tasks; a new one for an empty id. */
+	open(contextId: string): Promise<unknown> {
+		return (this.opened = this.#load(contextId));
+	}
+
+	async #load(contextId: string): Promise<void> {
+		for (const view of this.#views) this.#leave(view);
+		this.#views = [];
+		this.#enter(contextId);
+		if (this.clientWidth < 740) for (const panel of [this.#nav, this.#aside]) if (!panel.hidden) panel.toggle!.click();
+		this.#log.replaceChildren(contextId ? el("p.welcome", {}, "Loading …") : this.#welcome());
+		this.#drawButtons();
+		if (!contextId) return;
+		try {
+			const conversation = this.client.conversation(contextId).catch(() => []); // a method of the extension
+			const tasks = await this.#tasks(contextId);
+			const messages = await conversation;
+			if (this.contextId !== contextId) return;
+			this.#log.replaceChildren();
+			this.#show(messages, tasks);
+		} catch (error) {
+			const again = () => this.open(contextId);
+			this.#log.replaceChildren(alarm((error as Error).message, " ", button("small", "Try again", again)));
+			if (error instanceof AgentError && error.status === 401) this.#askToken(again);
+		}
+	}
+
+	/** The empty state: the agent, and examples of its skills. */
+	#welcome(): HTMLElement {
+		const { description, skills = [] } = this.client.card;
+		const given = this.getAttribute("suggestions")?.split("\n").map((each) => each.trim());
+		const examples = (given ?? skills.flatMap((skill) => skill.examples ?? [])).filter(Boolean).slice(0, 4);
+		const choices = examples.map((example) => button("suggestion", example, () => this.send(example)));
+		const greeting = this.getAttribute("greeting") ?? (description || "Send a message to begin.");
+		return el("div.welcome", {}, el("h3", {}, this.#heading.textContent), el("p", {}, greeting), el("div.suggestions", {}, ...choices));
+	}
+
+	async #tasks(contextId: string): Promise<Map<string, Task>> {
+		const found = new Map<string, Task>();
+		let pageToken = "";
+		do {
+			const page = await this.client.listTasks({ contextId, includeArtifacts: true, pageSize: 100, pageToken });
+			for (const task of page.tasks) found.set(task.id, task);
+			pageToken = page.nextPageToken;
+		} while (pageToken && found.size < 1000);
+		return found;
+	}
+
+	/** Show tasks in the order of the conversation, between messages without a task. */
+	#show(messages: Message[], tasks: Map<string, Task>): void {
+		let view: TaskView | undefined;
+		const begin = (task?: Task): TaskView => {
+			view = this.#addView();
+			if (task) view.takeTask(task);
+			if (task) tasks.delete(task.id);
+			return view;
+		};
+		for (const message of messages) {
+			if (this.#find(message.taskId)) continue;
+			const task = tasks.get(message.taskId ?? "");
+			if (task || !view || view.id || message.role === "ROLE_USER") view = begin(task);
+			if (!task) view.takeMessage(message);
+		}
+		for (const task of [...tasks.values()].reverse()) begin(task);
+		for (const each of this.#views) if (!each.id) each.draw();
+		this.#scroll();
+		for (const each of this.#views) if (each.id && !each.over && (!each.waits || each === view)) this.#follow(each);
+	}
+
+	#find(id?: string): TaskView | undefined {
+		return id ? this.#views.find((view) => view.id === id) : undefined;
+	}
+
+	#addView(): TaskView {
+		const view = new TaskView(this);
+		this.#log.querySelector(".welcome")?.remove();
+		this.#log.append(view.node);
+		this.#views.push(view);
+		return view;
+	}
+
+	/** Another tab has begun a task. */
+	#announced({ task }: { task: Task }): void {
+		this.#conversations.add(task);
+		this.#conversations.draw();
+		if (task.contextId !== this.contextId || this.#find(task.id)) return;
+		const view = this.#addView();
+		view.id = task.id;
+		this.#follow(view);
+	}
+
+	// --- sending ---
+
+	#key(event: KeyboardEvent): void {
+		if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.#submit(event);
+		else if (event.key === "ArrowUp" && !this.#input.value) {
+			const parts = this.#views.findLast((view) => view.lastParts.length)?.lastParts;
+			if (parts) this.edit(parts);
+			if (parts) event.preventDefault();
+		}
+	}
+
+	readonly #shortcut = (event: KeyboardEvent): void => {
+		const command = MAC ? event.metaKey : event.ctrlKey;
+		if (event.key === "Escape") this.#escape();
+		else if (command && event.key.toLowerCase() === "k") {
+			event.preventDefault();
+			if (this.#nav.hidden) this.#nav.toggle!.click();
+			this.#conversations.search.focus();
+		} else if (command && event.shiftKey && event.key.toLowerCase() === "o") {
+			event.preventDefault();
+			this.newConversation();
+			this.#input.focus();
+		}
+	};
+
+	#escape(): void {
+		if (this.#help.open) return;
+		const panel = [this.#aside, this.#nav].find((each) => each.contains(this.#shadow.activeElement));
+		if (panel) {
+			panel.toggle!.click();
+			panel.toggle!.focus();
+		} else if (this.working) this.stop();
+	}
+
+	#pasted(event: ClipboardEvent): void {
+		const files = event.clipboardData?.files ?? [];
+		if (!files.length) return;
+		event.preventDefault();
+		this.#attach(files);
+	}
+
+	#attach(files: Iterable<File>): void {
+		for (const file of files) {
+			const reader = new FileReader();
+			reader.onload = () => {
+				const raw = `${reader.result}`.split(",")[1] ?? "";
+				this.#files.push({ raw, filename: file.name, mediaType: file.type || "application/octet-stream" });
+				this.#drawFiles();
+			};
+			reader.readAsDataURL(file);
+		}
+		this.#picker.value = "";
+	}
+
+	#drawFiles(): void {
+		const remove = (file: Part) => {
+			this.#files = this.#files.filter((each) => each !== file);
+			this.#drawFiles();
+			this.#input.focus();
+		};
+		const chips = this.#files.map((file) => el("span.badge", {}, file.filename ?? "file", icon(`Remove ${file.filename}`, REMOVE, () => remove(file))));
+		this.#chips.replaceChildren(...chips);
+	}
+
+	/** Put a message into the message box, to be changed and sent as a new one. */
+	edit(parts: Part[]): void {
+		this.#input.value = textOf(parts);
+		this.#files = parts.filter((part) => !isText(part));
+		this.#drawFiles();
+		this.#input.focus();
+	}
+
+	async #submit(event: Event): Promise<void> {
+		event.preventDefault();
+		const sent = await this.send(this.#input.value.trim(), this.#files);
+		if (!sent) return;
+		this.#input.value = "";
+		this.#files = [];
+		this.#drawFiles();
+		this.#input.focus();
+	}
+
+	/** Send a message in the conversation. False while a response is running, without content, or with wrong request options. */
+	async send(text: string, files: Part[] = []): Promise<boolean> {
+		await this.opened; // the message belongs to this conversation, after its others
+		if (this.working || !(text || files.length)) return false;
+		const parts = [...(text ? [{ text }] : []), ...files];
+		return this.ask(parts, this.#views.findLast((view) => view.waits));
+	}
+
+	/** Send a message: to a task that waits for it, or as a new one. */
+	ask(parts: Part[], view?: TaskView): boolean {
+		const { options } = this.#inspector;
+		let request: Metadata | undefined;
+		try {
+			request = { ...this.request, ...JSON.parse(options.value || "{}") };
+		} catch (error) {
+			this.#announce(`Not JSON: ${(error as Error).message}`);
+			if (this.#aside.hidden) this.#aside.toggle!.click();
+			options.focus();
+			return false;
+		} finally {
+			options.setAttribute("aria-invalid", `${!request}`);
+		}
+		this.#store("request", options.value);
+		const message: Message = { messageId: randomId(), role: "ROLE_USER", parts };
+		if (this.contextId) message.contextId = this.contextId;
+		if (view) message.taskId = view.id;
+		view ??= this.#addView();
+		view.takeMessage(message);
+		view.sent = performance.now();
+		view.first = undefined;
+		view.form.inert = true;
+		this.#scroll();
+		this.#follow(view, message, request);
+		return true;
+	}
+
+	resultForm(view: TaskView, calls: any[]): HTMLElement {
+		return resultForm(calls, (results) => {
+			this.ask([{ data: { tool_results: results } }], view);
+			this.#input.focus();
+		});
+	}
+
+	#askToken(again: () => unknown): void {
+		const field = el("input", { type: "password", autocomplete: "off", required: true }) as HTMLInputElement;
+		const onsubmit = (event: Event) => {
+			event.preventDefault();
+			this.client.token = field.value.trim();
+			this.#store("token", this.client.token, "sessionStorage");
+			form.remove();
+			this.#conversations.load();
+			again();
+		};
+		const form = el("form.ask", { onsubmit }, el("label", {}, "Token or key ", field), el("div", {}, el("button.main", { type: "submit" }, "Continue")));
+		this.#log.append(form);
+		field.focus();
+	}
+
+	// --- following a task ---
+
+	/** The running task that the page follows. */
+	get working(): TaskView | undefined {
+		return this.#views.findLast((view) => view.stream && !view.over && !view.waits);
+	}
+
+	/** Cancel the running task. Its text remains. */
+	async stop(): Promise<void> {
+		const { working } = this;
+		if (!working) return;
+		if (working.id) await this.client.cancel(working.id).catch((error) => this.#announce(error.message));
+		else this.#leave(working);
+	}
+
+	#leave(view: TaskView): void {
+		const { stream } = view;
+		view.stream = undefined;
+		stream?.close();
+		this.#drawButtons();
+	}
+
+	/** Read a task's events until it is over: those of sending a message, or those after the last one on the page. */
+	async #follow(view: TaskView, message?: Message, request?: Metadata): Promise<void> {
+		this.#leave(view);
+		const stream = message ? this.client.sendMessage(message, { request }) : this.client.subscribe(view.id, { after: view.number });
+		view.stream = stream;
+		this.#drawButtons();
+		try {
+			for await (const event of stream) {
+				if (view.stream !== stream) return;
+				this.#take(view, event);
+			}
+		} catch (error) {
+			if (view.stream === stream) this.#refused(view, error as Error, message, request);
+		}
+		if (view.stream === stream) this.#leave(view);
+	}
+
+	#take(view: TaskView, event: TaskEvent): void {
+		this.#inspector.add(event);
+		this.#changed();
+		if (event.type === "connection") {
+			if (event.state === "retry") {
+				view.trouble = event.error ? "connection lost" : `cut after event ${event.after}`;
+				if (event.error) view.problem.replaceChildren(alarm(event.error.message, " Trying again …"));
+			}
+			return this.changed(view);
+		}
+		if (view.trouble) view.problem.replaceChildren();
+		view.trouble = "";
+		const { state, id } = view;
+		view.take(event);
+		this.changed(view);
+		if (id !== view.id && view.id) this.#begun(view);
+		if (state !== view.state) this.#moved(view);
+	}
+
+	/** The task cannot be followed further: show why, and offer another attempt. */
+	#refused(view: TaskView, error: Error, message?: Message, request?: Metadata): void {
+		if (!(error instanceof AgentError)) reportError(error); // a fault of this page
+		const again = () => this.#follow(view, view.id ? undefined : message, request);
+		this.#leave(view);
+		view.form.inert = false;
+		view.trouble = view.id ? "connection lost" : "not sent";
+		view.draw();
+		view.problem.replaceChildren(alarm(error.message, " ", button("small", "Try again", again)));
+		if (error instanceof AgentError && error.status === 401) this.#askToken(again);
+	}
+
+	/** A task of this page has its id. */
+	#begun({ id, contextId, lastParts }: TaskView): void {
+		if (this.contextId !== contextId) this.#enter(contextId, true);
+		const history: Message[] = [{ messageId: "", role: "ROLE_USER", parts: lastParts.filter(isText) }];
+		const task: Task = { id, contextId, history, status: { state: "TASK_STATE_WORKING", timestamp: new Date().toISOString() } };
+		this.#conversations.add(task);
+		this.#conversations.draw();
+		this.#channel?.postMessage({ task });
+	}
+
+	#moved({ id, contextId, state }: TaskView): void {
+		this.#drawButtons();
+		const words: Record<string, string> = { working: "Answering", "input required": "The agent waits for you" };
+		this.#announce(words[state] ?? `The task is ${state}`);
+		this.dispatchEvent(new CustomEvent("taskstate", { detail: { id, contextId, state } }));
+	}
+
+	showModel(name: string): void {
+		this.#model.textContent = name;
+	}
+
+	#drawButtons(): void {
+		const working = Boolean(this.working);
+		this.#stop.hidden = this.#cut.hidden = !working;
+		this.#send.hidden = working;
+		this.#log.setAttribute("aria-busy", `${working}`);
+	}
+
+	#announce(text: string): void {
+		this.#live.textContent = text;
+	}
+
+	// --- drawing: once per frame ---
+
+	changed(what: Drawable | Block): void {
+		this.#changed();
+		this.#dirty.add(what);
+	}
+
+	#changed(): void {
+		if (this.#scheduled) return;
+		this.#scheduled = true;
+		const frame = () => requestAnimationFrame(() => this.#draw());
+		if (this.#drawTime > BUSY_MILLISECONDS) setTimeout(frame, 3 * this.#drawTime);
+		else frame();
+	}
+
+	#draw(): void {
+		const began = performance.now();
+		this.#scheduled = false;
+		for (const each of this.#dirty) each.draw();
+		this.#dirty.clear();
+		if (this.#sticks) this.#scroll();
+		this.#inspector.draw(this.#views.at(-1));
+		this.#drawTime = performance.now() - began;
+	}
+
+	#scroll(): void {
+		this.#log.scrollTop = this.#log.scrollHeight;
+	}
+}
+
+customElements.define("tailrace-chat", TailraceChat);

@@ -1,0 +1,425 @@
+/**
+ * A client for agents of A2A 1.0 over JSON-RPC, with streams that resume by themselves.
+ *
+ *   const client = new AgentClient("http://127.0.0.1:8000/");
+ *   for await (const event of client.send([{ text: "Hello" }])) if (event.type === "artifact") …
+ *
+ * It needs `fetch` and `TextDecoderStream`: browsers, Node 20, Deno, Bun. It imports nothing.
+ */
+
+/** The URI of the extension that numbers events; see docs/extension.md. */
+export const EXTENSION = "urn:tailrace:ext:stream:v1";
+
+export type TaskState =
+	| "TASK_STATE_SUBMITTED"
+	| "TASK_STATE_WORKING"
+	| "TASK_STATE_INPUT_REQUIRED"
+	| "TASK_STATE_AUTH_REQUIRED"
+	| "TASK_STATE_COMPLETED"
+	| "TASK_STATE_FAILED"
+	| "TASK_STATE_CANCELED"
+	| "TASK_STATE_REJECTED";
+
+/** Extra data by extension URI. */
+export type Metadata = Record<string, any>;
+
+/** Exactly one of text, raw (base64), url and data is set. */
+export interface Part {
+	text?: string;
+	raw?: string;
+	url?: string;
+	data?: any;
+	filename?: string;
+	mediaType?: string;
+	metadata?: Metadata;
+}
+
+export interface Message {
+	messageId: string;
+	role: "ROLE_USER" | "ROLE_AGENT";
+	parts: Part[];
+	contextId?: string;
+	taskId?: string;
+	metadata?: Metadata;
+}
+
+export interface Artifact {
+	artifactId: string;
+	name?: string;
+	parts?: Part[];
+	metadata?: Metadata;
+}
+
+export interface TaskStatus {
+	state: TaskState;
+	message?: Message;
+	timestamp?: string;
+}
+
+export interface Task {
+	id: string;
+	contextId: string;
+	status: TaskStatus;
+	history?: Message[];
+	artifacts?: Artifact[];
+	metadata?: Metadata;
+}
+
+export interface StatusUpdate {
+	taskId: string;
+	contextId: string;
+	status: TaskStatus;
+	metadata?: Metadata;
+}
+
+export interface ArtifactUpdate {
+	taskId: string;
+	contextId: string;
+	artifact: Artifact;
+	append?: boolean;
+	lastChunk?: boolean;
+}
+
+export interface AgentCard {
+	name?: string;
+	description?: string;
+	version?: string;
+	skills?: { name?: string; description?: string; examples?: string[] }[];
+	securitySchemes?: Record<string, any>;
+}
+
+/**
+ * An event of a task. `number` is its number in the task's log (0 from an agent without the extension), `data` the JSON text
+ * that was received.
+ *
+ * `connection` events are the client's own: `request` before each request, `retry` before each pause after a lost connection.
+ */
+export type TaskEvent =
+	| { type: "task"; task: Task; number: number; data: string }
+	| { type: "message"; message: Message; number: number; data: string }
+	| { type: "status"; status: StatusUpdate; number: number; data: string }
+	| { type: "artifact"; artifact: ArtifactUpdate; number: number; data: string }
+	| { type: "connection"; state: "request"; method: string; after: number }
+	| { type: "connection"; state: "retry"; error?: AgentError; after: number; milliseconds: number };
+
+export interface Page {
+	tasks: Task[];
+	nextPageToken: string;
+}
+
+/** A refused or failed request. `status` is the HTTP status (0: none), `retryable` whether the same request may succeed later. */
+export class AgentError extends Error {
+	constructor(
+		message: string,
+		readonly retryable = false,
+		readonly status = 0,
+	) {
+		super(message);
+		this.name = "AgentError";
+	}
+}
+
+export interface ClientOptions {
+	/** Bearer token or API key, sent in the header that the agent card names. */
+	token?: string;
+	/** Headers of every request. */
+	headers?: Record<string, string>;
+	fetch?: typeof fetch;
+}
+
+export interface SendOptions {
+	/** The conversation; a new one if left out. */
+	contextId?: string;
+	/** A task that waits for the message. */
+	taskId?: string;
+	/** Request options of the extension: tools, temperature, … */
+	request?: Metadata;
+	signal?: AbortSignal;
+	/** Repeated requests with one key run once; random if left out. */
+	idempotencyKey?: string;
+}
+
+/** Attempts without an event between them, after which a stream fails. */
+const ATTEMPTS = 10;
+
+const ENDED = /COMPLETED|FAILED|CANCELED|REJECTED/;
+const WAITING = /_REQUIRED$/;
+
+/** 128 random bits as hexadecimal digits; `crypto.randomUUID` exists in secure contexts only. */
+export const randomId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+/** An agent. Methods reject with `AgentError`, and with an `AbortError` after their signal. */
+export class AgentClient {
+	card: AgentCard = {};
+	token: string;
+	readonly url: string;
+	readonly #headers: Record<string, string>;
+	readonly #fetch: typeof fetch;
+
+	constructor(url: string, options: ClientOptions = {}) {
+		this.url = url.replace(/\/?$/, "/");
+		this.token = options.token ?? "";
+		this.#headers = options.headers ?? {};
+		this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
+	}
+
+	/** Load the agent card, which also names the header of the token. */
+	async readCard(): Promise<AgentCard> {
+		const response = await this.#fetch(new URL(".well-known/agent-card.json", this.url), { headers: this.#headers });
+		if (!response.ok) throw new AgentError(`The agent card has status ${response.status}`, response.status >= 500, response.status);
+		return (this.card = await response.json());
+	}
+
+	/** Send a message and stream its task. Closing the stream does not cancel the task. */
+	send(parts: Part[], options: SendOptions = {}): TaskStream {
+		return this.sendMessage(userMessage(parts, options), options);
+	}
+
+	/** As `send`, with a message of your own. */
+	sendMessage(message: Message, { request, signal, idempotencyKey }: SendOptions = {}): TaskStream {
+		const params = { message, ...(request && { metadata: { [EXTENSION]: request } }) };
+		return new TaskStream(this, { params, signal, idempotencyKey, taskId: message.taskId });
+	}
+
+	/** Send a message, and return its task as soon as it exists. */
+	async createTask(parts: Part[], options: SendOptions = {}): Promise<Task> {
+		const { request, signal, idempotencyKey = randomId() } = options;
+		const params = {
+			message: userMessage(parts, options),
+			configuration: { returnImmediately: true },
+			...(request && { metadata: { [EXTENSION]: request } }),
+		};
+		const { task } = await this.call<{ task?: Task }>("SendMessage", params, { signal, headers: { "Idempotency-Key": idempotencyKey } });
+		if (!task) throw new AgentError("The agent replied without a task: use send().");
+		return task;
+	}
+
+	/** Stream a task: its present state and what follows, or every event after the number `after`. */
+	subscribe(taskId: string, { after = 0, signal }: { after?: number; signal?: AbortSignal } = {}): TaskStream {
+		return new TaskStream(this, { taskId, after, signal });
+	}
+
+	cancel(taskId: string, signal?: AbortSignal): Promise<Task> {
+		return this.call("CancelTask", { id: taskId }, { signal });
+	}
+
+	getTask(taskId: string, signal?: AbortSignal): Promise<Task> {
+		return this.call("GetTask", { id: taskId }, { signal });
+	}
+
+	/** One page of tasks, the one with the newest status first. */
+	listTasks(filter: { contextId?: string; includeArtifacts?: boolean; pageSize?: number; pageToken?: string } = {}): Promise<Page> {
+		return this.call("ListTasks", filter);
+	}
+
+	/** The messages of a conversation, oldest first; a method of the extension. */
+	async conversation(contextId: string): Promise<Message[]> {
+		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId })).messages ?? [];
+	}
+
+	/** The result of a JSON-RPC method. */
+	async call<Result>(method: string, params: object, init: { signal?: AbortSignal; headers?: Record<string, string> } = {}): Promise<Result> {
+		return (await this.request(method, params, init)) as Result;
+	}
+
+	/** The result of a method, or the response if it is a stream. */
+	async request(method: string, params: object, { signal, headers }: { signal?: AbortSignal; headers?: Record<string, string> } = {}): Promise<unknown> {
+		const known = { "Content-Type": "application/json", "A2A-Version": "1.0", "A2A-Extensions": EXTENSION };
+		const response = await this.#fetch(this.url, {
+			method: "POST",
+			body: JSON.stringify({ jsonrpc: "2.0", id: 1, method, params }),
+			signal,
+			headers: { ...known, ...this.#headers, ...this.#credentials(), ...headers },
+		}).catch((error) => {
+			if (signal?.aborted) throw error;
+			throw new AgentError(`${this.url} cannot be reached${this.#hint()}.`, true);
+		});
+		if (response.ok && response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+		const answer = await response.json().catch(() => ({}));
+		if (response.ok && !answer.error) return answer.result;
+		const { status } = response;
+		throw new AgentError(answer.error?.message ?? `The agent responded with status ${status}.`, status >= 500, status);
+	}
+
+	#hint(): string {
+		const page = globalThis.location?.origin;
+		return !page || new URL(this.url).origin === page ? "" : `, or TAILRACE_ALLOWED_ORIGINS of the server does not contain ${page}`;
+	}
+
+	#credentials(): Record<string, string> {
+		if (!this.token) return {};
+		const schemes = Object.values(this.card.securitySchemes ?? {});
+		const key = schemes.find((scheme) => scheme.apiKeySecurityScheme)?.apiKeySecurityScheme;
+		const isJwt = this.token.split(".").length === 3 && schemes.some((scheme) => scheme.httpAuthSecurityScheme);
+		return key && !isJwt ? { [key.name]: this.token } : { Authorization: `Bearer ${this.token}` };
+	}
+}
+
+function userMessage(parts: Part[], { contextId, taskId }: SendOptions): Message {
+	return { messageId: randomId(), role: "ROLE_USER", parts, ...(contextId && { contextId }), ...(taskId && { taskId }) };
+}
+
+/**
+ * The events of one task, in order and without repetition, until it ends or waits for its caller; one iteration only.
+ *
+ * After a lost connection it resumes after the last event. If a sent message may not have arrived, it is sent again with the
+ * same idempotency key. Iteration throws `AgentError` if the agent refuses, or after ten attempts.
+ */
+export class TaskStream implements AsyncIterable<TaskEvent> {
+	/** The task; empty until its first event. */
+	taskId: string;
+	/** The number of the last event. */
+	number: number;
+	state: TaskState | "" = "";
+	#params?: object;
+	#closed = false;
+	#interrupted = false;
+	#connection?: AbortController;
+	#wake = () => {};
+	readonly #key: string;
+
+	constructor(
+		readonly client: AgentClient,
+		options: { params?: object; taskId?: string; after?: number; signal?: AbortSignal; idempotencyKey?: string },
+	) {
+		this.taskId = options.taskId ?? "";
+		this.number = options.after ?? 0;
+		this.#params = options.params;
+		this.#key = options.idempotencyKey ?? randomId();
+		if (options.signal?.aborted) this.close();
+		options.signal?.addEventListener("abort", () => this.close(), { once: true });
+	}
+
+	/** Stop reading; the iteration ends, and the task continues. */
+	close(): void {
+		this.#closed = true;
+		this.#connection?.abort();
+		this.#wake();
+	}
+
+	/** Cut the connection. The stream resumes after the last event. */
+	interrupt(): void {
+		this.#interrupted = true;
+		this.#connection?.abort();
+	}
+
+	get #ended(): boolean {
+		return ENDED.test(this.state);
+	}
+
+	get #waits(): boolean {
+		return WAITING.test(this.state);
+	}
+
+	async *[Symbol.asyncIterator](): AsyncGenerator<TaskEvent, void> {
+		try {
+			for (let attempt = 1; !this.#closed; attempt += 1) {
+				let failure: AgentError | undefined;
+				try {
+					for await (const event of this.#connect()) {
+						if (this.#closed) return;
+						if (event.type !== "connection") {
+							attempt = 0;
+							if (this.taskId) this.#params = undefined; // it arrived
+						}
+						yield event;
+						if (this.#closed) return;
+					}
+				} catch (error) {
+					if (this.#closed) return;
+					failure = error instanceof AgentError ? error : undefined;
+					if (!failure && !this.#interrupted) throw error;
+					if (failure && (!failure.retryable || attempt >= ATTEMPTS)) throw failure;
+				}
+				if (this.#ended || (this.#waits && !this.number)) return;
+				// The stream of a sent message ends when the task waits; subscribing continues it.
+				if (this.#waits && !attempt) continue;
+				const milliseconds = this.#interrupted ? 1200 : Math.min(500 * 2 ** attempt, 10_000);
+				yield { type: "connection", state: "retry", after: this.number, milliseconds, ...(this.#interrupted ? {} : { error: failure }) };
+				if (!this.#closed) await new Promise<void>((resume) => ((this.#wake = resume), setTimeout(resume, milliseconds)));
+				this.#interrupted = false;
+			}
+		} finally {
+			this.close();
+		}
+	}
+
+	async *#connect(): AsyncGenerator<TaskEvent> {
+		const { signal } = (this.#connection = new AbortController());
+		const { client } = this;
+		let response: unknown;
+		if (this.#params) {
+			yield { type: "connection", state: "request", method: "SendStreamingMessage", after: 0 };
+			response = await this.#request("SendStreamingMessage", this.#params, signal, { "Idempotency-Key": this.#key });
+		} else {
+			yield { type: "connection", state: "request", method: "SubscribeToTask", after: this.number };
+			if (!this.number) {
+				const task = await client.getTask(this.taskId, signal);
+				yield this.#noted({ task }, 0, JSON.stringify({ result: { task } }));
+				if (this.#ended) return;
+			}
+			const headers = this.number ? { "Last-Event-ID": `${this.number}` } : undefined;
+			response = await this.#request("SubscribeToTask", { id: this.taskId }, signal, headers);
+		}
+		if (!(response instanceof Response)) {
+			if (response) yield this.#noted(response, 0, JSON.stringify({ result: response })); // an agent that does not stream
+			return;
+		}
+		for await (const { id, data } of serverSentEvents(response)) {
+			const { result, error } = JSON.parse(data);
+			if (error) throw new AgentError(error.message, true);
+			const number = Number(id) || 0;
+			if (number && number <= this.number && !result.task) continue;
+			if (number > this.number + 1 && result.artifactUpdate?.append) throw new AgentError("Events are missing.", true);
+			yield this.#noted(result, number, data);
+		}
+	}
+
+	#request(method: string, params: object, signal: AbortSignal, headers?: Record<string, string>): Promise<unknown> {
+		return this.client.request(method, params, { signal, headers });
+	}
+
+	#noted(result: any, number: number, data: string): TaskEvent {
+		const { task, message, statusUpdate, artifactUpdate } = result;
+		const { taskId, status } = statusUpdate ?? artifactUpdate ?? {};
+		this.taskId = task?.id ?? taskId ?? this.taskId;
+		this.state = message ? "TASK_STATE_COMPLETED" : ((task?.status ?? status)?.state ?? this.state);
+		this.number = number || (task?.metadata?.[EXTENSION]?.number ?? this.number);
+		if (task) return { type: "task", task, number, data };
+		if (message) return { type: "message", message, number, data };
+		if (statusUpdate) return { type: "status", status: statusUpdate, number, data };
+		return { type: "artifact", artifact: artifactUpdate, number, data };
+	}
+}
+
+/** The server-sent events of a response. */
+export async function* serverSentEvents(response: Response): AsyncGenerator<{ id: string; data: string }> {
+	const reader = response.body!.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array<ArrayBuffer>>).getReader();
+	let unfinished: string[] = [];
+	let id = "";
+	let data: string[] = [];
+	try {
+		for (;;) {
+			const { value, done } = await reader.read().catch(() => {
+				throw new AgentError("The connection was lost.", true);
+			});
+			if (done) return;
+			const lines = value.split("\n");
+			const rest = lines.pop()!;
+			for (const end of lines) {
+				const line = (unfinished.length ? unfinished.join("") + end : end).replace(/\r$/, "");
+				unfinished = [];
+				const [, name, text = ""] = /^([^:]*)(?:: ?([^]*))?$/.exec(line)!;
+				if (!line) {
+					if (data.length) yield { id, data: data.join("\n") };
+					id = "";
+					data = [];
+				} else if (name === "data") data.push(text);
+				else if (name === "id") id = text;
+			}
+			if (rest) unfinished.push(rest);
+		}
+	} finally {
+		reader.cancel().catch(() => {});
+	}
+}

@@ -1,0 +1,78 @@
+/** Elements. Text is always text, never HTML. */
+
+type Child = Node | string;
+type Attributes = Record<string, string | number | boolean | ((event: any) => unknown) | undefined>;
+
+/** An element: `el("p.note", { title: "…", onclick: f }, "text", child)`. */
+export function el(spec: string, attributes: Attributes = {}, ...children: Child[]): HTMLElement {
+	const [tag, ...classes] = spec.split(".");
+	const node = document.createElement(tag!);
+	if (classes.length) node.className = classes.join(" ");
+	for (const [name, value] of Object.entries(attributes)) {
+		if (typeof value === "function") node.addEventListener(name.slice(2), value);
+		else if (value !== false && value !== undefined) node.setAttribute(name, value === true ? "" : `${value}`);
+	}
+	node.append(...children);
+	return node;
+}
+
+export const button = (spec: string, label: Child, onclick: (event: Event) => unknown, attributes: Attributes = {}) =>
+	el(`button.${spec}`, { type: "button", onclick, ...attributes }, label) as HTMLButtonElement;
+
+export const source = (text: Child, attributes: Attributes = {}) => el("pre", { tabindex: 0, ...attributes }, text);
+
+export const alarm = (...children: Child[]) => el("p.bad", { role: "alert" }, ...children);
+
+/** A button with a drawing (the path of a 24 × 24 SVG) and a name. */
+export function icon(label: string, drawing: string, onclick: (event: Event) => unknown, attributes: Attributes = {}) {
+	const image = svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" });
+	image.append(svg("path", { d: drawing }));
+	return button("icon", image, onclick, { "aria-label": label, title: label, ...attributes });
+}
+
+function svg(tag: string, attributes: Record<string, string>) {
+	const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+	for (const name in attributes) node.setAttribute(name, attributes[name]!);
+	return node;
+}
+
+/** A link to another page; null if the address is not http, https or mailto. */
+export function link(href: string, ...children: Child[]): HTMLElement | null {
+	if (!/^(https?:\/\/|mailto:)/i.test(href)) return null;
+	return el("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
+}
+
+/** Replace the children that differ from these; text that only grows keeps its node, and a selection in it. */
+export function keepEqual(parent: Element, children: Child[]): void {
+	const nodes = children.filter((child) => child !== "").map((child) => (typeof child === "string" ? new Text(child) : child));
+	let at = 0;
+	while (at < nodes.length && parent.childNodes[at]?.isEqualNode(nodes[at]!)) at += 1;
+	const [old, next] = [parent.childNodes[at], nodes[at]];
+	if (old instanceof Text && next instanceof Text && next.data.startsWith(old.data)) {
+		old.appendData(next.data.slice(old.data.length));
+		at += 1;
+	}
+	while (parent.childNodes.length > at) parent.lastChild!.remove();
+	parent.append(...nodes.slice(at));
+}
+
+export function copyButton(text: () => string): HTMLButtonElement {
+	const copy = async () => {
+		await writeClipboard(text(), node);
+		node.textContent = "Copied";
+		setTimeout(() => (node.textContent = "Copy"), 1500);
+	};
+	const node = button("small", "Copy", copy);
+	return node;
+}
+
+/** Copy a text, also on pages without a secure context, which have no `navigator.clipboard`. */
+async function writeClipboard(text: string, beside: Element): Promise<void> {
+	if (navigator.clipboard) return navigator.clipboard.writeText(text);
+	const field = el("textarea", { class: "sr", readonly: true }) as HTMLTextAreaElement;
+	field.value = text;
+	beside.after(field);
+	field.select();
+	document.execCommand("copy");
+	field.remove();
+}

@@ -1,0 +1,213 @@
+/** One task on the page: the user's messages, the responses, its state. */
+import { Block, type Channel, dataOf, fields, isText, textOf, userMessage } from "./blocks.ts";
+import type { Artifact, Message, Metadata, Part, Task, TaskEvent, TaskState, TaskStatus, TaskStream } from "./client.ts";
+import { copyButton, el, button } from "./dom.ts";
+import { failureCard } from "./problems.ts";
+
+/** The element, as its views see it. */
+export interface Host {
+	changed(what: { draw(): void }): void;
+	resultForm(view: TaskView, calls: any[]): HTMLElement;
+	ask(parts: Part[], view?: TaskView): boolean;
+	edit(parts: Part[]): void;
+	showModel(name: string): void;
+	readonly working: TaskView | undefined;
+}
+
+const TITLES: Record<string, string> = { reasoning: "Reasoning", refusal: "Refused", output: "Output" };
+
+export const inWords = (state: TaskState) => state.replace("TASK_STATE_", "").toLowerCase().replaceAll("_", " ");
+
+export class TaskView {
+	readonly node: HTMLElement;
+	readonly form = el("div");
+	readonly problem = el("div");
+	id = "";
+	contextId = "";
+	state = "";
+	/** A disturbance of the connection, in words. */
+	trouble = "";
+	facts: Metadata = {};
+	/** Of the last event that is on the page. */
+	number = 0;
+	stream?: TaskStream;
+	/** Times in milliseconds: of sending, and of the first and the last text. */
+	sent?: number;
+	first?: number;
+	last?: number;
+	readonly #turns: HTMLElement[] = [];
+	readonly #blocks = new Map<string, Block>();
+	readonly #calls = new Map<string, Block>();
+	readonly #messages = new Set<string>();
+	readonly #badge = el("span.badge");
+	readonly #actions: HTMLElement;
+	readonly #waiting = el("p.waiting", { "aria-hidden": "true" }, el("i"), el("i"), el("i"));
+	#userMessages = 0;
+	#lastParts: Part[] = [];
+	#reason = "";
+
+	constructor(readonly chat: Host) {
+		const again = button("small", "Regenerate", () => this.#repeat(), { title: "Send the message again" });
+		this.#actions = el("span.actions", {}, copyButton(() => this.answer), again);
+		this.node = el("article", { part: "turn" }, this.form, this.problem, this.#waiting, el("footer", {}, this.#badge, this.#actions));
+	}
+
+	get over(): boolean {
+		return ["completed", "failed", "canceled", "rejected"].includes(this.state);
+	}
+
+	get waits(): boolean {
+		return this.state.endsWith("required");
+	}
+
+	/** The source of the response's text. */
+	get answer(): string {
+		const texts = [...this.#blocks.values()].filter((block) => block.channel === "text");
+		return texts.map((block) => block.text).join("\n\n");
+	}
+
+	/** Parts of the user's last message. */
+	get lastParts(): Part[] {
+		return this.#lastParts;
+	}
+
+	#repeat(): void {
+		if (!this.chat.working) this.chat.ask(this.#lastParts);
+	}
+
+	#turn(number: number): HTMLElement {
+		while (this.#turns.length < number) {
+			const turn = el("section");
+			this.#turns.push(turn);
+			this.form.before(turn);
+		}
+		return this.#turns[number - 1]!;
+	}
+
+	take(event: TaskEvent): void {
+		if (event.type !== "connection" && event.number) this.number = event.number;
+		if (event.type === "task") this.takeTask(event.task, true);
+		const { taskId, contextId } = event.type === "status" ? event.status : event.type === "artifact" ? event.artifact : {};
+		this.id ||= taskId ?? "";
+		this.contextId ||= contextId ?? "";
+		if (event.type === "artifact") this.#takeArtifact(event.artifact.artifact, event.artifact.append, event.artifact.lastChunk, true);
+		if (event.type === "status") {
+			const { received, ...more } = fields(event.status);
+			if (received) this.takeMessage(received);
+			this.#takeStatus(event.status.status, more, true);
+		}
+		if (event.type === "message") {
+			this.takeMessage(event.message);
+			this.state = "completed";
+			this.draw();
+		}
+	}
+
+	takeTask(task: Task, live = false): void {
+		const { number, ...more } = fields(task);
+		this.id = task.id;
+		this.contextId = task.contextId;
+		this.number = number ?? this.number;
+		for (const message of task.history ?? []) this.takeMessage(message);
+		for (const artifact of task.artifacts ?? []) this.#takeArtifact(artifact, false, false, live);
+		this.#takeStatus(task.status, more, live); // ends the artifacts of a task that is over; others may still grow
+	}
+
+	takeMessage(message: Message): void {
+		if (this.#messages.has(message.messageId)) return;
+		this.#messages.add(message.messageId);
+		for (const result of dataOf(message, "tool_results")) this.#call(result).answer(result);
+		const ours = message.role === "ROLE_USER";
+		if (ours) this.#userMessages += 1;
+		const turn = this.#turn(this.#userMessages || 1);
+		const parts = (message.parts ?? []).filter((part) => !part.data?.tool_results && !part.data?.tool_calls);
+		if (!parts.length) return;
+		if (ours) {
+			this.#lastParts = parts;
+			turn.append(userMessage(parts, () => this.chat.edit(parts)));
+		} else if (this.state === "failed") this.#reason = textOf(parts);
+		else {
+			const block = new Block("message");
+			block.replace(parts);
+			block.end(false);
+			turn.append(block.node);
+		}
+	}
+
+	#takeArtifact(artifact: Artifact, append = false, last = false, live = false): void {
+		const { artifactId: id, parts = [] } = artifact;
+		const { channel = "text", callId, choice, turn } = fields(artifact) as { channel?: Channel; callId?: string; choice?: number; turn?: number };
+		for (const result of dataOf(artifact, "tool_results")) this.#call(result).answer(result);
+		if (channel === "tool_result") return;
+		const [call] = dataOf(artifact, "tool_calls");
+		let block = this.#blocks.get(id);
+		if (!block) {
+			for (const other of this.#blocks.values()) other.fold(live);
+			const title = choice ? `Choice ${choice + 1}` : TITLES[channel];
+			if (channel === "tool_call") block = this.#call({ call_id: callId, name: artifact.name }, turn);
+			else this.#turn(turn ?? 1).append((block = new Block(channel, title)).node);
+			this.#blocks.set(id, block);
+			this.#waiting.hidden = true;
+		}
+		if (call) this.#calls.set(call.call_id, block);
+		if (append) block.add(parts);
+		else block.replace(parts);
+		if (live && textOf(parts)) {
+			this.last = performance.now();
+			this.first ??= this.last;
+		}
+		if (last) block.end(live);
+		this.chat.changed(block);
+	}
+
+	/** The call of an id; made if there is none. */
+	#call({ call_id: id, name }: { call_id?: string; name?: string }, turn = this.#userMessages || 1): Block {
+		const known = id && this.#calls.get(id);
+		if (known) return known;
+		const block = new Block("tool_call", name || "tool");
+		if (id) this.#calls.set(id, block);
+		this.#turn(turn).append(block.node);
+		return block;
+	}
+
+	#takeStatus({ state, message }: TaskStatus, more: Metadata, live: boolean): void {
+		this.state = inWords(state);
+		this.facts = { ...this.facts, ...more };
+		const calls = this.waits ? dataOf(message, "tool_calls") : [];
+		for (const call of calls) this.#call(call).complete(call);
+		if (this.over || this.waits) {
+			if (message) this.takeMessage(message);
+			for (const block of this.#blocks.values()) block.end(live);
+		}
+		this.form.inert = false;
+		this.form.replaceChildren(calls.length ? this.chat.resultForm(this, calls) : "");
+		if (this.facts.response?.model) this.chat.showModel(this.facts.response.model);
+		const failed = this.state === "failed" || this.state === "rejected";
+		if (failed) this.problem.replaceChildren(failureCard(this.#reason || (message ? textOf(message.parts) : ""), this.facts, () => this.#repeat()));
+		this.draw();
+	}
+
+	draw(): void {
+		const shown = this.trouble || (["completed", "working", "submitted", "failed"].includes(this.state) ? "" : this.state);
+		this.#badge.textContent = shown;
+		this.node.dataset.state = this.trouble ? "trouble" : this.state;
+		this.node.dataset.event = `${this.number}`;
+		this.#waiting.hidden = this.over || this.waits || this.#blocks.size > 0;
+		this.#actions.hidden = !this.over || !this.#lastParts.some((part) => isText(part) || part.raw);
+	}
+
+	/** Figures for the inspector. */
+	get figures(): [string, string][] {
+		const { usage, finishReason, response, error } = this.facts;
+		const seconds = ((this.last ?? 0) - (this.first ?? 0)) / 1000;
+		const rows: [string, string][] = [["State", this.trouble || this.state]];
+		if (response?.model) rows.push(["Model", response.model]);
+		if (usage) rows.push(["Tokens", `${usage.inputTokens ?? "?"} in, ${usage.outputTokens ?? "?"} out`]);
+		if (usage?.outputTokens && seconds > 0.1) rows.push(["Speed", `${(usage.outputTokens / seconds).toFixed(1)} tokens/s`]);
+		if (this.sent && this.first) rows.push(["First text", `after ${((this.first - this.sent) / 1000).toFixed(2)} s`]);
+		if (finishReason) rows.push(["Finish reason", finishReason.replaceAll("_", " ")]);
+		if (error?.type) rows.push(["Error", error.type.replaceAll("_", " ")]);
+		if (this.number) rows.push(["Last event", `${this.number}`]);
+		return rows;
+	}
+}

@@ -1,0 +1,26 @@
+/** The form for results of tools that the user executes. */
+import { el } from "./dom.ts";
+
+export function resultForm(calls: any[], send: (results: object[]) => void): HTMLElement {
+	const fields = calls.map((call) => {
+		const output = el("textarea", { rows: 2, required: true }) as HTMLTextAreaElement;
+		const failed = el("input", { type: "checkbox" }) as HTMLInputElement;
+		const node = el("div", {}, el("label", {}, `Result of ${call.name} (text, or JSON)`, output), el("label", {}, failed, " it failed"));
+		return { call, output, failed, node };
+	});
+	const onsubmit = (event: Event) => {
+		event.preventDefault();
+		send(fields.map(({ call: { call_id, name }, output, failed }) => ({ call_id, name, output: read(output.value), is_error: failed.checked })));
+	};
+	const submit = el("div", {}, el("button.main", { type: "submit" }, "Send results"));
+	return el("form.ask", { "aria-label": "Results of tools", onsubmit }, ...fields.map(({ node }) => node), submit);
+}
+
+/** JSON for an object or an array, else the text. */
+function read(text: string): unknown {
+	try {
+		return /^\s*[[{]/.test(text) ? JSON.parse(text) : text;
+	} catch {
+		return text;
+	}
+}
