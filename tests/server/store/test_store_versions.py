@@ -182,6 +182,18 @@ async def test_a_database_of_before_there_were_versions_is_taken_over(sqlite_url
         assert await run(described) == taken_over
 
 
+async def test_sqlite_compares_keys_without_reading_large_rows(sqlite_url: str) -> None:
+    """In a table WITHOUT ROWID, a write next to an event of megabytes reads all of it."""
+    async with database(sqlite_url) as run:
+        await run(make_first_tables)
+    for url in (sqlite_url, f"{sqlite_url}.new"):
+        async with opened(url), database(url) as run:
+            found = await run(lambda c: c.exec_driver_sql("SELECT name, sql FROM sqlite_master").all())
+        tables = {name: sql for name, sql in found if sql}
+        assert {"tasks", "events", "messages", "journal"} <= set(tables)
+        assert [name for name, sql in tables.items() if "WITHOUT ROWID" in sql] == []
+
+
 async def test_a_database_that_lacks_a_table_of_the_first_version_gets_it(sqlite_url: str) -> None:
     async with database(sqlite_url) as run:
         await run(make_first_tables)

@@ -1,9 +1,10 @@
 """The HTTP client against real servers: connections, TLS, reuse, and how requests fail."""
 
 import asyncio
+import random
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -27,6 +28,7 @@ from tailrace.wrappers.http import (
     TransportError,
 )
 from tailrace.wrappers.http import client as client_module
+from tailrace.wrappers.http.connection import SENT_AT_ONCE, Connection
 
 HELLO = with_length(b"hello")
 
@@ -126,6 +128,73 @@ async def test_a_large_request_is_sent_completely_while_the_server_is_slow():
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         response = await client.request("POST", url, {}, payload)
         assert await response.body.read() == b"hello"
+
+
+class RecordingTransport:
+    """A transport that records the size of each write."""
+
+    def __init__(self, transport: asyncio.BaseTransport, sizes: list[int]) -> None:
+        self._transport: Any = transport
+        self._sizes = sizes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._sizes.append(len(data))
+        self._transport.write(data)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_large_request_is_sent_in_slices(scheme: str, monkeypatch: pytest.MonkeyPatch):
+    sizes: list[int] = []
+    made = Connection.connection_made
+
+    def record(self: Connection, transport: asyncio.BaseTransport) -> None:
+        made(self, RecordingTransport(transport, sizes))  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(Connection, "connection_made", record)
+    payload = random.Random(1).randbytes(5_000_001)
+    tls, trusted = certificates("127.0.0.1")
+    answer = sends(HELLO, HELLO)
+    async with (
+        raw_server(answer, tls=tls if scheme == "https" else None) as server,
+        http_client(tls=trusted) as client,
+    ):
+        for _ in range(2):
+            response = await client.request("POST", f"{scheme}://127.0.0.1:{server.port}/", {}, payload)
+            assert await response.body.read() == b"hello"
+    assert server.bodies == [payload] * 2
+    assert server.connections == 1
+    assert sum(sizes) > 2 * len(payload)
+    assert max(sizes) <= SENT_AT_ONCE + 1_000  # with the head
+
+
+async def test_a_response_before_the_end_of_the_request_is_returned():
+    """The rest of the request is not sent, and the connection is not used again."""
+    refusal = b"HTTP/1.1 413 Too large\r\ncontent-length: 2\r\n\r\nno"
+    closed = anyio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(refusal)
+        await writer.drain()
+        with suppress(ConnectionError):
+            while await reader.read(1_000_000):
+                pass
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        closed.set()
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    async with await asyncio.start_server(serve, sock=listening), http_client() as client:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        response = await client.request("POST", url, {}, bytes(100_000_000))
+        assert (response.status, await response.body.read()) == (413, b"no")
+        with anyio.fail_after(20):
+            await closed.wait()
 
 
 # --- responses ---------------------------------------------------------------------------------------------------

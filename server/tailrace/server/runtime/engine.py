@@ -474,7 +474,8 @@ class Engine:
 
     async def conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
         """Return the newest messages of a conversation, oldest first; none of another owner's conversation."""
-        return in_turns(await self._store.load_conversation(context_id, owner, limit))
+        messages = await self._store.load_conversation(context_id, owner, limit)
+        return await run_bounded(cost_of(messages), in_turns, messages)
 
     async def progress_of(self, task_id: str, owner: str = "") -> tuple[str, int, bool]:
         """Return the task's own id, the number of its last persisted event, and whether the task ended with it.

@@ -259,7 +259,8 @@ class TurnRunner:
             recorded, running = await self._store.load_history(
                 record.context_id, live.owner, self._max_history - 1
             )
-            said = history_of(recorded, running, record.id, is_resumed=waiting.is_said)
+            ordered = partial(history_of, recorded, running, record.id, is_resumed=waiting.is_said)
+            said = await run_bounded(cost_of(recorded), ordered)
         del live.waiting[0]
         if not waiting.is_said:
             live.said.append(waiting.message)

@@ -25,7 +25,7 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0006"
+HEAD = "0007"
 """The newest migration: the version of a database that this code reads and writes."""
 
 metadata = MetaData()
@@ -117,6 +117,7 @@ tasks_with_events = Index(
     sqlite_where=text("events_kept = 1"),
 )
 
+# Not WITHOUT ROWID: SQLite would read complete rows, of megabytes, to compare keys.
 events = Table(
     "events",
     metadata,
@@ -124,7 +125,6 @@ events = Table(
     Column("number", Integer, primary_key=True),
     Column("body", LargeBinary, nullable=False),
     Column("state", Text),
-    sqlite_with_rowid=False,
 )
 
 # SQLite's newest events, before they move to their table (`tailrace.server.store.journal`); empty with PostgreSQL.

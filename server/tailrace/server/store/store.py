@@ -63,8 +63,11 @@ M = TypeVar("M", bound=A2AModel)
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Bytes of the tasks of one page, as they are stored."""
 
-MAX_CONVERSATION_BYTES = 64 * 1024 * 1024
-"""Bytes of the messages of a conversation, or of a task, that are loaded at once, as they are stored; the newest count."""
+MAX_CONVERSATION_BYTES = 32 * 1024 * 1024
+"""Bytes of the messages of a conversation, or of a task, that are loaded at once, as they are stored; the newest count.
+
+To join them to one request to the provider takes up to 20 ms, during which no other thread runs.
+"""
 
 _BYTES_OF_EVENT_COST = 512  # of an event, which is encoded already
 

@@ -93,16 +93,16 @@ class HttpClient:
             target = f"http://{origin.authority}{target}"
             fields = {**fields, **proxy.headers}
         request = HttpRequest(method, url, fields)
-        message = _head(request, target) + payload
+        head = _head(request, target)
         patience = self._read_timeout if read_timeout is None else read_timeout
         connection = self._take_idle(origin)
         if connection is not None:
             # The server may have closed the connection before it received the request.
             with suppress(NoResponseError):
-                return await connection.send(request, message, patience)
+                return await connection.send(request, head, payload, patience)
         limit = self._connect_timeout if connect_timeout is None else connect_timeout
         connection = await self._connect(origin, proxy, limit)
-        return await connection.send(request, message, patience)
+        return await connection.send(request, head, payload, patience)
 
     async def aclose(self) -> None:
         """Close all connections. Responses that are not complete end with an error."""
@@ -173,7 +173,7 @@ class HttpClient:
         request = HttpRequest("CONNECT", authority, {"host": authority, **proxy.headers})
         tunnel = await self._open(proxy.origin, lambda _: None)
         try:
-            response = await tunnel.send(request, _head(request, authority), None)
+            response = await tunnel.send(request, _head(request, authority), b"", None)
             if response.status >= 300:
                 said = f"{response.status} {response.reason}".rstrip()
                 raise TransportError(f"the proxy {proxy.origin.authority} refused the connection: {said}")

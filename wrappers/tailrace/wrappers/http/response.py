@@ -208,6 +208,10 @@ class ResponseBody:
             self._is_paused = True
             self._transport.pause_reading()
 
+    def restart_timeout(self) -> None:
+        """Restart the read timeout, since more of the request was sent."""
+        self._waiting_since = self._loop.time()
+
     def wake(self) -> None:
         """Wake the reader."""
         waiter, self._waiter = self._waiter, None
