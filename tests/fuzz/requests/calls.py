@@ -11,6 +11,8 @@ from typing import Any
 COMPLETED = "00000000-0000-4000-8000-00000000000c"
 WAITING = "00000000-0000-4000-8000-00000000000d"
 PAGE_TOKEN = "%PAGE-TOKEN%"
+RESPONSE = "%RESPONSE%"
+COMPLETION = "%COMPLETION%"
 
 CONTEXT = "fuzz-context-000000"
 """Placeholder of a conversation: that of the completed task, or a new one for a large call."""

@@ -15,7 +15,18 @@ from fastapi import FastAPI
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message_factory import GetMessageClass
 
-from fuzz.requests.calls import CALLERS, COMPLETED, CONFIG, CONTEXT, HOOK, PAGE_TOKEN, WAITING, Call
+from fuzz.requests.calls import (
+    CALLERS,
+    COMPLETED,
+    COMPLETION,
+    CONFIG,
+    CONTEXT,
+    HOOK,
+    PAGE_TOKEN,
+    RESPONSE,
+    WAITING,
+    Call,
+)
 from fuzz.requests.grammar import Grammar
 from tailrace.server import Settings, create_app
 from tailrace.server.protocols.a2a.card import build_card
@@ -50,6 +61,8 @@ _PARAMETERS = {
     "tenant": "acme",
     "model": "tailrace",
     "chat_id": CONTEXT,
+    "response_id": RESPONSE,
+    "completion_id": COMPLETION,
 }
 _IMAGE = "data:image/png;base64,iVBORw0KGgo="
 
@@ -148,6 +161,9 @@ _QUERY = {
     "contextId": CONTEXT,
     "status": "TASK_STATE_COMPLETED",
     "includeArtifacts": "true",
+    "stream": "true",
+    "starting_after": "2",
+    "limit": "1",
 }
 
 
@@ -196,7 +212,7 @@ def _bodies(template: str) -> list[Any]:
             {"model": "embed", "input": [[1, 2], [3]], "dimensions": 4},
         ]
     if path == "/v1/responses":
-        return [_responses(), {"input": "hi", "stream": True}]
+        return [_responses(), {"input": "hi", "stream": True}, {"input": "hi", "background": True}]
     if path == "/ai-sdk":
         return [_ai_sdk()]
     if path == "/ag-ui":

@@ -18,7 +18,18 @@ import grpc
 import grpc.aio
 import psutil
 
-from fuzz.requests.calls import CALLERS, COMPLETED, CONFIG, CONTEXT, HOOK, PAGE_TOKEN, WAITING, Call
+from fuzz.requests.calls import (
+    CALLERS,
+    COMPLETED,
+    COMPLETION,
+    CONFIG,
+    CONTEXT,
+    HOOK,
+    PAGE_TOKEN,
+    RESPONSE,
+    WAITING,
+    Call,
+)
 from support.upstream import Received, ScriptedUpstream, Step, openai_chunk, openai_stream, sse
 from tailrace.server.settings import ENDPOINTS
 
@@ -162,11 +173,16 @@ class Target:
         page = await self.ask("GET", f"/tasks?pageSize=1&contextId={context}&status=TASK_STATE_COMPLETED")
         config = {"id": CONFIG, "url": HOOK}
         await self.ask("POST", f"/tasks/{completed}/pushNotificationConfigs", config)
+        response = await self.ask("POST", "/v1/responses", {"input": "hello"})
+        chat = {"messages": [{"role": "user", "content": "hello"}], "store": True}
+        completion = await self.ask("POST", "/v1/chat/completions", chat)
         self.values = {
             CONTEXT: context,
             COMPLETED: completed,
             WAITING: sent["task"]["id"],
             PAGE_TOKEN: page["nextPageToken"],
+            RESPONSE: response["id"],
+            COMPLETION: completion["id"],
         }
 
     def follow_up(self) -> Call:
