@@ -99,14 +99,14 @@ def serve(kind: str) -> None:
             "tasks": len(asyncio.all_tasks()),
         }
 
-    async def offered(scope: Scope, receive: Receive, send: Send) -> None:
+    async def lean_app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await app(scope, receive, send)
             return
         scope = {**scope, "extensions": {**scope.get("extensions", {})}}
         await with_deferral(app, scope, receive, send)
 
-    config = uvicorn.Config(offered if kind == "lean" else app, port=0, log_level="info", access_log=False)
+    config = uvicorn.Config(lean_app if kind == "lean" else app, port=0, log_level="info", access_log=False)
     uvicorn.Server(config).run()
 
 

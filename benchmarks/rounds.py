@@ -84,10 +84,10 @@ class ReplayingModel(Model):
 
 def costs(repeats: int = _REPEATS) -> Costs:
     """Measure all figures."""
-    prompt = _said(Role.USER, "What is the weather in NYC and in Rome?")
-    earlier = [_said(role, "words " * 40) for _ in range(_LONG // 2) for role in (Role.USER, Role.MODEL)]
+    prompt = _message(Role.USER, "What is the weather in NYC and in Rome?")
+    earlier = [_message(role, "words " * 40) for _ in range(_LONG // 2) for role in (Role.USER, Role.MODEL)]
     rounds = [list(_calling(number)) for number in range(ROUNDS)]
-    text = list(_telling(CHUNKS))
+    text = list(_text_chunks(CHUNKS))
     per_round = 1000 * (ROUNDS + 1)  # ms; the last answer is a round, too
     return Costs(
         round=_best(repeats, lambda: _answer([*rounds, text[:1] + text[-1:]], prompt)) / per_round,
@@ -151,7 +151,7 @@ def _best(repeats: int, work: Callable[[], Awaitable[None]]) -> float:
     return asyncio.run(measure())
 
 
-def _said(role: Role, words: str) -> Message:
+def _message(role: Role, words: str) -> Message:
     return Message(role=role, content=(ContentPartText(text=words),))
 
 
@@ -165,7 +165,7 @@ def _calling(number: int) -> Iterator[Chunks]:
     return _decoded(deltas, "tool_calls")
 
 
-def _telling(count: int) -> Iterator[Chunks]:
+def _text_chunks(count: int) -> Iterator[Chunks]:
     return _decoded([{"content": "word"}] * count, "stop")
 
 

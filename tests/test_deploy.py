@@ -390,7 +390,7 @@ def test_the_image_is_built_of_what_the_wheel_needs_and_of_nothing_else() -> Non
     assert all((ROOT / source).exists() for source in sources)
 
 
-def test_the_image_runs_as_nobody_in_particular_and_keeps_its_tasks_in_its_volume() -> None:
+def test_the_image_runs_as_an_unprivileged_user_and_keeps_its_tasks_in_its_volume() -> None:
     settings = {name: value for name, value in RUNNING.environment.items() if name.startswith("TAILRACE_")}
     assert settings.keys() <= SETTINGS
     user, volume = RUNNING.one("USER"), RUNNING.one("VOLUME")

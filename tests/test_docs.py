@@ -205,7 +205,7 @@ async def test_what_coding_assistants_are_shown_works(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("page", [SKILL_PAGE, LIST_OF_PAGES], ids=lambda page: page.name)
-def test_names_that_coding_assistants_are_told_exist(page: Path) -> None:
+def test_names_in_pages_for_coding_assistants_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     program = typer.main.get_command(create_cli())
     assert isinstance(program, typer.core.TyperGroup)
@@ -231,10 +231,10 @@ def test_names_of_the_table_of_concepts_can_be_imported_from_their_module() -> N
 
 def test_the_skill_says_what_it_is_for() -> None:
     _, head, _ = SKILL_PAGE.read_text(encoding="utf-8").split("---\n", 2)
-    said = yaml.safe_load(head)
-    assert said.keys() == {"name", "description"}
-    assert re.fullmatch(r"[a-z0-9-]{1,64}", said["name"])
-    assert len(said["description"]) <= 1024
+    front_matter = yaml.safe_load(head)
+    assert front_matter.keys() == {"name", "description"}
+    assert re.fullmatch(r"[a-z0-9-]{1,64}", front_matter["name"])
+    assert len(front_matter["description"]) <= 1024
 
 
 def test_every_page_is_in_the_list_for_programs() -> None:

@@ -51,13 +51,13 @@ def errors() -> dict[str, type[TailraceError]]:
 
 
 def test_every_error_is_in_one_of_the_tables(errors: dict[str, type[TailraceError]]) -> None:
-    told, raised = tables("error")
+    sent, raised = tables("error")
     of_protocol = {name for name, error in errors.items() if issubclass(error, A2AError)}
-    assert sorted(row[0] for row in told) == sorted(of_protocol)
+    assert sorted(row[0] for row in sent) == sorted(of_protocol)
     assert sorted(row[0] for row in raised) == sorted(errors.keys() - of_protocol)
 
 
-def test_what_clients_are_told_is_what_the_page_says(errors: dict[str, type[TailraceError]]) -> None:
+def test_errors_sent_to_clients_match_the_page(errors: dict[str, type[TailraceError]]) -> None:
     for name, fault, advice, code, http, grpc, reason in tables("error")[0]:
         error = errors[name]
         assert issubclass(error, A2AError)

@@ -76,7 +76,7 @@ async def test_tools(load: Load) -> None:
         assert feet["function"]["description"] == "Convert metres to feet."
 
 
-def _tell_the_time(request: Received) -> list[bytes]:
+def _current_time(request: Received) -> list[bytes]:
     """A model that requests the time in a city."""
     last = sent(request)[-1]
     if last["role"] == "tool":
@@ -85,7 +85,7 @@ def _tell_the_time(request: Received) -> list[bytes]:
 
 
 async def test_mcp_tools(load: Load) -> None:
-    async with ScriptedUpstream(_tell_the_time) as upstream:
+    async with ScriptedUpstream(_current_time) as upstream:
         async with serving(load("mcp_tools", upstream).app) as url, Rpc(url) as rpc:
             task = (await rpc.result("SendMessage", message("What time is it in Tokyo?")))["task"]
     assert '"timezone": "Asia/Tokyo"' in text_of(task, "text-round-2")
@@ -94,9 +94,9 @@ async def test_mcp_tools(load: Load) -> None:
 
 def _of_either_provider(request: Received) -> list[bytes]:
     """The response in the format of the requested API: the number of messages in the request."""
-    told = f"{len(sent(request))} messages"
+    count = f"{len(sent(request))} messages"
     if not request.path.endswith("/messages"):
-        return openai_stream([f"OpenAI: {told}"])
+        return openai_stream([f"OpenAI: {count}"])
     usage = {"input_tokens": 3, "output_tokens": 1}
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"id": "m", "model": "claude", "content": [], "usage": usage}},
@@ -104,7 +104,7 @@ def _of_either_provider(request: Received) -> list[bytes]:
         {
             "type": "content_block_delta",
             "index": 0,
-            "delta": {"type": "text_delta", "text": f"Claude: {told}"},
+            "delta": {"type": "text_delta", "text": f"Claude: {count}"},
         },
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
@@ -116,20 +116,20 @@ def _of_either_provider(request: Received) -> list[bytes]:
 async def test_several_providers(load: Load) -> None:
     async with ScriptedUpstream(_of_either_provider) as upstream:
         async with serving(load("several_providers", upstream).app) as url, Rpc(url) as rpc:
-            said = list[str]()
+            texts = list[str]()
             for provider in ("openai", "anthropic", "openai"):
                 params = message("Hello.", contextId="c") | {"metadata": {"provider": provider}}
-                said.append(text_of((await rpc.result("SendMessage", params))["task"]))
+                texts.append(text_of((await rpc.result("SendMessage", params))["task"]))
             wrong = message("Hello.") | {"metadata": {"provider": "nobody"}}
             failed = (await rpc.result("SendMessage", wrong))["task"]["status"]
-    assert said == ["OpenAI: 1 messages", "Claude: 3 messages", "OpenAI: 5 messages"]
+    assert texts == ["OpenAI: 1 messages", "Claude: 3 messages", "OpenAI: 5 messages"]
     assert failed["state"] == "TASK_STATE_FAILED"
     assert "there is no 'nobody'" in failed["message"]["parts"][0]["text"]
 
 
 def _river(request: Received) -> list[Step]:
-    asked = len(sent(request))
-    return [*openai_stream(["The ", "Rhine."] if asked == 1 else ["In ", "Europe."])]
+    length = len(sent(request))
+    return [*openai_stream(["The ", "Rhine."] if length == 1 else ["In ", "Europe."])]
 
 
 async def test_openai_client(load: Load, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,10 +110,10 @@ def _commands(block: Block, port: int) -> str:
 
 def _program_of(target: str) -> str:
     """The last command of a make target, without the part that finds the program."""
-    told = subprocess.run(
+    result = subprocess.run(
         ["make", "-n", "--no-print-directory", target], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    return "tailrace" + told.stdout.strip().splitlines()[-1].partition(" tailrace")[2]
+    return "tailrace" + result.stdout.strip().splitlines()[-1].partition(" tailrace")[2]
 
 
 def _assert_says(printed: str, block: Block, port: int) -> None:

@@ -71,7 +71,7 @@ class GenerateWriter(OllamaWriter):
         return []
 
     def _line(self, message: dict[str, Any], *, done: bool = False, **fields: Any) -> bytes:
-        said = {"response": message["content"], "done": done}
+        content = {"response": message["content"], "done": done}
         if "thinking" in message:
-            said["thinking"] = message["thinking"]
-        return self.line({**said, **fields})
+            content["thinking"] = message["thinking"]
+        return self.line({**content, **fields})

@@ -236,18 +236,18 @@ class _Run:
         seconds = self._tokens / (self._streams * rate)
         plan = Plan(math.ceil(rate * (self._streams / _STARTS + seconds + _MARGIN_SECONDS)), rate=rate)
         async with self._connections() as connections:
-            asked: list[Awaitable[Recording]] = []
+            pending: list[Awaitable[Recording]] = []
             begun = time.monotonic()
             for number, connection in enumerate(connections):
                 due = begun + (number + chance.random()) / _STARTS
                 await anyio.sleep(max(0.0, due - time.monotonic()))
-                asked.append(connection.ask(dialects.start(dialects.A2A, plan)))
+                pending.append(connection.ask(dialects.start(dialects.A2A, plan)))
             for connection in connections:
                 await connection.seen(b"0@")
             self._server.start_counting()
             await anyio.sleep(seconds)
             found = await self._server.stop_counting()
-            answers = await _complete(asked, plan)
+            answers = await _complete(pending, plan)
         if min(answer.arrivals[-1][0] for answer in answers) < found["ended_ns"]:
             raise RuntimeError("a stream ended before the window did")
         tokens = sum(len(answer.latencies(found["begun_ns"], found["ended_ns"])) for answer in answers)
@@ -259,7 +259,7 @@ class _Run:
         plan = Plan(2 + math.ceil(steps * group / self._streams) + group, hold=1)
         async with self._connections() as connections:
             upstream = await connect(self._upstream)
-            asked = [connection.ask(dialects.start(dialects.A2A, plan)) for connection in connections]
+            pending = [connection.ask(dialects.start(dialects.A2A, plan)) for connection in connections]
             for connection in connections:
                 await connection.seen(b"artifactUpdate")
             self._server.start_counting()
@@ -274,7 +274,7 @@ class _Run:
             found = await self._server.stop_counting()
             await upstream.ask(dialects.release())
             upstream.close()
-            await _complete(asked, plan)
+            await _complete(pending, plan)
         return self._window(found, steps * group, group)
 
     def _window(self, found: dict[str, Any], tokens: int, group: int) -> Window:
@@ -294,8 +294,8 @@ def _reads(connections: Sequence[Connection]) -> int:
     return sum(len(connection.recording.reads) for connection in connections)
 
 
-async def _complete(asked: Sequence[Awaitable[Recording]], plan: Plan) -> list[Answer]:
-    answers = [read_answer(await each, dialects.A2A) for each in asked]
+async def _complete(pending: Sequence[Awaitable[Recording]], plan: Plan) -> list[Answer]:
+    answers = [read_answer(await each, dialects.A2A) for each in pending]
     if any(not answer.is_whole(plan) for answer in answers):
         failures = {answer.failure or "text is missing" for answer in answers}
         raise RuntimeError(f"a stream was not complete: {', '.join(failures)}")

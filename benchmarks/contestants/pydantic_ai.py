@@ -39,8 +39,8 @@ class AnswerRun(PulledRun):
         )
         model = OpenAIChatModel("gpt-4o", provider=OpenAIProvider(openai_client=client))
         request = [ModelRequest.user_text_prompt("?")]
-        self._opened = model.request_stream(request, None, ModelRequestParameters())
-        self._streamed = _RUNNER.run(self._opened.__aenter__())
+        self._manager = model.request_stream(request, None, ModelRequestParameters())
+        self._streamed = _RUNNER.run(self._manager.__aenter__())
 
     def pull(self) -> None:
         """Read the events, and keep the resulting response."""

@@ -71,7 +71,7 @@ def main(
                 short=short,
                 repeats=repeats,
                 cores=cores,
-                tell=lambda what: progress.update(bar, description=what),
+                report=lambda what: progress.update(bar, description=what),
             )
         except subprocess.CalledProcessError as error:
             _ERRORS.print(f"A peer could not be installed: {error}", style="red", markup=False)

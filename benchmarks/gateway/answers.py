@@ -55,7 +55,7 @@ class Answer:
 
     def is_whole(self, plan: Plan) -> bool:
         """Return whether nothing was lost, duplicated or reordered."""
-        return self.over and not self.failure and plan.is_said_by(self.text)
+        return self.over and not self.failure and plan.matches(self.text)
 
     def latencies(self, begin: int = 0, end: int = 2**63) -> list[int]:
         """Return the latency in ns of each delta sent between two times."""

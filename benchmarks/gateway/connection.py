@@ -21,13 +21,13 @@ class Recording:
     """A response as it arrived.
 
     Attributes:
-        asked: When the request was written, in ns of the machine's monotonic clock.
+        requested_at: When the request was written, in ns of the machine's monotonic clock.
         times: The time of each read.
         reads: The bytes of each read.
         broken: Whether the connection ended before the response did.
     """
 
-    asked: int
+    requested_at: int
     times: list[int] = field(default_factory=list[int])
     reads: list[bytes] = field(default_factory=list[bytes])
     broken: bool = False
@@ -35,7 +35,7 @@ class Recording:
     @property
     def ended(self) -> int:
         """The time of the last read."""
-        return self.times[-1] if self.times else self.asked
+        return self.times[-1] if self.times else self.requested_at
 
 
 class Connection(asyncio.Protocol):

@@ -74,8 +74,8 @@ async def burst(order: Order) -> Figures:
         cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
         for plan in plans:
             requests = [dialects.start(order.dialect, plan) for _ in connections]
-            asked = [each.ask(request) for each, request in zip(connections, requests, strict=True)]
-            found += [(plan, recording) for recording in await _all(asked)]
+            pending = [each.ask(request) for each, request in zip(connections, requests, strict=True)]
+            found += [(plan, recording) for recording in await _all(pending)]
         end, own = time.monotonic_ns(), time.process_time_ns() - own
         spent = processes.settle(order.process) - cpu
     chunks = order.tokens * order.streams * order.rounds
@@ -100,27 +100,27 @@ async def paced(order: Order) -> Figures:
     chance = random.Random(order.seed)
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections)
-        asked: list[Awaitable[Recording]] = []
+        pending: list[Awaitable[Recording]] = []
         begin, own = time.monotonic_ns(), time.process_time_ns()
         for number, connection in enumerate(connections):
             due = begin + int((number + chance.random()) / order.starts * 1e9)
             await anyio.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))
-            asked.append(connection.ask(dialects.start(order.dialect, plan)))
-        opened, cpu = time.monotonic_ns(), processes.cpu_ns(order.process)
+            pending.append(connection.ask(dialects.start(order.dialect, plan)))
+        window_start, cpu = time.monotonic_ns(), processes.cpu_ns(order.process)
         await anyio.sleep(order.seconds)
         closed, spent = time.monotonic_ns(), processes.cpu_ns(order.process) - cpu
-        recordings = await _all(asked)
+        recordings = await _all(pending)
         own, end = time.process_time_ns() - own, time.monotonic_ns()
     answers = [read_answer(recording, order.dialect) for recording in recordings]
-    latencies = [each for answer in answers for each in answer.latencies(opened, closed)]
+    latencies = [each for answer in answers for each in answer.latencies(window_start, closed)]
     firsts = [
-        answer.began - recording.asked
+        answer.began - recording.requested_at
         for answer, recording in zip(answers, recordings, strict=True)
         if answer.began
     ]
     return {
         "cpu_us": spent / 1000 / len(latencies) if latencies else math.nan,
-        "cores": spent / (closed - opened),
+        "cores": spent / (closed - window_start),
         "latency_p50_ms": percentile(latencies, 0.5) / _MS,
         "latency_p99_ms": percentile(latencies, 0.99) / _MS,
         "first_p50_ms": percentile(firsts, 0.5) / _MS,
@@ -150,7 +150,7 @@ async def turns(order: Order) -> Figures:
         end, own = time.monotonic_ns(), time.process_time_ns() - own
         spent = processes.settle(order.process) - cpu
     answers = [read_answer(recording, order.dialect) for recording in recordings]
-    lasted = [recording.ended - recording.asked for recording in recordings]
+    lasted = [recording.ended - recording.requested_at for recording in recordings]
     return {
         "turns_s": len(recordings) / ((end - begin) / 1e9),
         "cpu_us": spent / 1000 / len(recordings),
@@ -163,12 +163,12 @@ async def turns(order: Order) -> Figures:
 
 async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple["Awaitable[Recording]", str]:
     """Begin an answer that is held after its first deltas; return it and its task's id."""
-    asked = connection.ask(dialects.start(order.dialect, plan))
+    pending = connection.ask(dialects.start(order.dialect, plan))
     await connection.seen(b"artifactUpdate")
     task = read_answer(connection.recording, order.dialect).task
     if not task:
         raise RuntimeError(f"no task was begun: {connection.recording.reads!r}")
-    return asked, task
+    return pending, task
 
 
 async def fan_out(order: Order) -> Figures:
@@ -176,13 +176,13 @@ async def fan_out(order: Order) -> Figures:
     plan = Plan(order.tokens, rate=order.rate, hold=1)
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections[:1])
-        asked, task = await _begin_held(order, connections[0], plan)
-        all_asked = [asked, *(each.ask(dialects.subscribe(task)) for each in connections[1:])]
+        pending, task = await _begin_held(order, connections[0], plan)
+        all_pending = [pending, *(each.ask(dialects.subscribe(task)) for each in connections[1:])]
         for connection in connections[1:]:
             await connection.seen(b"data:")
         cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
         await _release(order)
-        recordings = await _all(all_asked)
+        recordings = await _all(all_pending)
         end, own = time.monotonic_ns(), time.process_time_ns() - own
         spent = processes.settle(order.process) - cpu
     answers = [read_answer(recording, order.dialect) for recording in recordings]
@@ -205,14 +205,14 @@ async def cancel(order: Order) -> Figures:
 
     ``lost`` counts incomplete bursts, and tasks that were not cancelled.
     """
-    flood, plan = Plan(order.tokens), Plan(_ENDLESS, rate=order.rate)
-    floods: list[Recording] = []
+    burst, plan = Plan(order.tokens), Plan(_ENDLESS, rate=order.rate)
+    bursts: list[Recording] = []
     replies: list[Recording] = []
     latencies: list[int] = []
 
     async def go_on(connection: Connection) -> None:
         while time.monotonic_ns() < end:
-            floods.append(await connection.ask(dialects.start(order.dialect, flood)))
+            bursts.append(await connection.ask(dialects.start(order.dialect, burst)))
 
     async with _connections(order, order.streams + 2) as (watched, other, *connections):
         await _warm(order, [watched])
@@ -221,12 +221,12 @@ async def cancel(order: Order) -> Figures:
             for connection in connections:
                 group.start_soon(go_on, connection)
             while time.monotonic_ns() < end:
-                asked = watched.ask(dialects.start(order.dialect, plan))
+                pending = watched.ask(dialects.start(order.dialect, plan))
                 await watched.seen(f"{_HELD}@".encode())
                 task = read_answer(watched.recording, order.dialect).task
                 replies.append(await other.ask(dialects.cancel(task)))
-                latencies += read_answer(await asked, order.dialect).latencies()
-    lasted = [reply.ended - reply.asked for reply in replies]
+                latencies += read_answer(await pending, order.dialect).latencies()
+    lasted = [reply.ended - reply.requested_at for reply in replies]
     canceled = sum(b"TASK_STATE_CANCELED" in b"".join(reply.reads) for reply in replies)
     return {
         "cancel_p50_ms": percentile(lasted, 0.5) / _MS,
@@ -234,7 +234,7 @@ async def cancel(order: Order) -> Figures:
         "latency_p50_ms": percentile(latencies, 0.5) / _MS,
         "latency_p99_ms": percentile(latencies, 0.99) / _MS,
         "cancels": len(replies),
-        "lost": _lost([read_answer(each, order.dialect) for each in floods], flood) + len(replies) - canceled,
+        "lost": _lost([read_answer(each, order.dialect) for each in bursts], burst) + len(replies) - canceled,
     }
 
 
@@ -248,11 +248,11 @@ async def resume(order: Order) -> Figures:
         whole = all(log.answer.is_whole(plan) for log in logs)
         chosen = [(log, chance.choice(log.numbers)) for log in (chance.choice(logs) for _ in connections)]
         cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
-        asked = [
+        pending = [
             each.ask(dialects.subscribe(log.answer.task, number))
             for each, (log, number) in zip(connections, chosen, strict=True)
         ]
-        recordings = await _all(asked)
+        recordings = await _all(pending)
         end, own = time.monotonic_ns(), time.process_time_ns() - own
         spent = processes.settle(order.process) - cpu
     return _resumed(chosen, recordings, spent, end - begin, own, whole)
@@ -264,7 +264,7 @@ async def resume_running(order: Order) -> Figures:
     chance = random.Random(order.seed)
     async with _connections(order, order.streams + 1) as (first, *others):
         await _warm(order, [first])
-        asked = first.ask(dialects.start(order.dialect, plan))
+        pending = first.ask(dialects.start(order.dialect, plan))
         await anyio.sleep(order.seconds)
         log = _Log(first.recording, order.dialect)
         numbers = [chance.choice(log.numbers) for _ in others]
@@ -273,7 +273,7 @@ async def resume_running(order: Order) -> Figures:
             each.ask(dialects.subscribe(log.answer.task, number))
             for each, number in zip(others, numbers, strict=True)
         ]
-        whole_log = _Log(await asked, order.dialect)
+        whole_log = _Log(await pending, order.dialect)
         recordings = await _all(resumed)
         end, own = time.monotonic_ns(), time.process_time_ns() - own
         spent = processes.settle(order.process) - cpu
@@ -318,7 +318,7 @@ def _resumed(
         got = [_result(event.data) for event in events(recording)]
         sent += len(got)
         lost += got != expected[key]
-    lasted = [recording.ended - recording.asked for recording in recordings]
+    lasted = [recording.ended - recording.requested_at for recording in recordings]
     return {
         "client_us": spent / 1000 / len(recordings),
         "event_us": spent / 1000 / max(1, sent),
@@ -339,21 +339,21 @@ async def memory(order: Order) -> Figures:
     begin = partial(dialects.start, order.dialect, plan)
     async with _connections(order, 1) as (watched,):
         await _warm(order, [watched])
-        asked = [watched.ask(begin())]
+        pending = [watched.ask(begin())]
         await watched.seen(last)
         idle = _resident(order)
         async with _connections(order, order.streams) as connections:
-            asked += [await _begun(each, begin()) for each in connections]
+            pending += [await _begun(each, begin()) for each in connections]
             for connection in connections:
                 await connection.seen(last)
             live = _resident(order)
             task = read_answer(watched.recording, order.dialect).task
             readers = order.streams if task else 0  # servers without tasks have no subscribers
             async with _connections(order, readers) as others:
-                asked += [await _begun(each, dialects.subscribe(task)) for each in others]
+                pending += [await _begun(each, dialects.subscribe(task)) for each in others]
                 followed = _resident(order)
                 await _release(order)
-                recordings = await _all(asked)
+                recordings = await _all(pending)
     answers = [read_answer(recording, order.dialect) for recording in recordings]
     return {
         "start_rss_mb": start["rss"] / 1e6,
@@ -366,9 +366,9 @@ async def memory(order: Order) -> Figures:
 
 async def _begun(connection: Connection, request: bytes) -> "asyncio.Future[Recording]":
     """Send requests one after the other, each after the first event of the previous one."""
-    asked = connection.ask(request)
+    pending = connection.ask(request)
     await connection.seen(b"data:")
-    return asked
+    return pending
 
 
 def _resident(order: Order) -> int:
@@ -385,8 +385,8 @@ async def store(order: Order) -> Figures:
         plan = Plan(order.tokens, rate=order.rate)
         answers: list[Answer] = []
         for _ in range(order.rounds):
-            asked = [each.ask(dialects.start(order.dialect, plan)) for each in connections]
-            answers += [read_answer(recording, order.dialect) for recording in await _all(asked)]
+            pending = [each.ask(dialects.start(order.dialect, plan)) for each in connections]
+            answers += [read_answer(recording, order.dialect) for recording in await _all(pending)]
         grown = _stored(order.database) - before
     chunks = order.tokens * order.streams * order.rounds
     text = sum(len(answer.text) for answer in answers)

@@ -49,7 +49,7 @@ class Plan:
         """Return the bytes of a burst, and its text."""
         return _burst(self.tokens, self.seed % SEEDS)
 
-    def is_said_by(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Return whether the text is the complete answer, in order and without duplicates."""
         if not self.timed:
             return text == self.stream.text

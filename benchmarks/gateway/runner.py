@@ -140,7 +140,7 @@ def run(
     short: bool = False,
     repeats: int | None = None,
     cores: Cores | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Findings:
     """Measure.
 
@@ -150,7 +150,7 @@ def run(
         short: Run the servers of a short run, with half the repeats.
         repeats: Replaces each scenario's own number.
         cores: The processors of each process.
-        tell: Called with progress messages.
+        report: Called with progress messages.
 
     Raises:
         subprocess.CalledProcessError: A peer could not be installed.
@@ -161,14 +161,14 @@ def run(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     plan = [(scenario, _taking_part(scenario, servers, short=short)) for scenario in scenarios]
     found = Findings(pinned=cores.server is not None)
-    tell("installing the peers")
+    report("installing the peers")
     install({server.group for _, wanted in plan for server in wanted if server.group})
     with tempfile.TemporaryDirectory(prefix="tailrace-benchmark-") as folder, ExitStack() as stack:
         upstream = stack.enter_context(running_upstream(Path(folder), cores.others))
         for number, (scenario, wanted) in enumerate(plan):
             place = Path(folder) / str(number)
             place.mkdir()
-            _run_scenario(scenario, wanted, upstream, place, found, short, repeats, cores, tell)
+            _run_scenario(scenario, wanted, upstream, place, found, short, repeats, cores, report)
     return found
 
 
@@ -186,7 +186,7 @@ def _run_scenario(
     short: bool,
     repeats: int | None,
     cores: Cores,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     """Measure contestants in turn, so that changes of the machine affect all of them."""
     figures: dict[str, list[Figures]] = {server.name: [] for server in wanted}
@@ -198,7 +198,7 @@ def _run_scenario(
             for server in wanted:
                 if turn >= times[server.name] or server.name in failures:
                     continue
-                tell(f"{scenario.name}: {server.name} {turn + 1}/{times[server.name]}")
+                report(f"{scenario.name}: {server.name} {turn + 1}/{times[server.name]}")
                 try:
                     if scenario.fresh:
                         place = folder / str(turn)
@@ -214,7 +214,7 @@ def _run_scenario(
                     figures[server.name].append(read(order, cores))
                 except RuntimeError as error:
                     failures[server.name] = str(error)
-                    tell(f"{scenario.name}: {server.name} failed: {error}")
+                    report(f"{scenario.name}: {server.name} failed: {error}")
     for server in wanted:
         found.all.append(
             Finding(scenario.name, server.name, tuple(figures[server.name]), failures.get(server.name, ""))

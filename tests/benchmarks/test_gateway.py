@@ -110,9 +110,9 @@ def test_cpu_time_is_of_children_and_ended_threads_too() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
-        told = int(process.stdout.readline())  # of the child alone, including its thread
+        reported = int(process.stdout.readline())  # of the child alone, including its thread
         assert len(processes.tree(process.pid)) == 2
-        assert processes.cpu_ns(process.pid) > told
+        assert processes.cpu_ns(process.pid) > reported
         memory = processes.memory(process.pid)
         assert memory["rss"] > memory["pss"] > 0
         process.communicate(b"\n")

@@ -10,7 +10,7 @@ def test_a_work_can_be_done_again(name: str) -> None:
     assert WORKS[name]()
 
 
-def test_what_takes_more_is_told() -> None:
+def test_an_increase_is_reported() -> None:
     before = {"same": 1.0, "less": 1.0, "little": 1.0, "more": 1.0, "gone": 1.0}
     now = {"same": 1.0, "less": 0.5, "little": 1.02, "more": 1.05, "new": 1.0}
     found = compare(now, before)

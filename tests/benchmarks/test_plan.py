@@ -21,12 +21,12 @@ def test_a_request_without_a_plan_has_none() -> None:
     assert find_plan(b'{"messages": []}') is None
 
 
-def test_a_burst_says_as_many_pieces_as_were_asked_for() -> None:
+def test_a_burst_has_the_requested_number_of_deltas() -> None:
     plan = Plan(30)
     body = b"".join(data for part in plan.stream.parts for data in part.reads)
     assert body.count(b'"content":') == 1 + 30  # the role has an empty one
-    assert plan.is_said_by(plan.stream.text)
-    assert not plan.is_said_by(plan.stream.text[1:])
+    assert plan.matches(plan.stream.text)
+    assert not plan.matches(plan.stream.text[1:])
 
 
 def _text(*indices: int) -> str:
@@ -44,5 +44,5 @@ def test_pieces_say_when_they_were_sent() -> None:
 )
 def test_a_paced_answer_is_whole_or_not(text: str) -> None:
     plan = Plan(3, rate=50)
-    assert plan.is_said_by(_text(0, 1, 2))
-    assert not plan.is_said_by(text)
+    assert plan.matches(_text(0, 1, 2))
+    assert not plan.matches(text)

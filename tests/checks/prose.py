@@ -41,7 +41,10 @@ _CODE = re.compile(r"```.*?```|``[^`]*``|`[^`]*`|\]\([^)]*\)|<!--.*?-->|^    .*$
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 
 IDIOMS = frozenset(
-    "asked said told whoever somebody nobody happenings lanes farewell elsewhere mend mended opened offered".split()
+    """
+    asked said told unsaid untold whoever somebody nobody everybody anybody happening happenings lanes farewell elsewhere
+    mend mended opened offered taker takers flood floods tell tells telling hear hears heard
+    """.split()
 )
 _PARTS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 

@@ -264,8 +264,8 @@ async def _check_completed(trial: AgentTrial, events: Events, text: str) -> None
     assert _state(task) == trial.agent.ends, task["status"]
     _check_text(_streamed(events), text)
     _check_text(_stored(task), text)
-    [said] = [each for each in task["history"][-1:] if each["role"] == "ROLE_AGENT"]
-    _check_text("".join(_text(part) for part in said["parts"]), text)
+    [message] = [each for each in task["history"][-1:] if each["role"] == "ROLE_AGENT"]
+    _check_text("".join(_text(part) for part in message["parts"]), text)
 
 
 def _check_text(returned: str, expected: str) -> None:

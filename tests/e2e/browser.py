@@ -33,7 +33,9 @@ async def browsing(*options: str) -> AsyncGenerator["Browser"]:
 def note_faults(page: "Page", faults: list[str]) -> None:
     """Collect a page's errors: exceptions, violations of its policy, failed requests."""
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
+    page.on(
+        "console", lambda entry: faults.append(entry.text) if entry.type in ("error", "warning") else None
+    )
 
 
 async def take_picture(page: "Page", name: str) -> None:

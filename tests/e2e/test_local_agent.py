@@ -21,7 +21,7 @@ FORCED = {
     "parallel_tool_calls": False,
     "max_tokens": 80,
 }
-ASKED: list[str] = []
+CITIES: list[str] = []
 
 
 async def get_weather(city: str) -> str:
@@ -30,7 +30,7 @@ async def get_weather(city: str) -> str:
     Args:
         city: Its name.
     """
-    ASKED.append(city)
+    CITIES.append(city)
     return f"sunny in {city}"
 
 
@@ -59,4 +59,4 @@ async def test_the_local_model_calls_a_tool_and_its_arguments_are_streamed() -> 
     assert shown["tool-call-1"][-1] == "data"
     assert set(shown["tool-call-1"][:-1]) == {"text"}
     assert shown["tool-result-1"] == ["data"]
-    assert ASKED
+    assert CITIES

@@ -135,10 +135,10 @@ async def context(browser: "Browser") -> AsyncGenerator["BrowserContext"]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(context: "BrowserContext", agent: Agent) -> "Page":
-    return await opened(context, agent.url)
+    return await open_page(context, agent.url)
 
 
-async def opened(context: "BrowserContext", url: str) -> "Page":
+async def open_page(context: "BrowserContext", url: str) -> "Page":
     page = await context.new_page()
     await page.goto(url)
     return page
@@ -184,7 +184,7 @@ async def test_a_turn_streams_as_markdown_and_ends_with_its_figures(browser: "Br
     pieces = re.findall(r"\S+\s*|\s+", MARKDOWN)
     pause = agent.model.pause(pieces, len(pieces) // 2)
     async with window(browser) as context:
-        page = await opened(context, agent.url)
+        page = await open_page(context, agent.url)
         await say(page, pause.prompt)
         await until_state(page, "working")
         await until_text(page, lambda text: "glacier" in text)
@@ -288,7 +288,7 @@ async def test_connections_that_are_lost_are_gone_on_with_by_themselves(
 ) -> None:
     async with CuttingProxy(agent.url) as proxy:
         context = await browser.new_context()
-        page = await opened(context, proxy.url)
+        page = await open_page(context, proxy.url)
         pause = agent.model.pause(WORDS, 1)
         await say(page, pause.prompt)
         await until_text(page, lambda text: text == "w0")
@@ -305,7 +305,7 @@ async def test_a_message_that_may_not_have_arrived_is_sent_again_and_taken_once(
     browser: "Browser", agent: Agent
 ) -> None:
     context = await browser.new_context()
-    page = await opened(context, agent.url)
+    page = await open_page(context, agent.url)
     sent: list[str] = []
 
     async def lose(route: "Route") -> None:
@@ -368,11 +368,11 @@ async def test_a_reload_shows_the_conversation_and_follows_what_is_at_work(
     pause = agent.model.pause(WORDS, 50)
     await say(page, pause.prompt)
     await until_text(page, lambda text: text.endswith("w49"))
-    said = "article .said, article .block"
-    before = await page.locator(said).all_inner_texts()
+    selector = "article .said, article .block"
+    before = await page.locator(selector).all_inner_texts()
     await page.reload()
     await until_text(page, lambda text: text.endswith("w49"))
-    assert await page.locator(said).all_inner_texts() == before
+    assert await page.locator(selector).all_inner_texts() == before
     states = await page.locator("article").evaluate_all("all => all.map((each) => each.dataset.state)")
     assert states == ["completed", "completed", "working"]
     pause.go_on.set()
@@ -391,7 +391,7 @@ async def test_two_tabs_show_one_task_and_either_may_answer_for_it(
     pause = agent.model.pause(WORDS, 80)
     await say(page, pause.prompt)
     await until_text(page, lambda text: text.endswith("w79"))
-    other = await opened(context, page.url)
+    other = await open_page(context, page.url)
     await until_text(other, lambda text: text.endswith("w79"))
     pause.go_on.set()
     for tab in (page, other):
@@ -436,7 +436,7 @@ async def test_another_browser_lists_and_finds_the_same_conversations(
         await say(page, prompt)
         await until_state(page, "completed")
     async with window(browser) as context:
-        other = await opened(context, agent.url)
+        other = await open_page(context, agent.url)
         conversations = other.get_by_role("navigation", name="Conversations")
         await conversations.locator("li", has_text="about the Nile").wait_for()
         await other.keyboard.press("Control+k")
@@ -451,16 +451,16 @@ async def test_another_browser_lists_and_finds_the_same_conversations(
 
 
 @pytest.mark.parametrize("reads", ["agent-card", "GetConversation"])
-async def test_what_is_said_before_the_conversation_is_there_comes_after_it(
+async def test_a_message_sent_while_the_conversation_loads_is_shown_after_it(
     page: "Page", context: "BrowserContext", agent: Agent, reads: str
 ) -> None:
     await say(page, "hello")
     await until_state(page, "completed")
-    asked, give = anyio.Event(), anyio.Event()
+    loading, give = anyio.Event(), anyio.Event()
 
     async def hold(route: "Route") -> None:
         if reads in route.request.url or reads in (route.request.post_data or ""):
-            asked.set()
+            loading.set()
             await give.wait()
         await route.continue_()
 
@@ -468,13 +468,13 @@ async def test_what_is_said_before_the_conversation_is_there_comes_after_it(
     await other.route(re.compile(r"agent-card\.json$|/$"), hold)
     await other.goto(page.url)
     with anyio.fail_after(30):
-        await asked.wait()
+        await loading.wait()
     await say(other, "early")
     give.set()
     await other.locator(".said", has_text="early").wait_for()
     await until_state(other, "completed")
-    said = await other.locator("article .said").all_inner_texts()
-    assert [each.split()[-1] for each in said] == ["hello", "early"]
+    prompts = await other.locator("article .said").all_inner_texts()
+    assert [each.split()[-1] for each in prompts] == ["hello", "early"]
     assert other.url == page.url
     assert len(await tasks_in(agent, page)) == 2
 
@@ -499,12 +499,10 @@ async def test_the_address_says_which_conversation_is_shown(page: "Page", agent:
     await until_state(page, "completed")
 
 
-async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
-    page: "Page", agent: Agent
-) -> None:
+async def test_back_and_forward_navigate_through_visited_conversations(page: "Page", agent: Agent) -> None:
     conversations = page.get_by_role("navigation", name="Conversations")
 
-    async def until_said(*prompts: str) -> None:
+    async def until_prompts(*prompts: str) -> None:
         """Wait until a conversation with these user messages is visible."""
         with anyio.fail_after(30):
             while await page.locator("article .said p").all_inner_texts() != list(prompts):
@@ -524,24 +522,24 @@ async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
     await new.click()
     await new.click()  # has no effect
     await conversations.get_by_role("button", name="back and forth", exact=True).click()
-    await until_said("back and forth")
+    await until_prompts("back and forth")
 
     await page.go_back()
     await page.locator(".welcome").wait_for()
     assert not page.url.partition("#")[2]
     await page.go_back()
-    await until_said(pause.prompt)
+    await until_prompts(pause.prompt)
     assert page.url == second
     current = conversations.locator("[aria-current=true]")
     assert await current.all_inner_texts() == [pause.prompt]
     pause.go_on.set()
     await until_state(page, "completed")  # the page follows the working task
     await page.go_back()
-    await until_said("back and forth")
+    await until_prompts("back and forth")
     assert page.url == first
 
     await page.go_forward()
-    await until_said(pause.prompt)
+    await until_prompts(pause.prompt)
     assert page.url == second
     await say(page, "back and forth")  # the message belongs to the visible conversation
     await until_state(page, "completed")
@@ -549,7 +547,7 @@ async def test_back_and_forward_lead_through_the_conversations_that_were_opened(
     await page.go_forward()
     await page.locator(".welcome").wait_for()
     await page.go_forward()
-    await until_said("back and forth")
+    await until_prompts("back and forth")
     assert page.url == first
 
 
@@ -564,9 +562,9 @@ async def test_what_a_request_asks_for_goes_with_it(page: "Page", agent: Agent) 
     await facts.fill(json.dumps({"temperature": 0.5, "tools": [tool]}))
     await say(page, "hello")
     await until_state(page, "completed")
-    asked = agent.upstream.requests[-1].json
-    assert asked["temperature"] == 0.5
-    assert [each["function"]["name"] for each in asked["tools"]] == ["look"]
+    request = agent.upstream.requests[-1].json
+    assert request["temperature"] == 0.5
+    assert [each["function"]["name"] for each in request["tools"]] == ["look"]
 
 
 async def test_a_failure_says_why(page: "Page") -> None:
@@ -635,11 +633,11 @@ async def draw(turn: Turn) -> AsyncIterator[Update]:
         yield ArtifactUpdate(Artifact(artifact_id=f"file-{number}", parts=(part,)))
 
 
-async def test_files_go_both_ways_and_a_key_is_asked_for(browser: "Browser") -> None:
+async def test_files_are_sent_and_received_and_a_key_is_required(browser: "Browser") -> None:
     settings = Settings(store="sqlite://", caller_keys="alice:open-sesame")  # pyright: ignore[reportArgumentType]
     async with serving(create_app(settings, handler=draw)) as url:
         context = await browser.new_context(viewport={"width": 1280, "height": 800})
-        page = await opened(context, url)
+        page = await open_page(context, url)
         await page.locator("input[type=file]").set_input_files(
             [{"name": "mine.png", "mimeType": "image/png", "buffer": png(40, 40)}]
         )
@@ -677,7 +675,7 @@ async def answer_in_two_texts(turn: Turn) -> AsyncIterator[Update]:
 async def test_two_texts_of_an_answer_are_two_paragraphs(browser: "Browser") -> None:
     app = create_app(Settings(store="sqlite://"), handler=answer_in_two_texts)
     async with serving(app) as url, window(browser) as context:
-        page = await opened(context, url)
+        page = await open_page(context, url)
         await say(page, "How was it?")
         await until_state(page, "input required")
         for block in ("text", "message"):
@@ -700,18 +698,18 @@ async def test_two_lines_put_it_into_a_page_of_another_site(browser: "Browser") 
 
     async with (
         serving(create_app(settings, handler=draw)) as url,
-        serving(site) as elsewhere,
+        serving(site) as site_url,
         window(browser) as context,
     ):
         lines = (
             f'<script type="module" src="{url}/tailrace-chat.js"></script>\n<tailrace-chat></tailrace-chat>'
         )
-        page = await opened(context, elsewhere)
+        page = await open_page(context, site_url)
         await say(page, "draw")
         await until_state(page, "completed")
         await page.reload()
         await until_state(page, "completed")  # its tab remembers the conversation
-        page = await opened(context, f"{url}/embed.html")
+        page = await open_page(context, f"{url}/embed.html")
         await say(page, "draw")
         await until_state(page, "completed")
         await take_picture(page, "embedded")
@@ -728,10 +726,10 @@ async def test_in_a_frame_that_may_keep_nothing_it_works_all_the_same(browser: "
         return Response(f"<!doctype html><title>Mine</title>{frame}", media_type="text/html")
 
     settings = Settings(store="sqlite://", allowed_origins=("*",))
-    async with serving(create_app(settings, handler=draw)) as url, serving(site) as elsewhere:
+    async with serving(create_app(settings, handler=draw)) as url, serving(site) as site_url:
         lines = f'<script type="module" src="{url}/tailrace-chat.js"></script><tailrace-chat></tailrace-chat>'
         context = await browser.new_context()
-        page = await opened(context, elsewhere)
+        page = await open_page(context, site_url)
         frame = page.frame_locator("iframe")
         await frame.get_by_label("Message", exact=True).fill("draw")
         await page.keyboard.press("Enter")
@@ -739,7 +737,7 @@ async def test_in_a_frame_that_may_keep_nothing_it_works_all_the_same(browser: "
         await context.close()
 
 
-async def test_a_site_that_is_not_named_is_told_of_the_setting(browser: "Browser") -> None:
+async def test_a_site_that_is_not_allowed_shows_the_setting(browser: "Browser") -> None:
     site = FastAPI()
     lines = ""
 
@@ -753,15 +751,15 @@ async def test_a_site_that_is_not_named_is_told_of_the_setting(browser: "Browser
 
     async with (
         serving(create_app(Settings(store="sqlite://"), handler=draw)) as url,
-        serving(site) as elsewhere,
+        serving(site) as site_url,
     ):
         lines = f'<script type="module" src="tailrace-chat.js"></script><tailrace-chat agent="{url}"></tailrace-chat>'
         context = await browser.new_context()
-        page = await opened(context, elsewhere)
+        page = await open_page(context, site_url)
         await say(page, "draw")
         note = page.get_by_role("alert").filter(has_text="TAILRACE_ALLOWED_ORIGINS")
         await note.wait_for()
-        assert elsewhere in await note.inner_text()
+        assert site_url in await note.inner_text()
         await context.close()
 
 
@@ -773,7 +771,7 @@ async def test_nothing_keeps_people_from_using_it(browser: "Browser", agent: Age
     scheme = "dark" if look.endswith("dark") else "light"
     # axe-core is injected into the page, which the page's policy would forbid.
     async with window(browser, viewport=size, color_scheme=scheme, bypass_csp=True) as context:
-        page = await opened(context, agent.url)
+        page = await open_page(context, agent.url)
         pieces = re.findall(r"\S+\s*|\s+", MARKDOWN)
         pause = agent.model.pause(pieces, len(pieces))
         pause.go_on.set()

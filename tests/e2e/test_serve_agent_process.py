@@ -56,14 +56,14 @@ async def test_the_card_and_the_answers_are_those_of_the_agent_behind(tmp_path: 
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_a_question_outlives_the_server_that_asked_it(tmp_path: Path, version: str) -> None:
+async def test_a_question_survives_a_restart_of_the_server(tmp_path: Path, version: str) -> None:
     scripted = Scripted()
     async with sdk_agent(AgentExecutor(scripted), sdk_card(version=version)) as url:
         options = in_front_of(url, tmp_path / "t.db")
         with served(tmp_path / "first", *options) as server:
             await server.ready()
             async with Rpc(server.url) as rpc:
-                asked = await send(rpc, "ask")
+                question = await send(rpc, "ask")
             server.kill()
         with served(tmp_path / "second", *options, TAILRACE_AGENT_NAME="Mine") as server:
             await server.ready()
@@ -71,10 +71,10 @@ async def test_a_question_outlives_the_server_that_asked_it(tmp_path: Path, vers
                 async with rpc.http.get(f"{server.url}/.well-known/agent-card.json") as response:
                     card = await response.json()
                 # The remote card lists "text", which stands for text/plain.
-                done = await send(rpc, "river", taskId=asked["id"])
-                again = await send(rpc, "brook", contextId=asked["contextId"])
+                done = await send(rpc, "river", taskId=question["id"])
+                again = await send(rpc, "brook", contextId=question["contextId"])
     assert (card["name"], card["description"]) == ("Mine", "Made with the SDK.")
-    assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    assert question["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     assert (done["status"]["state"], text_of(done)) == ("TASK_STATE_COMPLETED", "river")
     assert text_of(again) == "brook"
     first, second, third = scripted.turns
@@ -101,11 +101,11 @@ async def test_an_agent_that_is_restarted_between_two_turns_goes_on_with_the_con
                     with served(tmp_path / "again", *model, "--port", port) as again:
                         await again.ready()
                         second = await send(rpc, "Italy?", contextId=first["contextId"])
-        asked = (await upstream.received(1)).json["messages"]
+        messages = (await upstream.received(1)).json["messages"]
     assert (text_of(first), text_of(second)) == ("Paris", "Rome")
     assert away["status"]["state"] == "TASK_STATE_FAILED"
-    assert [each["role"] for each in asked] == ["user", "assistant", "user"]
-    assert "Paris" in str(asked[1])
+    assert [each["role"] for each in messages] == ["user", "assistant", "user"]
+    assert "Paris" in str(messages[1])
 
 
 async def test_an_answer_that_a_crash_interrupted_is_gone_on_with(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from support.upstream import Hang, ScriptedUpstream, Wait, openai_stream
 
 BODY = {"jsonrpc": "2.0", "id": "s", "method": "SendStreamingMessage"}
 ENDLESS = [*openai_stream(["half"], finish=None), Hang()]
-FAREWELL = b": the server stops\nretry: 3000\n\n"
+SHUTDOWN_FRAME = b": the server stops\nretry: 3000\n\n"
 
 
 def options(upstream: ScriptedUpstream, store: Path) -> list[str]:
@@ -58,8 +58,8 @@ class Stream:
 
 async def logged(log: Path, words: str, process: subprocess.Popen[bytes]) -> None:
     """Wait until a process has logged a text."""
-    while words not in (said := _text_of(log)):
-        assert process.poll() is None, said
+    while words not in (output := _text_of(log)):
+        assert process.poll() is None, output
         await anyio.sleep(0.02)  # its log is the only state to wait on
 
 
@@ -100,7 +100,7 @@ async def test_a_running_task_finishes_and_its_stream_ends_cleanly(tmp_path: Pat
             assert await ended(server.process) == 0
         [task] = await tasks_of(tmp_path, upstream)
     assert stream.clean
-    assert stream.data.endswith(FAREWELL)
+    assert stream.data.endswith(SHUTDOWN_FRAME)
     assert b"TASK_STATE_COMPLETED" in stream.data
     assert (text_of(task), task["status"]["state"]) == ("half done", "TASK_STATE_COMPLETED")
 
@@ -118,12 +118,12 @@ async def test_what_does_not_finish_in_time_fails_with_what_it_has(tmp_path: Pat
             assert await ended(server.process) == 0
         [task] = await tasks_of(tmp_path, upstream)
     assert stream.clean
-    assert stream.data.endswith(FAREWELL)
+    assert stream.data.endswith(SHUTDOWN_FRAME)
     assert b"the server was stopped before the answer was complete" in stream.data
     assert (text_of(task), task["status"]["state"]) == ("half", "TASK_STATE_FAILED")
 
 
-async def test_who_waits_for_a_whole_answer_gets_it_and_a_task_that_nobody_follows_finishes(
+async def test_a_blocking_send_gets_its_response_and_a_task_without_subscribers_finishes(
     tmp_path: Path,
 ) -> None:
     go_on = anyio.Event()
@@ -235,7 +235,7 @@ async def test_uvicorn_ends_in_good_order_with_streams_that_are_open(tmp_path: P
             assert await ended(process) in (0, -signal.SIGTERM)
     for stream in streams:
         assert stream.clean
-        assert stream.data.endswith(FAREWELL)
+        assert stream.data.endswith(SHUTDOWN_FRAME)
         assert b"TASK_STATE_FAILED" in stream.data
 
 

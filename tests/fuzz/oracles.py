@@ -124,14 +124,14 @@ def convert(decoder: ResponseDecoder[Any], reads: Iterable[bytes], *, think_tags
         strict_json(json.loads(event.body))
     texts = read_artifacts([json.loads(event.body) for event in events])
     for channel, name in ((None, "text"), ("reasoning", "reasoning")):
-        said = "".join(
+        accumulated = "".join(
             part["text"]
             for part in message["parts"]
             if "text" in part and extension_facts(part.get("metadata", {})).get("channel") == channel
         )
         first = conversion.accumulator.first
         shown = "" if first is None else _artifact_text(texts, name, min(conversion.accumulator.choices))
-        assert shown == said, f"{name}: {shown!r} was published, {said!r} is accumulated"
+        assert shown == accumulated, f"{name}: {shown!r} was published, {accumulated!r} is accumulated"
     replayed = TaskRecord(Task(id="t", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED)))
     for event in events:
         replayed.replay(event)

@@ -107,11 +107,11 @@ async def test_a_round_of_tools_is_one_message_of_calls_and_one_of_results() -> 
 async def test_every_providers_request_has_turns_that_alternate(name: str) -> None:
     roles = (Role.USER, Role.USER, Role.MODEL, Role.MODEL, Role.USER)
     texts = ("One.", "Two.", "Three.", "Four.", "Five.")
-    said = [
+    turns = [
         Message(role=role, content=(ContentPartText(text=text),))
         for role, text in zip(roles, texts, strict=True)
     ]
-    history = History(context="It is Monday.", conversation=tuple(said))
+    history = History(context="It is Monday.", conversation=tuple(turns))
     async with ScriptedUpstream(answer("ok")) as upstream:
         model = provider_model(name, upstream)
         async with model.stream(history):

@@ -123,8 +123,8 @@ def test_each_tool_result_is_a_message() -> None:
 @row("The conversion extracts tool calls from `parts[].data.tool_calls`", name=CONVERT)
 @row("The conversion extracts tool results from `parts[].data.tool_results`", name=CONVERT)
 def test_one_call_extracts_all_parts() -> None:
-    said = of("agent", text("I look."), data(tool_calls=[CALL]))
-    openai_message, _ = convert_a2a_message_to_openai(said)
+    a2a_message = of("agent", text("I look."), data(tool_calls=[CALL]))
+    openai_message, _ = convert_a2a_message_to_openai(a2a_message)
     assert openai_message is not None
     assert openai_message["content"] == "I look."
     assert json.loads(openai_message["tool_calls"][0]["function"]["arguments"]) == {"location": "Oakland"}

@@ -87,9 +87,9 @@ def test_deltas_become_messages_and_artifacts() -> None:
     for chunk in ChatCompletionsDecoder().feed(b"".join(ANSWER)):
         folded.add(chunk)
     folded.close()
-    said = to_a2a_message(folded.message(), message_id="m")
-    assert said.role is a2a_models.Role.AGENT
-    assert [part.text for part in said.parts] == ["I look outside.", "It is sunny."]
+    reply = to_a2a_message(folded.message(), message_id="m")
+    assert reply.role is a2a_models.Role.AGENT
+    assert [part.text for part in reply.parts] == ["I look outside.", "It is sunny."]
     conversion = StreamConversion(ChatCompletionsDecoder())
     conversion.feed(b"".join(ANSWER))
     conversion.close()
@@ -136,8 +136,8 @@ async def test_chat_uis_read_the_stream() -> None:
             chat = {"id": "c", "trigger": "submit-message"}
             chat |= {"messages": [{"id": "m", "role": "user", "parts": parts}]}
             async with http.post(f"{url}/ai-sdk", json=chat) as response:
-                told = read_ui_messages(payloads(await response.read()))
-    assert (told.text, told.reasoning) == ("It is sunny.", ["I look outside."])
+                turn = read_ui_messages(payloads(await response.read()))
+    assert (turn.text, turn.reasoning) == ("It is sunny.", ["I look outside."])
 
 
 @row("It is benchmarked for throughput", name="benchmarks")

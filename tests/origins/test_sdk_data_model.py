@@ -357,8 +357,8 @@ async def ask(turn: Turn) -> AsyncIterator[Update]:
 
 
 def request(text: str = "hi") -> types.SendMessageRequest:
-    said = Message(message_id="m", role=Role.ROLE_USER, parts=[TextPart(text)])
-    return SendMessageRequest(message=said)
+    user_message = Message(message_id="m", role=Role.ROLE_USER, parts=[TextPart(text)])
+    return SendMessageRequest(message=user_message)
 
 
 @row("The SDK's `RequestHandler` interface is implemented", name=f"{SDK}.RequestHandler")

@@ -100,9 +100,9 @@ def test_a_status_has_one_name_in_every_version(status: str) -> None:
 
 @row("`A2ATaskResult.error`: error message if the task failed", name=RESULT)
 def test_a_failed_task_has_its_error() -> None:
-    said = {"role": "agent", "parts": [{"type": "text", "text": "It broke."}]}
+    message = {"role": "agent", "parts": [{"type": "text", "text": "It broke."}]}
     for state, error in (("failed", "It broke."), ("working", None)):
-        read = bridge.parse_response({"result": {"id": "t", "status": {"state": state, "message": said}}})
+        read = bridge.parse_response({"result": {"id": "t", "status": {"state": state, "message": message}}})
         assert read.error == error
 
 
@@ -213,8 +213,8 @@ def test_the_example_of_an_error() -> None:
 @pytest.mark.parametrize("member", ["messages", "history"])
 def test_messages_of_a_response(member: str) -> None:
     parts = [{"type": "text", "text": "hi"}]
-    said = [{"role": "user", "parts": parts}, {"role": "agent", "parts": parts}]
-    result = bridge.parse_response({"result": {"id": "t", "status": {"state": "working"}, member: said}})
+    messages = [{"role": "user", "parts": parts}, {"role": "agent", "parts": parts}]
+    result = bridge.parse_response({"result": {"id": "t", "status": {"state": "working"}, member: messages}})
     assert result.messages == [A2AMessage("user", parts), A2AMessage("agent", parts)]
 
 
@@ -364,8 +364,8 @@ async def test_a_client_finds_and_asks_an_agent() -> None:
         async with serving(create_app(settings, handler=handler)) as url:
             async with RemoteAgent(url, token="key", read_timeout=30) as agent:
                 card = await agent.card()
-                said = Message(message_id="m", role=Role.USER, parts=(Part(text="Hello"),))
-                async with aclosing(agent.stream(said)) as events:
+                message = Message(message_id="m", role=Role.USER, parts=(Part(text="Hello"),))
+                async with aclosing(agent.stream(message)) as events:
                     received = [event async for event in events]
     assert card.name == "Translator"
     assert any(isinstance(event, TaskArtifactUpdateEvent) for event in received)

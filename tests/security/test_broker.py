@@ -314,13 +314,13 @@ async def overhearing(attacker: Attacker, channel: str) -> AsyncGenerator[Callab
     async with attacker.pubsub() as spy:
         await spy.subscribe(channel)
 
-        async def hear(kind: str = "message") -> bytes:
+        async def receive(kind: str = "message") -> bytes:
             found: dict[str, Any] = await spy.get_message(timeout=None)
             assert found["type"] == kind
             return found["data"]
 
-        await hear("subscribe")
-        yield hear
+        await receive("subscribe")
+        yield receive
 
 
 async def subscribers(attacker: Attacker) -> set[str]:
@@ -343,10 +343,10 @@ async def test_a_forged_command_is_not_carried_out(nodes: Nodes, attacker: Attac
 async def test_what_no_node_sent_leaves_the_connections_as_they_are(nodes: Nodes, attacker: Attacker) -> None:
     async with followed(nodes) as task:
         before = await subscribers(attacker)
-        heard = await channels(attacker)
-        assert len(heard) == 2
+        channel_names = await channels(attacker)
+        assert len(channel_names) == 2
         command = msgspec.msgpack.encode(_Request01("1" * 32, "x", Cancel(task.task_id, "")))
-        for channel in [*heard, stream(task.task_id)]:
+        for channel in [*channel_names, stream(task.task_id)]:
             for garbage in (
                 b"",
                 b" ",
@@ -392,16 +392,14 @@ async def talking(valkey: ValkeyServer, *keys: SecretKeys) -> AsyncGenerator[lis
             group.cancel_scope.cancel()
 
 
-async def test_a_recorded_command_is_carried_out_by_nobody_else_and_never_again(
-    valkey: ValkeyServer, attacker: Attacker
-) -> None:
+async def test_a_replayed_command_is_never_carried_out(valkey: ValkeyServer, attacker: Attacker) -> None:
     keys = SecretKeys(SECRET)
     async with (
         talking(valkey, keys, keys, keys) as (a, b, c),
-        overhearing(attacker, "tailrace:node:b") as hear,
+        overhearing(attacker, "tailrace:node:b") as receive,
     ):
         assert await a.commands.ask("b", Cancel("t", "ann")) == b"done"
-        recorded = await hear()
+        recorded = await receive()
         for channel in ("tailrace:node:b", "tailrace:node:c", "tailrace:node:a"):
             await attacker.publish(channel, recorded)
         await a.commands.ask("b", Cancel("u", "ann"))
@@ -412,9 +410,9 @@ async def test_a_recorded_command_is_carried_out_by_nobody_else_and_never_again(
 
 async def test_the_time_of_a_command_is_signed(valkey: ValkeyServer, attacker: Attacker) -> None:
     keys = SecretKeys(SECRET)
-    async with talking(valkey, keys, keys) as (a, b), overhearing(attacker, "tailrace:node:b") as hear:
+    async with talking(valkey, keys, keys) as (a, b), overhearing(attacker, "tailrace:node:b") as receive:
         await a.commands.ask("b", Cancel("t", "ann"))
-        recorded = await hear()
+        recorded = await receive()
         for at in range(len(recorded)):  # every byte, including those of the time
             changed = bytearray(recorded)
             changed[at] ^= 1
@@ -424,10 +422,10 @@ async def test_the_time_of_a_command_is_signed(valkey: ValkeyServer, attacker: A
         assert b.carried_out == [Cancel("t", "ann")]
 
 
-async def test_nodes_with_another_secret_are_not_heard(
+async def test_messages_of_nodes_with_another_secret_are_ignored(
     valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tailrace.server.cluster.commands.ASK_SECONDS", 0.5)
+    monkeypatch.setattr("tailrace.server.cluster.commands.REQUEST_TIMEOUT", 0.5)
     async with talking(valkey, SecretKeys(SECRET), SecretKeys(OTHER_SECRET)) as (a, b):
         with pytest.raises(NoAnswer):
             await a.commands.ask("b", Cancel("t", "ann"))

@@ -32,7 +32,7 @@ HALF_BODY = (
 KEPT_ALIVE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SILENT = b""
 
-FLOODS = {"half a header": HALF_HEADER, "half a body": HALF_BODY, "idle": KEPT_ALIVE, "silent": SILENT}
+BURSTS = {"half a header": HALF_HEADER, "half a body": HALF_BODY, "idle": KEPT_ALIVE, "silent": SILENT}
 
 BODIES = [
     "/",
@@ -66,7 +66,7 @@ async def running(log: Path, *options: str, **environment: str) -> AsyncGenerato
         yield server
 
 
-async def flood(stack: AsyncExitStack, url: str, data: bytes, count: int = 300) -> list[SocketStream]:
+async def burst(stack: AsyncExitStack, url: str, data: bytes, count: int = 300) -> list[SocketStream]:
     """Open connections that send only this, and check the server's health in between."""
     streams: list[SocketStream] = []
     for number in range(count):
@@ -81,17 +81,17 @@ async def flood(stack: AsyncExitStack, url: str, data: bytes, count: int = 300) 
     return streams
 
 
-@pytest.mark.parametrize("data", FLOODS.values(), ids=FLOODS)
-async def test_a_flood_of_connections_leaves_room_for_probes(data: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", BURSTS.values(), ids=BURSTS)
+async def test_a_burst_of_connections_leaves_room_for_probes(data: bytes, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with running(log) as server, AsyncExitStack() as stack:
-        await flood(stack, server.url, data)
+        await burst(stack, server.url, data)
         for _ in range(3):
             await healthy(server.url)
     assert "Traceback" not in log.read_text()
 
 
-async def test_a_flood_at_one_moment_leaves_room_for_probes(tmp_path: Path) -> None:
+async def test_a_burst_at_one_moment_leaves_room_for_probes(tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with running(log) as server, AsyncExitStack() as stack:
 
@@ -311,6 +311,6 @@ async def test_several_processes_are_bounded_each(
         await server.ready()
         await healthy(server.url, within=30)  # it listens before its worker processes do
         async with AsyncExitStack() as stack:
-            await flood(stack, server.url, HALF_HEADER, 600)
+            await burst(stack, server.url, HALF_HEADER, 600)
             await healthy(server.url)
         await end_with_half_requests(server, HALF_BODY)

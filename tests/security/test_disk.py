@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 
 from support.processes import served
 from support.rpc import Rpc, message
-from support.stored import numbers_of, opened, write
+from support.stored import numbers_of, open_store, write
 from tailrace.server.store.sqlite import SqliteDatabase
 from tailrace.server.store.store import Durability, Store
 from tailrace.streaming import TaskState
@@ -36,7 +36,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 async def test_files_and_folders_are_created_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     folder = tmp_path / "a" / "b"
-    async with opened(f"sqlite:///{folder}/tasks.db") as store:
+    async with open_store(f"sqlite:///{folder}/tasks.db") as store:
         await store.commit([write("t", 1, 2)])
         found = modes(folder)
         assert found.keys() >= {"tasks.db", "tasks.db-wal", "tasks.db-shm", "tasks.db.lock"}
@@ -47,7 +47,7 @@ async def test_files_and_folders_are_created_private_whatever_the_umask(tmp_path
 
 async def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o755)
-    async with opened(f"sqlite:///{tmp_path}/tasks.db"):
+    async with open_store(f"sqlite:///{tmp_path}/tasks.db"):
         assert mode(tmp_path) == 0o755
 
 
@@ -55,30 +55,30 @@ async def test_files_of_an_older_version_are_made_private_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
-    async with opened(url) as store:
+    async with open_store(url) as store:
         await store.commit([write("t", 1, 2, state=TaskState.COMPLETED)])
     for name in modes(tmp_path):
         os.chmod(tmp_path / name, 0o644)  # as version 0.1 created them
     caplog.clear()
-    async with opened(url) as store:
+    async with open_store(url) as store:
         assert await numbers_of(store, "t") == [1, 2]
         assert set(modes(tmp_path).values()) == {0o600}
     assert "tasks.db had mode 0644, and now has 0600" in caplog.text
     caplog.clear()
-    async with opened(url):
+    async with open_store(url):
         pass
     assert "mode" not in caplog.text
 
 
-async def test_a_file_that_an_operator_opened_to_a_group_stays_so(
+async def test_file_permissions_for_a_group_are_preserved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
-    async with opened(url):
+    async with open_store(url):
         pass
     os.chmod(tmp_path / "tasks.db", 0o640)
     caplog.set_level(logging.WARNING)
-    async with opened(url) as store:
+    async with open_store(url) as store:
         await store.commit([write("t", 1)])
         assert mode(tmp_path / "tasks.db") == 0o640
     assert "mode" not in caplog.text
@@ -86,7 +86,7 @@ async def test_a_file_that_an_operator_opened_to_a_group_stays_so(
 
 async def test_a_database_without_a_file_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    async with opened("sqlite://"):
+    async with open_store("sqlite://"):
         assert modes(tmp_path) == {}
 
 

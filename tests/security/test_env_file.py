@@ -121,7 +121,7 @@ def test_a_file_without_settings_of_ours_is_not_mentioned(content: str, tmp_path
     assert unread_env_file(tmp_path / ".env") == ""
 
 
-def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+def test_only_regular_env_files_are_read(tmp_path: Path) -> None:
     assert unread_env_file(tmp_path) == ""
     os.mkfifo(tmp_path / ".env")  # reading it would block for ever
     assert unread_env_file(tmp_path / ".env") == ""

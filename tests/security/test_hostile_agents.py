@@ -46,7 +46,7 @@ def card_of(*urls: str, binding: str = "JSONRPC", **more: Any) -> dict[str, Any]
 
 
 @asynccontextmanager
-async def elsewhere() -> AsyncGenerator[ScriptedUpstream]:
+async def another_origin() -> AsyncGenerator[ScriptedUpstream]:
     """Run another origin that must receive no request."""
     async with ScriptedUpstream(json_answer({})) as other:
         yield other
@@ -65,7 +65,7 @@ async def error_of(url: str, **options: Any) -> UpstreamError:
 
 
 async def test_a_card_sends_neither_token_nor_message_to_another_origin() -> None:
-    async with elsewhere() as other:
+    async with another_origin() as other:
         async with ScriptedUpstream(json_answer(card_of(f"{root(other)}/rpc"))) as agent:
             error = await error_of(root(agent))
             assert f"names {root(other)}/rpc" in error.diagnosis
@@ -76,15 +76,15 @@ async def test_a_card_sends_neither_token_nor_message_to_another_origin() -> Non
 
 
 async def test_a_server_before_an_agent_does_not_start_with_such_a_card() -> None:
-    async with elsewhere() as other:
+    async with another_origin() as other:
         async with ScriptedUpstream(json_answer(card_of(f"{root(other)}/rpc"))) as agent:
             settings = Settings(agent=root(agent), agent_token=SecretStr(TOKEN), store="sqlite://")
             with pytest.raises(UpstreamError, match="calls go to"):
                 await anyio.to_thread.run_sync(create_app, settings)
 
 
-async def test_an_agent_as_a_tool_is_not_called_elsewhere() -> None:
-    async with elsewhere() as other:
+async def test_an_agent_tool_is_not_called_at_another_origin() -> None:
+    async with another_origin() as other:
         async with ScriptedUpstream(json_answer(card_of(f"{root(other)}/rpc"))) as agent:
             with pytest.raises(UpstreamError, match="calls go to"):
                 await agent_tools(root(agent), token=TOKEN).connected().__aenter__()
@@ -100,7 +100,7 @@ async def test_an_origin_that_the_operator_allows_is_called() -> None:
 
 
 async def test_of_several_addresses_one_that_is_allowed_is_called() -> None:
-    async with elsewhere() as other:
+    async with another_origin() as other:
         async with ScriptedUpstream(
             json_answer(card_of(f"{root(other)}/rpc", "/own")), json_answer({}, 404)
         ) as agent:
@@ -187,22 +187,26 @@ def failing(text: str) -> list[Step]:
     return [Head(), sse({"jsonrpc": "2.0", "id": 1, "result": result})]
 
 
-TOLD = f"your token {TOKEN} was refused by http://u:pa55@10.0.0.5/x"
+ERROR_TEXT = f"your token {TOKEN} was refused by http://u:pa55@10.0.0.5/x"
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        json_answer({"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": TOLD}}),
+        json_answer({"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": ERROR_TEXT}}),
         [
             Head(),
             sse(
-                {"jsonrpc": "2.0", "id": 1, "error": {"code": -32001, "message": TOLD, "data": [{"a": TOLD}]}}
+                {
+                    "jsonrpc": "2.0",
+                    "id": 1,
+                    "error": {"code": -32001, "message": ERROR_TEXT, "data": [{"a": ERROR_TEXT}]},
+                }
             ),
         ],
-        json_answer({"error": TOLD}, 500),
-        json_answer({"error": TOLD}, 401),
-        [Head(), sse(TOLD)],
+        json_answer({"error": ERROR_TEXT}, 500),
+        json_answer({"error": ERROR_TEXT}, 401),
+        [Head(), sse(ERROR_TEXT)],
     ],
     ids=["an error", "an error in a stream", "500", "401", "no JSON"],
 )
@@ -215,7 +219,7 @@ async def test_an_agents_error_repeats_neither_our_token_nor_internal_addresses(
 
 
 async def test_an_agents_reason_for_a_failure_repeats_neither() -> None:
-    async with ScriptedUpstream(json_answer(card_of("/rpc")), failing(TOLD)) as agent:
+    async with ScriptedUpstream(json_answer(card_of("/rpc")), failing(ERROR_TEXT)) as agent:
         async with RemoteAgent(root(agent), token=TOKEN) as remote:
             [event] = [event async for event in remote.stream(MESSAGE)]
         assert isinstance(event, TaskStatusUpdateEvent)
@@ -224,7 +228,9 @@ async def test_an_agents_reason_for_a_failure_repeats_neither() -> None:
 
 
 async def test_callers_of_a_server_before_an_agent_read_neither() -> None:
-    async with ScriptedUpstream(json_answer(card_of("/rpc")), json_answer({"error": TOLD}, 401)) as agent:
+    async with ScriptedUpstream(
+        json_answer(card_of("/rpc")), json_answer({"error": ERROR_TEXT}, 401)
+    ) as agent:
         settings = Settings(agent=root(agent), agent_token=SecretStr(TOKEN), store="sqlite://")
         app = await anyio.to_thread.run_sync(create_app, settings)
         async with serving(app) as url, Rpc(url) as rpc:

@@ -25,7 +25,7 @@ from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.streaming import Agent, StatusUpdate, TaskState
 from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Message, Part, Role
-from tailrace.streaming.task.updates import Said
+from tailrace.streaming.task.updates import MessageAdded
 from tailrace.streaming.tools.mcp import McpToolset
 from tailrace.wrappers import ContentPartText, History, UpstreamError
 from tailrace.wrappers import Message as CommonMessage
@@ -41,9 +41,9 @@ Say = Callable[[aiohttp.ClientSession, str, str, str], Awaitable[str]]
 
 async def _post(http: aiohttp.ClientSession, url: str, body: object, headers: dict[str, str]) -> str:
     async with http.post(url, json=body, headers=headers) as response:
-        said = await response.text()
-        assert response.status == 200, said
-        return said
+        text = await response.text()
+        assert response.status == 200, text
+        return text
 
 
 async def by_a2a_1_0(http: aiohttp.ClientSession, url: str, caller: str, text: str) -> str:
@@ -54,9 +54,9 @@ async def by_a2a_1_0(http: aiohttp.ClientSession, url: str, caller: str, text: s
 
 
 async def by_a2a_0_1(http: aiohttp.ClientSession, url: str, caller: str, text: str) -> str:
-    said = {"role": "user", "parts": [{"type": "text", "text": text}]}
+    user_message = {"role": "user", "parts": [{"type": "text", "text": text}]}
     # The caller chooses the task's id, too.
-    params = {"id": f"{SHARED}-{text}", "sessionId": SHARED, "message": said}
+    params = {"id": f"{SHARED}-{text}", "sessionId": SHARED, "message": user_message}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/send", "params": params}
     return await _post(http, url, body, headers_of(caller))
 
@@ -73,13 +73,13 @@ async def by_conversation(http: aiohttp.ClientSession, url: str, caller: str, te
 
 
 async def by_ai_sdk(http: aiohttp.ClientSession, url: str, caller: str, text: str) -> str:
-    said = {"id": "u", "role": "user", "parts": [{"type": "text", "text": text}]}
-    return await _post(http, f"{url}/ai-sdk", {"id": SHARED, "message": said}, headers_of(caller))
+    user_message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": text}]}
+    return await _post(http, f"{url}/ai-sdk", {"id": SHARED, "message": user_message}, headers_of(caller))
 
 
 async def by_ag_ui(http: aiohttp.ClientSession, url: str, caller: str, text: str) -> str:
-    said = {"id": "u", "role": "user", "content": text}
-    body = {"threadId": SHARED, "runId": "r", "messages": [said]}
+    user_message = {"id": "u", "role": "user", "content": text}
+    body = {"threadId": SHARED, "runId": "r", "messages": [user_message]}
     return await _post(http, f"{url}/ag-ui", body, headers_of(caller))
 
 
@@ -150,8 +150,10 @@ async def test_a_remote_conversation_that_had_the_callers_own_id_is_not_continue
 
         async def stored(turn: Turn) -> AsyncIterator[Item]:
             place = {"agent": agent, "contextId": SHARED}
-            said = Message(message_id="m", role=Role.AGENT, parts=(Part(text="I remember."),))
-            yield Said(said.model_copy(update={"metadata": {EXTENSION_URI: {"remote": place}}}))
+            agent_message = Message(message_id="m", role=Role.AGENT, parts=(Part(text="I remember."),))
+            yield MessageAdded(
+                agent_message.model_copy(update={"metadata": {EXTENSION_URI: {"remote": place}}})
+            )
             yield StatusUpdate(TaskState.COMPLETED)
 
         before = Settings.model_validate({"store": database, "caller_keys": CALLER_KEYS})
@@ -175,8 +177,10 @@ async def test_a_remote_conversation_that_has_an_id_of_the_remote_goes_on(tmp_pa
 
         async def stored(turn: Turn) -> AsyncIterator[Item]:
             place = {"agent": agent, "contextId": "the-remotes-own"}
-            said = Message(message_id="m", role=Role.AGENT, parts=(Part(text="I remember."),))
-            yield Said(said.model_copy(update={"metadata": {EXTENSION_URI: {"remote": place}}}))
+            agent_message = Message(message_id="m", role=Role.AGENT, parts=(Part(text="I remember."),))
+            yield MessageAdded(
+                agent_message.model_copy(update={"metadata": {EXTENSION_URI: {"remote": place}}})
+            )
             yield StatusUpdate(TaskState.COMPLETED)
 
         before = Settings.model_validate({"store": database, "caller_keys": CALLER_KEYS})
@@ -203,8 +207,8 @@ async def test_a_branch_of_a_conversation_is_a_remote_conversation_of_its_own() 
             await respond("clover", first)
     one, two, branch = recorder.sent()
     assert one["contextId"] == two["contextId"] != branch["contextId"]
-    told = json.dumps(branch)
-    assert ("marigold" in told, "thistle" in told) == (True, False)
+    branch_text = json.dumps(branch)
+    assert ("marigold" in branch_text, "thistle" in branch_text) == (True, False)
 
 
 # --- a remote agent as a tool ---------------------------------------------------------------------------------------
@@ -261,7 +265,7 @@ async def test_a_provider_is_given_no_key_or_id_of_the_caller(provider: str, pat
         "service_tier": "flex",
         "metadata": {"conversation_id": "conversation-of-caller", "note": "note-of-caller"},
     }
-    said = {"messages": [{"role": "user", "content": "hello"}]} if "chat" in path else {"input": "hello"}
+    fields = {"messages": [{"role": "user", "content": "hello"}]} if "chat" in path else {"input": "hello"}
     async with ScriptedUpstream(answer("Hi.")) as upstream:
         model = {"model": f"{provider}:m", "base_url": upstream.base_url, "api_key": "none"}
         async with (
@@ -270,7 +274,7 @@ async def test_a_provider_is_given_no_key_or_id_of_the_caller(provider: str, pat
         ):
             headers = {**headers_of("alice"), "X-Conversation-Id": "header-of-caller"}
             async with http.post(
-                url + path, json={"model": "", **said, **named}, headers=headers
+                url + path, json={"model": "", **fields, **named}, headers=headers
             ) as response:
                 await response.read()
         [request] = upstream.requests

@@ -79,7 +79,7 @@ async def test_another_callers_ids_are_as_ids_that_nothing_has(group: str) -> No
             tenant = "north" if "tenant" in group else ""
             alice, unknown = await begin(client, "alice", tenant), Ids.unknown(tenant)
             before = await state_of(client, alice)
-            told = len(recorder.requests)
+            start = len(recorder.requests)
             for case in GROUPS[group]:
                 where = f"{case.target}, {case.name}"
                 hers = await case.ask(client, "bob", alice)
@@ -93,7 +93,7 @@ async def test_another_callers_ids_are_as_ids_that_nothing_has(group: str) -> No
                     problems.append(f"{where}: without a key: {stranger}")
             # The id of a tool call is content: a result uses it within the conversation it is sent to.
             secrets = [MARKER, *(each for each in alice.values if each != alice.call)]
-            for request in recorder.requests[told:]:
+            for request in recorder.requests[start:]:
                 problems += [
                     f"the remote agent received {each!r}: {request.bytes!r}"
                     for each in secrets

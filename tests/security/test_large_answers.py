@@ -42,11 +42,11 @@ def artifact(name: str, *parts: object, append: bool = False) -> Result:
 
 
 def status(state: str, *parts: object) -> Result:
-    said: dict[str, Any] = {"messageId": "m", "role": "ROLE_AGENT", "parts": list(parts)}
+    status_message: dict[str, Any] = {"messageId": "m", "role": "ROLE_AGENT", "parts": list(parts)}
     return {
         "statusUpdate": {
             **IDS,
-            "status": {"state": f"TASK_STATE_{state}", **({"message": said} if parts else {})},
+            "status": {"state": f"TASK_STATE_{state}", **({"message": status_message} if parts else {})},
         }
     }
 
@@ -253,14 +253,14 @@ async def test_large_messages_to_and_from_an_agent_are_converted_outside_of_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     in_loop: list[str] = []
-    elsewhere: set[str] = set()
+    off_loop: set[str] = set()
 
     def watch(owner: Any, name: str) -> None:
         original: Callable[..., Any] = getattr(owner, name)
 
         def watched(*arguments: Any) -> Any:
             if any("x" * 100_000 in repr(argument) for argument in arguments):
-                in_loop.append(name) if in_event_loop() else elsewhere.add(name)
+                in_loop.append(name) if in_event_loop() else off_loop.add(name)
             return original(*arguments)
 
         monkeypatch.setattr(owner, name, watched)
@@ -278,4 +278,4 @@ async def test_large_messages_to_and_from_an_agent_are_converted_outside_of_the_
             task = (await rpc.result("SendMessage", message(large)))["task"]
     assert task["artifacts"][0]["parts"] == [{"text": large}]
     assert in_loop == []
-    assert elsewhere == {"_name_of", "read_model", "read", "write", "to_dict"}
+    assert off_loop == {"_name_of", "read_model", "read", "write", "to_dict"}

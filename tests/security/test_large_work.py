@@ -59,8 +59,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
 
 def model(request: Received) -> Sequence[Step]:
     """Call the tool ``f`` if the request contains only the question; else answer."""
-    asked = from_json(request.body)
-    if [tool["function"]["name"] for tool in asked.get("tools", ())] != ["f"] or len(asked["messages"]) > 1:
+    body = from_json(request.body)
+    if [tool["function"]["name"] for tool in body.get("tools", ())] != ["f"] or len(body["messages"]) > 1:
         return openai_stream(["Hello"])
     call = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
     chunks = [openai_chunk({"tool_calls": [call]}), openai_chunk({}, finish="tool_calls")]

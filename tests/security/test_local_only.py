@@ -82,14 +82,14 @@ def assert_is_refusal(path: str, status: int, body: Any) -> None:
     assert status == 403, (path, status, body)
     if "/v1/chat" in path or "/v1/responses" in path or "/v1/models" in path:
         assert body["error"]["type"] == "permission_error"
-        said = body["error"]["message"]
+        error_message = body["error"]["message"]
     elif "/v1/" in path:
         assert body["error"] == "AuthenticationError"
-        said = body["message"]
+        error_message = body["message"]
     else:
         assert (body["error"]["code"], body["error"]["status"]) == (403, "PERMISSION_DENIED")
-        said = body["error"]["message"]
-    assert "TAILRACE_" in said
+        error_message = body["error"]["message"]
+    assert "TAILRACE_" in error_message
 
 
 FOREIGN = {
@@ -235,7 +235,7 @@ async def test_a_key_in_a_header_is_no_other_pages_to_send() -> None:
             assert await status_of(http, "GET", f"{url}/v1/models", headers=headers) == 200
 
 
-async def test_a_server_that_is_open_to_everybody_is_not_open_to_every_page() -> None:
+async def test_a_public_server_is_not_open_to_every_page() -> None:
     async with agent(settings(allow_anonymous=True)) as (url, http):
         assert await status_of(http, "GET", f"{url}/tasks", headers={"Host": "agent.lan"}) == 200
         assert await status_of(http, "POST", url, json=CALL, headers={"Origin": EVIL}) == 403
@@ -250,7 +250,9 @@ HERE, UNIX, TEST = ("127.0.0.1", 8000), ("/run/tailrace.sock", None), ("testserv
 LAN, REMOTE = ("192.0.2.1", 8000), ("192.0.2.7", 50000)
 
 
-async def asked(app: Any, client: Any, server: Any, host: str = "localhost", path: str = "/tasks") -> int:
+async def response_status(
+    app: Any, client: Any, server: Any, host: str = "localhost", path: str = "/tasks"
+) -> int:
     """Call an application as a server would, for a connection between two addresses."""
     sent: list[Any] = []
     scope: Scope = {
@@ -299,16 +301,16 @@ CONNECTIONS = [
 
 
 @pytest.mark.parametrize(("client", "server", "host", "served"), CONNECTIONS)
-async def test_only_local_connections_are_served_whoever_listens(
+async def test_only_local_connections_are_served_by_any_asgi_server(
     client: Any, server: Any, host: str, *, served: bool
 ) -> None:
     app = create_app(settings(public_url="https://agent.example.com"), handler=Scripted())
     async with app.router.lifespan_context(app):
-        assert await asked(app, client, server, host) == (200 if served else 403)
-        assert await asked(app, client, server, host, "/healthz") == 200
+        assert await response_status(app, client, server, host) == (200 if served else 403)
+        assert await response_status(app, client, server, host, "/healthz") == 200
 
 
-async def test_a_server_of_ones_own_at_every_address_serves_nobody_else() -> None:
+async def test_a_local_only_server_on_all_interfaces_refuses_remote_connections() -> None:
     # This machine, by an address that is reachable from others.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

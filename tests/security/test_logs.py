@@ -196,7 +196,7 @@ def test_plain_text_stays_as_it_is() -> None:
     assert printable(text) == text
 
 
-def test_what_is_left_out_is_said() -> None:
+def test_truncated_text_states_how_much_is_missing() -> None:
     assert printable("a" * (MAX_TEXT + 5)) == "a" * MAX_TEXT + "… (5 more characters)"
     lines = printable_lines("\n".join(map(str, range(MAX_LINES + 7)))).split("\n")
     assert len(lines) == MAX_LINES + 1

@@ -23,20 +23,20 @@ from tailrace.wrappers.redaction.redaction import MAX_MESSAGE, Redactor
 KEY = "opaque+Key/0123456789"
 OTHER_KEY = "sk-proj-0123456789abcdefghij"
 USER = "http://user:pa55word@gateway.internal:8080/v1"
-TOLD = f"key {KEY} refused by {USER} at 10.1.2.3:9000, [fd00::1]:80 and localhost; Bearer {OTHER_KEY}; surrogate \ud800"
+ERROR_TEXT = f"key {KEY} refused by {USER} at 10.1.2.3:9000, [fd00::1]:80 and localhost; Bearer {OTHER_KEY}; surrogate \ud800"
 LEAKS = (KEY, OTHER_KEY, "user:", "pa55word", "gateway", "10.1.2.3", "fd00::1", "localhost", "127.0.0.1")
 HISTORY = History(conversation=(Message(role=Role.USER, content=(ContentPartText(text="Hi"),)),))
 
 # The error event of each format in the middle of a response.
 FORMATS: dict[str, Any] = {
-    "openai": {"error": {"message": TOLD, "code": KEY}},
-    "openai-responses": {"type": "error", "message": TOLD, "code": KEY},
-    "anthropic": {"type": "error", "error": {"type": KEY, "message": TOLD}},
-    "gemini": {"error": {"message": TOLD, "code": 500, "status": KEY}},
-    "ollama": {"error": TOLD},
-    "cohere": {"type": "error", "message": TOLD},
-    "mistral": {"object": "error", "message": TOLD, "code": KEY},
-    "bedrock": {"message": TOLD},
+    "openai": {"error": {"message": ERROR_TEXT, "code": KEY}},
+    "openai-responses": {"type": "error", "message": ERROR_TEXT, "code": KEY},
+    "anthropic": {"type": "error", "error": {"type": KEY, "message": ERROR_TEXT}},
+    "gemini": {"error": {"message": ERROR_TEXT, "code": 500, "status": KEY}},
+    "ollama": {"error": ERROR_TEXT},
+    "cohere": {"type": "error", "message": ERROR_TEXT},
+    "mistral": {"object": "error", "message": ERROR_TEXT, "code": KEY},
+    "bedrock": {"message": ERROR_TEXT},
 }
 
 
@@ -78,7 +78,9 @@ async def test_a_refusal_repeats_no_key_and_no_internal_address(
     provider: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    async with ScriptedUpstream(json_answer({"error": {"message": TOLD, "code": KEY}}, status)) as upstream:
+    async with ScriptedUpstream(
+        json_answer({"error": {"message": ERROR_TEXT, "code": KEY}}, status)
+    ) as upstream:
         error = await error_of(model_at(provider, upstream.base_url))
     assert error.status == status
     assert leaks(texts_of(error)) == []
@@ -99,11 +101,11 @@ async def test_an_error_in_the_middle_of_an_answer_repeats_neither(provider: str
 @pytest.mark.parametrize(
     "script",
     [
-        json_answer(TOLD, 500),
-        [Head(500, {"content-type": "text/plain"}), TOLD.encode("utf-8", "replace")],
-        [Head(), sse(TOLD.encode("utf-8", "replace")[:57])],
-        [Head(500, {"content-type": "text/plain"}), TOLD[:200].encode("utf-8", "replace"), Cut()],
-        json_answer({"error": {"message": {"nested": [TOLD]}, KEY: TOLD}}, 400),
+        json_answer(ERROR_TEXT, 500),
+        [Head(500, {"content-type": "text/plain"}), ERROR_TEXT.encode("utf-8", "replace")],
+        [Head(), sse(ERROR_TEXT.encode("utf-8", "replace")[:57])],
+        [Head(500, {"content-type": "text/plain"}), ERROR_TEXT[:200].encode("utf-8", "replace"), Cut()],
+        json_answer({"error": {"message": {"nested": [ERROR_TEXT]}, KEY: ERROR_TEXT}}, 400),
     ],
     ids=["a JSON text", "plain text", "no JSON in an event", "broken off", "an object as the message"],
 )
@@ -117,7 +119,7 @@ async def test_an_error_of_any_shape_repeats_neither(script: list[Step]) -> None
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "gemini", "openai-responses"])
 async def test_refused_credentials_are_reported_in_our_own_words(provider: str, status: int) -> None:
     async with ScriptedUpstream(
-        json_answer({"error": {"message": TOLD, "type": "auth"}}, status)
+        json_answer({"error": {"message": ERROR_TEXT, "type": "auth"}}, status)
     ) as upstream:
         error = await error_of(model_at(provider, upstream.base_url))
     variable = {"anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}.get(provider, "OPENAI_API_KEY")
@@ -133,7 +135,7 @@ async def test_refused_credentials_are_reported_in_our_own_words(provider: str, 
 
 
 async def test_refused_credentials_in_a_stream_are_reported_in_our_own_words() -> None:
-    event = sse({"error": {"message": TOLD, "code": 401}})
+    event = sse({"error": {"message": ERROR_TEXT, "code": 401}})
     async with ScriptedUpstream([Head(), event]) as upstream:
         error = await error_of(model_at("openai", upstream.base_url))
     assert error.message.startswith("the provider refused this server's credentials")
@@ -142,7 +144,7 @@ async def test_refused_credentials_in_a_stream_are_reported_in_our_own_words() -
 async def test_a_task_its_history_and_the_facade_show_neither_key_nor_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    script = [*openai_stream(["Hel"], finish=None), sse({"error": {"message": TOLD, "code": KEY}})]
+    script = [*openai_stream(["Hel"], finish=None), sse({"error": {"message": ERROR_TEXT, "code": KEY}})]
     async with ScriptedUpstream(script) as upstream:
         settings = Settings(
             model="openai:m", base_url=upstream.base_url, api_key=SecretStr(KEY), store="sqlite://"

@@ -38,7 +38,7 @@ def root(upstream: ScriptedUpstream) -> str:
 
 
 @asynccontextmanager
-async def elsewhere(*scripts: Any) -> AsyncGenerator[ScriptedUpstream]:
+async def another_origin(*scripts: Any) -> AsyncGenerator[ScriptedUpstream]:
     """Run another origin that must receive no request."""
     async with ScriptedUpstream(*(scripts or (openai_stream(["stolen"]),))) as other:
         yield other
@@ -63,7 +63,7 @@ async def test_no_provider_redirects_a_prompt_to_another_origin(
     provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    async with elsewhere() as other, ScriptedUpstream(redirect(f"{root(other)}/v1/x")) as upstream:
+    async with another_origin() as other, ScriptedUpstream(redirect(f"{root(other)}/v1/x")) as upstream:
         model = create_model(f"{provider}:m", base_url=root(upstream), api_key="topsecret", max_retries=2)
         assert isinstance(model, HTTPModel)
         error = await refused(model)
@@ -76,7 +76,7 @@ async def test_no_provider_redirects_a_prompt_to_another_origin(
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 async def test_no_status_of_a_redirect_is_followed(provider: str, status: int) -> None:
-    async with elsewhere() as other, ScriptedUpstream(redirect(root(other), status)) as upstream:
+    async with another_origin() as other, ScriptedUpstream(redirect(root(other), status)) as upstream:
         model = create_model(f"{provider}:m", base_url=root(upstream), api_key="topsecret", max_retries=0)
         assert isinstance(model, HTTPModel)
         assert (await refused(model)).status == status
@@ -129,14 +129,14 @@ def answered_with(interface: str = "/rpc") -> dict[str, Any]:
     }
 
 
-def said() -> a2a.Message:
+def user_message() -> a2a.Message:
     return a2a.Message(message_id="m", role=a2a.Role.USER, parts=(a2a.Part(text="a secret prompt"),))
 
 
 async def remote_error(url: str) -> UpstreamError:
     async with RemoteAgent(url, token="topsecret", headers={"x-key": "k"}, retry_delays=()) as agent:
         with pytest.raises(UpstreamError) as raised:
-            async for _ in agent.stream(said()):
+            async for _ in agent.stream(user_message()):
                 pass
     return raised.value
 
@@ -154,7 +154,7 @@ CLIENTS = [remote_error, client_error]
 
 @pytest.mark.parametrize("failing", CLIENTS)
 async def test_a_card_is_not_fetched_from_another_origin(failing: Any) -> None:
-    async with elsewhere(json_answer(answered_with())) as other:
+    async with another_origin(json_answer(answered_with())) as other:
         async with ScriptedUpstream(redirect(f"{root(other)}/card.json")) as agent:
             error = await failing(root(agent))
     assert "redirects to" in (error.diagnosis or error.message)
@@ -178,7 +178,7 @@ async def test_a_card_is_fetched_behind_redirects_within_its_origin_but_not_with
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("failing", CLIENTS)
 async def test_a_message_to_an_agent_is_not_redirected(failing: Any, status: int) -> None:
-    async with elsewhere() as other:
+    async with another_origin() as other:
         async with ScriptedUpstream(
             json_answer(answered_with()), redirect(f"{root(other)}/rpc", status)
         ) as agent:
@@ -188,14 +188,14 @@ async def test_a_message_to_an_agent_is_not_redirected(failing: Any, status: int
 
 
 async def test_a_tools_server_does_not_redirect_calls_and_credentials() -> None:
-    async with elsewhere() as other, ScriptedUpstream(redirect(f"{root(other)}/mcp")) as server:
+    async with another_origin() as other, ScriptedUpstream(redirect(f"{root(other)}/mcp")) as server:
         toolset = McpToolset.http(f"{root(server)}/mcp", headers={"authorization": "Bearer topsecret"})
         with pytest.raises(UpstreamError, match="redirects are not followed"):
             await toolset.connected().__aenter__()
 
 
-async def test_the_keys_of_an_issuer_are_not_fetched_from_elsewhere() -> None:
-    async with elsewhere(json_answer({"keys": []})) as other:
+async def test_the_keys_of_an_issuer_are_not_fetched_from_another_origin() -> None:
+    async with another_origin(json_answer({"keys": []})) as other:
         async with ScriptedUpstream(redirect(f"{root(other)}/jwks.json")) as issuer:
             with pytest.raises(OverloadedError):
                 await IssuerKeys(f"{root(issuer)}/jwks.json").find("kid")
@@ -203,9 +203,9 @@ async def test_the_keys_of_an_issuer_are_not_fetched_from_elsewhere() -> None:
 
 
 async def test_a_notification_is_not_redirected() -> None:
-    async with elsewhere() as other, ScriptedUpstream(redirect(root(other))) as hook:
+    async with another_origin() as other, ScriptedUpstream(redirect(root(other))) as hook:
         client = WebhookClient(WebhookGuard(allow_private=True), attempts=1)
         config = TaskPushNotificationConfig(id="c", task_id="t", url=f"{root(hook)}/hook", token="topsecret")
         async with client.open():
-            assert not await client.tell(config, "t/1", b"{}", media_type="application/json")
+            assert not await client.send(config, "t/1", b"{}", media_type="application/json")
         assert len(hook.requests) == 1

@@ -44,7 +44,7 @@ def webhook(config_id: str = "w", url: str = "https://example.com/hook") -> Push
     return PushConfig("me", "1.0", config)
 
 
-class Opened:
+class OpenStore:
     """A store on a database with an installation's keys."""
 
     def __init__(self, url: str, secret: str = "") -> None:
@@ -88,9 +88,9 @@ def everything(url: str) -> bytes:
 async def test_the_secret_is_created_once_and_stays(url: str) -> None:
     ids: list[str] = []
     for _ in range(2):
-        async with Opened(url) as opened:
-            ids.append(opened.keys.external_id("ann", "context"))
-    async with Opened("sqlite://") as other:
+        async with OpenStore(url) as session:
+            ids.append(session.keys.external_id("ann", "context"))
+    async with OpenStore("sqlite://") as other:
         ids.append(other.keys.external_id("ann", "context"))
     assert ids[0] == ids[1] != ids[2]
     [(secret,)] = rows(url, "SELECT value FROM secrets")
@@ -98,8 +98,8 @@ async def test_the_secret_is_created_once_and_stays(url: str) -> None:
 
 
 async def test_a_configured_secret_is_not_stored(url: str) -> None:
-    async with Opened(url, SECRET) as opened:
-        assert opened.keys.external_id("ann", "c") == SecretKeys(SECRET).external_id("ann", "c")
+    async with OpenStore(url, SECRET) as session:
+        assert session.keys.external_id("ann", "c") == SecretKeys(SECRET).external_id("ann", "c")
     assert rows(url, "SELECT count(*) FROM secrets") == [(0,)]
     assert SECRET.encode() not in everything(url)
 
@@ -131,39 +131,39 @@ async def test_credentials_are_encrypted_with_a_configured_key(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with Opened(url, SECRET) as opened:
-        await opened.store.put_push_config(webhook("w", "https://example.com/hook?key=also-secret"))
-        assert await opened.webhooks() == [webhook("w", "https://example.com/hook?key=also-secret")]
+    async with OpenStore(url, SECRET) as session:
+        await session.store.put_push_config(webhook("w", "https://example.com/hook?key=also-secret"))
+        assert await session.webhooks() == [webhook("w", "https://example.com/hook?key=also-secret")]
     content = everything(url)
     for secret in (TOKEN, CREDENTIALS, "also-secret"):
         assert secret.encode() not in content
-    async with Opened(url, SECRET) as opened:
-        assert [each.config.token for each in await opened.webhooks()] == [TOKEN]
+    async with OpenStore(url, SECRET) as session:
+        assert [each.config.token for each in await session.webhooks()] == [TOKEN]
     assert "TAILRACE_SECRET_KEY" not in caplog.text
 
 
 async def test_webhooks_that_come_with_a_message_are_encrypted(url: str) -> None:
-    async with Opened(url, SECRET) as opened:
+    async with OpenStore(url, SECRET) as session:
         begun = write("t", 1, state=TaskState.WORKING)
-        await opened.store.commit([msgspec.structs.replace(begun, webhooks=(webhook(),))])
-        assert [each.config.token for each in await opened.webhooks()] == [TOKEN]
-        assert [each.config.token for each, _ in await opened.store.load_open_push_configs()] == [TOKEN]
+        await session.store.commit([msgspec.structs.replace(begun, webhooks=(webhook(),))])
+        assert [each.config.token for each in await session.webhooks()] == [TOKEN]
+        assert [each.config.token for each, _ in await session.store.load_open_push_configs()] == [TOKEN]
     assert TOKEN.encode() not in everything(url)
 
 
 async def test_without_a_key_there_is_one_warning_that_names_the_setting(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Opened(url) as opened:
+    async with OpenStore(url) as session:
         plain = webhook("plain").config.model_copy(update={"token": "", "authentication": None})
-        await opened.store.put_push_config(PushConfig("me", "1.0", plain))
+        await session.store.put_push_config(PushConfig("me", "1.0", plain))
         assert "unencrypted" not in caplog.text
         for name in ("v", "w"):
-            await opened.store.put_push_config(webhook(name))
-        await opened.store.commit([write("t", 1, state=TaskState.WORKING)])
-    async with Opened(url) as opened:  # also after a restart
+            await session.store.put_push_config(webhook(name))
+        await session.store.commit([write("t", 1, state=TaskState.WORKING)])
+    async with OpenStore(url) as session:  # also after a restart
         for _ in range(2):
-            await opened.store.load_open_push_configs()
+            await session.store.load_open_push_configs()
     lines = [record.getMessage() for record in caplog.records if "unencrypted" in record.getMessage()]
     assert len(lines) == 2
     assert all("set it to encrypt" in line and "TAILRACE_SECRET_KEY" in line for line in lines)
@@ -171,40 +171,40 @@ async def test_without_a_key_there_is_one_warning_that_names_the_setting(
 
 
 async def test_rows_of_before_there_was_a_key_are_read_and_encrypted_when_they_are_replaced(url: str) -> None:
-    async with Opened(url) as opened:
-        await opened.store.put_push_config(webhook())
+    async with OpenStore(url) as session:
+        await session.store.put_push_config(webhook())
     assert TOKEN in rows(url, "SELECT body FROM push_configs")[0][0].decode()
-    async with Opened(url, SECRET) as opened:
-        assert await opened.webhooks() == [webhook()]
-        await opened.store.put_push_config(webhook())
-        assert await opened.webhooks() == [webhook()]
+    async with OpenStore(url, SECRET) as session:
+        assert await session.webhooks() == [webhook()]
+        await session.store.put_push_config(webhook())
+        assert await session.webhooks() == [webhook()]
     assert TOKEN.encode() not in rows(url, "SELECT body FROM push_configs")[0][0]
 
 
 async def test_a_key_is_replaced_while_the_one_before_is_still_accepted(url: str) -> None:
-    async with Opened(url, SECRET) as opened:
-        await opened.store.put_push_config(webhook("old"))
-    async with Opened(url, f"{NEW_SECRET},{SECRET}") as opened:
-        await opened.store.put_push_config(webhook("new"))
-        assert [each.config.id for each in await opened.webhooks()] == ["new", "old"]
-    async with Opened(url, NEW_SECRET) as opened:
-        assert [each.config.id for each in await opened.webhooks()] == ["new"]
+    async with OpenStore(url, SECRET) as session:
+        await session.store.put_push_config(webhook("old"))
+    async with OpenStore(url, f"{NEW_SECRET},{SECRET}") as session:
+        await session.store.put_push_config(webhook("new"))
+        assert [each.config.id for each in await session.webhooks()] == ["new", "old"]
+    async with OpenStore(url, NEW_SECRET) as session:
+        assert [each.config.id for each in await session.webhooks()] == ["new"]
 
 
 @pytest.mark.parametrize("secret", ["", NEW_SECRET], ids=["without a key", "with another key"])
 async def test_a_row_that_cannot_be_decrypted_is_an_error_in_the_log_and_nothing_else(
     url: str, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Opened(url, SECRET) as opened:
-        await opened.store.commit([write("t", 1, state=TaskState.WORKING)])
-        await opened.store.put_push_config(webhook("w\r\nforged"))
-    async with Opened(url, secret) as opened:
+    async with OpenStore(url, SECRET) as session:
+        await session.store.commit([write("t", 1, state=TaskState.WORKING)])
+        await session.store.put_push_config(webhook("w\r\nforged"))
+    async with OpenStore(url, secret) as session:
         for _ in range(3):
-            assert await opened.webhooks() == []
-            assert await opened.store.load_open_push_configs() == []
-        await opened.store.put_push_config(webhook("other"))
-        assert [each.config.id for each in await opened.webhooks()] == ["other"]
-        await opened.store.delete_push_config("t", "w\r\nforged")
+            assert await session.webhooks() == []
+            assert await session.store.load_open_push_configs() == []
+        await session.store.put_push_config(webhook("other"))
+        assert [each.config.id for each in await session.webhooks()] == ["other"]
+        await session.store.delete_push_config("t", "w\r\nforged")
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
     assert "TAILRACE_SECRET_KEY" in errors[0]
@@ -212,19 +212,19 @@ async def test_a_row_that_cannot_be_decrypted_is_an_error_in_the_log_and_nothing
 
 
 @pytest.mark.parametrize("column", ["owner", "id", "task_id"])
-async def test_a_row_that_was_moved_to_somebody_else_cannot_be_decrypted(url: str, column: str) -> None:
-    async with Opened(url, SECRET) as opened:
-        await opened.store.put_push_config(webhook())
-        await opened.store.put_push_config(webhook("kept"))
+async def test_a_row_with_a_changed_owner_or_id_cannot_be_decrypted(url: str, column: str) -> None:
+    async with OpenStore(url, SECRET) as session:
+        await session.store.put_push_config(webhook())
+        await session.store.put_push_config(webhook("kept"))
     rows(url, f"UPDATE push_configs SET {column} = 'x' WHERE id = 'w'")
     ids = {"task_id": "t", "owner": "me", "id": "w", column: "x"}
-    async with Opened(url, SECRET) as opened:
-        found = await opened.store.load_push_configs(ids["task_id"], ids["owner"])
+    async with OpenStore(url, SECRET) as session:
+        found = await session.store.load_push_configs(ids["task_id"], ids["owner"])
         assert [each.config.id for each in found if each.config.id != "kept"] == []
-        assert [each.config.id for each in await opened.webhooks()] == ["kept"]
+        assert [each.config.id for each in await session.webhooks()] == ["kept"]
 
 
-async def test_a_server_tells_webhooks_whose_credentials_are_encrypted_and_never_logs_them(
+async def test_webhooks_with_encrypted_credentials_are_notified_and_never_logged(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(turn: Turn) -> AsyncIterator[Update | Message]:
@@ -250,14 +250,14 @@ async def test_a_server_tells_webhooks_whose_credentials_are_encrypted_and_never
             }
             params = {**message(), "configuration": {"taskPushNotificationConfig": config}}
             task = (await rpc.call("SendMessage", params, ann))["result"]["task"]
-            told = (await receiver.until_told_the_end())[-1]
-            assert told.headers["Authorization"] == f"Bearer {CREDENTIALS}"
-            assert told.headers["X-A2A-Notification-Token"] == TOKEN
-            asked = {"taskId": task["id"]}
-            own = await rpc.call("ListTaskPushNotificationConfigs", asked, ann)
+            delivery = (await receiver.until_end())[-1]
+            assert delivery.headers["Authorization"] == f"Bearer {CREDENTIALS}"
+            assert delivery.headers["X-A2A-Notification-Token"] == TOKEN
+            query = {"taskId": task["id"]}
+            own = await rpc.call("ListTaskPushNotificationConfigs", query, ann)
             assert own["result"]["configs"][0]["token"] == TOKEN
             others = [
-                await rpc.call("ListTaskPushNotificationConfigs", asked, bob),
+                await rpc.call("ListTaskPushNotificationConfigs", query, bob),
                 await rpc.call("GetTask", {"id": task["id"]}, bob),
                 await rpc.call("GetTask", {"id": task["id"]}, ann),
             ]

@@ -94,7 +94,7 @@ async def test_a_header_that_is_nonsense_is_refused(keys_url: str, crit: Any) ->
     ],
     ids=["neither", "issuer", "audience", "both"],
 )
-async def test_claims_that_nobody_checks_are_named_at_the_start(
+async def test_unchecked_claims_are_logged_at_startup(
     given: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(caller_jwks_url="http://127.0.0.1:9/jwks", store="sqlite://", port=0, **given)

@@ -25,7 +25,7 @@ def settings(**values: object) -> Settings:
     return Settings.model_validate({"store": "sqlite://", **values})
 
 
-async def test_the_card_names_the_address_it_was_asked_at() -> None:
+async def test_the_card_contains_the_address_of_its_request() -> None:
     async with serving(create_app(settings(agent_name="Echo"), handler=hello)) as url:
         async with aiohttp.ClientSession() as http, http.get(url + CARD) as response:
             assert response.status == 200
@@ -43,7 +43,7 @@ async def test_the_card_names_the_address_it_was_asked_at() -> None:
     assert [extension.uri for extension in card.capabilities.extensions] == ["urn:tailrace:ext:stream:v1"]
 
 
-async def test_the_card_is_not_sent_again_to_whoever_has_it() -> None:
+async def test_a_cached_card_is_not_sent_again() -> None:
     async with serving(create_app(settings(), handler=hello)) as url, aiohttp.ClientSession() as http:
         async with http.get(url + CARD) as first:
             etag = first.headers["etag"]
@@ -85,7 +85,7 @@ async def test_the_public_address_wins() -> None:
     assert card.supported_interfaces[0].url == "https://agents.example/a/"
 
 
-async def test_the_router_works_under_a_prefix_of_somebody_elses_application() -> None:
+async def test_the_router_works_under_a_prefix_of_another_application() -> None:
     app = FastAPI()
     app.include_router(create_router(settings(), handler=hello), prefix="/agents/echo")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.stored import first_kept, numbers_of, opened, write
+from support.stored import first_kept, numbers_of, open_store, write
 from tailrace.server.store.event_rows import Row
 from tailrace.server.store.journal import KEPT_ROWS, TAIL_BYTES, Journal
 from tailrace.server.store.store import EventsDropped, Retention, TaskWrite
@@ -255,7 +255,7 @@ def test_nothing_is_lost_when_the_journal_cannot_be_read_for_once():
 
 async def test_what_was_deleted_or_dropped_does_not_come_back(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
-    async with opened(url, Retention(events=60)) as store:
+    async with open_store(url, Retention(events=60)) as store:
         for name in ("deleted", "dropped"):
             await store.commit([write(name, 1, state=TaskState.WORKING)])
             for number in range(2, 300):  # enough that some of them never were in the journal
@@ -265,7 +265,7 @@ async def test_what_was_deleted_or_dropped_does_not_come_back(tmp_path: Path):
         assert await store.delete_task("deleted", "me")
         while await store.drop_expired():
             pass
-    async with opened(url) as store:
+    async with open_store(url) as store:
         assert await numbers_of(store, "deleted") == []
         assert await first_kept(store, "dropped") == 301
         with pytest.raises(EventsDropped):
@@ -273,11 +273,11 @@ async def test_what_was_deleted_or_dropped_does_not_come_back(tmp_path: Path):
 
 
 @pytest.mark.parametrize("state", [None, TaskState.COMPLETED], ids=["an event", "the end"])
-async def test_whoever_reads_while_another_program_has_the_database_is_given_what_is_kept(
+async def test_persisted_events_are_readable_while_another_program_locks_the_database(
     tmp_path: Path, state: TaskState | None
 ):
     file = tmp_path / "tasks.db"
-    async with opened(f"sqlite:///{file}") as store, anyio.create_task_group() as group:
+    async with open_store(f"sqlite:///{file}") as store, anyio.create_task_group() as group:
         await store.commit([write("t", 1, state=TaskState.WORKING)])
         for number in range(2, 12):
             await store.commit([write("t", number)])
@@ -289,7 +289,7 @@ async def test_whoever_reads_while_another_program_has_the_database_is_given_wha
             assert await numbers_of(store, "t", after) == list(range(after + 1, 12))
         other.execute("ROLLBACK")
         other.close()
-    async with opened(f"sqlite:///{file}") as store:
+    async with open_store(f"sqlite:///{file}") as store:
         assert await numbers_of(store, "t") == list(range(1, 13))
 
 
@@ -344,7 +344,7 @@ def test_whatever_happens_what_was_kept_is_read_whole_and_in_order(
 
 async def test_a_store_that_was_not_closed_has_everything_that_was_kept(tmp_path: Path):
     file = tmp_path / "tasks.db"
-    async with opened(f"sqlite:///{file}") as store:
+    async with open_store(f"sqlite:///{file}") as store:
         for number in range(1, 30):
             event = Event(number, b'{"n":%d}' % number, TaskState.WORKING if number == 1 else None)
             await store.commit([TaskWrite("t", "me", "c", (event,))])
@@ -356,7 +356,7 @@ async def test_a_store_that_was_not_closed_has_everything_that_was_kept(tmp_path
     with sqlite3.connect(tmp_path / "left.db") as left:
         assert left.execute("SELECT count(*) FROM journal").fetchone() > (20,)
     left.close()
-    async with opened(f"sqlite:///{tmp_path / 'left.db'}") as store:
+    async with open_store(f"sqlite:///{tmp_path / 'left.db'}") as store:
         assert [event.body for event in await store.load_events("t", 27)] == [b'{"n":28}', b'{"n":29}']
     for name in ("left.db", "tasks.db"):  # closed normally
         with sqlite3.connect(tmp_path / name) as closed:

@@ -42,8 +42,8 @@ def request(text: str = "hello", task_id: str = "") -> SendMessageRequest:
     )
 
 
-async def send(engine: Engine, asked: SendMessageRequest, key: str, owner: str = "") -> Subscription:
-    started = await engine.start(asked, owner, CallContext(send_key=key))
+async def send(engine: Engine, send_request: SendMessageRequest, key: str, owner: str = "") -> Subscription:
+    started = await engine.start(send_request, owner, CallContext(send_key=key))
     assert isinstance(started, Subscription)
     async for _ in started.batches(until_interrupted=True):
         pass
@@ -67,7 +67,7 @@ async def test_a_message_of_one_name_is_taken_once() -> None:
             assert (await send(engine, request(), "k")).task_id == task_id
         task = await engine.get_task(task_id)
         assert asker.turns == 2
-        assert [said.parts[0].text for said in task.history] == ["hello", "hm", "more", "hm"]
+        assert [entry.parts[0].text for entry in task.history] == ["hello", "hm", "more", "hm"]
         assert task.status.state is TaskState.COMPLETED
         for other in (request("something else"), request("more", task_id)):
             with pytest.raises(InvalidParamsError, match="idempotency key was used for another message"):

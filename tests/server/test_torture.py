@@ -32,7 +32,7 @@ from tailrace.server.runtime.handlers import HandlerFunction, Item
 from tailrace.server.runtime.messages import MAX_CONTEXT_ID_LENGTH
 from tailrace.server.runtime.registry import MAX_BATCH_BYTES
 from tailrace.server.store.store import Store, TaskWrite
-from tailrace.streaming import ArtifactUpdate, Said, StatusUpdate, TaskState, TextDelta, Update
+from tailrace.streaming import ArtifactUpdate, MessageAdded, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError, UnsupportedOperationError
 from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
@@ -55,12 +55,12 @@ class GatedStore(Store):
 
     def __init__(self, url: str = "sqlite://") -> None:
         super().__init__(url)
-        self.asked = anyio.Event()
+        self.requested = anyio.Event()
         self.gate: anyio.Event | None = None
         self.failure: StoreError | None = None
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
-        self.asked.set()
+        self.requested.set()
         if self.gate is not None:
             await self.gate.wait()
         if self.failure is not None:
@@ -92,8 +92,8 @@ async def end_with_text_for_a_message(turn: Turn) -> Updates:
     yield StatusUpdate(TaskState.COMPLETED, message=cast("Message", "done"))
 
 
-async def end_with_text_for_what_was_said(turn: Turn) -> Updates:
-    yield Said(cast("Message", "done"))
+async def add_text_for_a_message(turn: Turn) -> Updates:
+    yield MessageAdded(cast("Message", "done"))
 
 
 async def add_a_number_to_a_text(turn: Turn) -> Updates:
@@ -114,7 +114,7 @@ async def add_bytes_to_a_text(turn: Turn) -> Updates:
         let_a_cancellation_out,
         end_with_metadata_that_is_not_json,
         end_with_text_for_a_message,
-        end_with_text_for_what_was_said,
+        add_text_for_a_message,
         add_a_number_to_a_text,
         add_bytes_to_a_text,
     ],
@@ -166,9 +166,9 @@ async def test_a_handler_that_raises_when_it_is_called_fails_the_task_that_it_wa
         yield StatusUpdate(TaskState.INPUT_REQUIRED)
 
     async with engine_with(handle) as engine:
-        asked = await start(engine)
-        await read(asked, until_interrupted=True)
-        events = await read(await start(engine, task_id=asked.task_id))
+        subscription = await start(engine)
+        await read(subscription, until_interrupted=True)
+        events = await read(await start(engine, task_id=subscription.task_id))
     assert events[-1].state is TaskState.FAILED
 
 
@@ -238,11 +238,11 @@ async def question(turn: Turn) -> Updates:
 
 async def test_who_subscribed_but_reads_later_sees_what_a_follow_up_brings(run_engine: RunEngine) -> None:
     async with run_engine(question) as engine:
-        asked = await start(engine)
-        await read(asked, until_interrupted=True)
-        late = await engine.subscribe(asked.task_id)
-        await engine.get_task(asked.task_id)
-        await read(await start(engine, task_id=asked.task_id))
+        subscription = await start(engine)
+        await read(subscription, until_interrupted=True)
+        late = await engine.subscribe(subscription.task_id)
+        await engine.get_task(subscription.task_id)
+        await read(await start(engine, task_id=subscription.task_id))
         assert (await read(late))[-1].state is TaskState.COMPLETED
 
 
@@ -250,39 +250,39 @@ async def test_a_reader_that_leaves_a_waiting_task_does_not_hide_the_turn_that_c
     run_engine: RunEngine,
 ) -> None:
     async with run_engine(question) as engine:
-        asked = await start(engine)
-        await read(asked, until_interrupted=True)
-        leaving = await engine.subscribe(asked.task_id)
-        await engine.get_task(asked.task_id)
-        answer = await start(engine, "work", task_id=asked.task_id)
+        subscription = await start(engine)
+        await read(subscription, until_interrupted=True)
+        leaving = await engine.subscribe(subscription.task_id)
+        await engine.get_task(subscription.task_id)
+        answer = await start(engine, "work", task_id=subscription.task_id)
         await read_until(leaving, 0)
-        assert (await engine.cancel_task(asked.task_id)).status.state is TaskState.CANCELED
+        assert (await engine.cancel_task(subscription.task_id)).status.state is TaskState.CANCELED
         assert (await read(answer))[-1].state is TaskState.CANCELED
 
 
 async def test_a_follow_up_that_is_only_being_prepared_does_not_hold_up_a_cancellation() -> None:
     store = GatedStore()
     async with engine_with(question, store) as engine:
-        asked = await start(engine)
-        await read(asked, until_interrupted=True)
-        store.gate, store.asked = anyio.Event(), anyio.Event()
+        subscription = await start(engine)
+        await read(subscription, until_interrupted=True)
+        store.gate, store.requested = anyio.Event(), anyio.Event()
         states: list[TaskState] = []
 
         async def cancel() -> None:
-            states.append((await engine.cancel_task(asked.task_id)).status.state)
+            states.append((await engine.cancel_task(subscription.task_id)).status.state)
 
         async def follow_up() -> None:
             with pytest.raises(UnsupportedOperationError, match="the task has ended"):
-                await start(engine, "work", task_id=asked.task_id)
+                await start(engine, "work", task_id=subscription.task_id)
 
         async with anyio.create_task_group() as group:
             group.start_soon(follow_up)
-            await store.asked.wait()
+            await store.requested.wait()
             group.start_soon(cancel)
             await anyio.wait_all_tasks_blocked()
             store.gate.set()
         assert states == [TaskState.CANCELED]
-        assert len((await engine.get_task(asked.task_id)).history) == 1
+        assert len((await engine.get_task(subscription.task_id)).history) == 1
 
 
 @pytest.mark.parametrize("follow_up", [True, False])
@@ -291,42 +291,42 @@ async def test_a_message_that_is_being_prepared_when_the_server_stops_begins_not
     refused: list[Exception] = []
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group, engine_with(question, store) as engine:
-            asked = await start(engine)
-            await read(asked, until_interrupted=True)
-            store.gate, store.asked = anyio.Event(), anyio.Event()
+            subscription = await start(engine)
+            await read(subscription, until_interrupted=True)
+            store.gate, store.requested = anyio.Event(), anyio.Event()
 
             async def prepare() -> None:
-                task_id, context_id = (asked.task_id, "") if follow_up else ("", "c")
+                task_id, context_id = (subscription.task_id, "") if follow_up else ("", "c")
                 try:
                     await start(engine, "work", task_id, context_id)
                 except InternalError as error:
                     refused.append(error)
 
             group.start_soon(prepare)
-            await store.asked.wait()
+            await store.requested.wait()
             engine.stop()
             store.gate.set()
             await anyio.wait_all_tasks_blocked()
-            assert (await engine.get_task(asked.task_id)).status.state is TaskState.INPUT_REQUIRED
+            assert (await engine.get_task(subscription.task_id)).status.state is TaskState.INPUT_REQUIRED
     assert len(refused) == 1
 
 
 async def test_a_follow_up_that_cannot_be_begun_leaves_the_task_as_it_was() -> None:
     store = GatedStore()
     async with engine_with(question, store) as engine:
-        asked = await start(engine)
-        await read(asked, until_interrupted=True)
-        before = await engine.get_task(asked.task_id)
+        subscription = await start(engine)
+        await read(subscription, until_interrupted=True)
+        before = await engine.get_task(subscription.task_id)
         store.failure = StoreError("gone")
-        async with aclosing((await engine.subscribe(asked.task_id)).batches()) as follower:
+        async with aclosing((await engine.subscribe(subscription.task_id)).batches()) as follower:
             await anext(follower)  # a subscriber keeps the task in memory
             with pytest.raises(StoreError, match="gone"):
-                await start(engine, "again", task_id=asked.task_id)
-            assert await engine.get_task(asked.task_id) == before
+                await start(engine, "again", task_id=subscription.task_id)
+            assert await engine.get_task(subscription.task_id) == before
         store.failure = None
-        await read(await start(engine, "again", task_id=asked.task_id))
-        history = (await engine.get_task(asked.task_id)).history
-    assert [said.parts[0].text for said in history if said.role is Role.USER] == ["hello", "again"]
+        await read(await start(engine, "again", task_id=subscription.task_id))
+        history = (await engine.get_task(subscription.task_id)).history
+    assert [entry.parts[0].text for entry in history if entry.role is Role.USER] == ["hello", "again"]
 
 
 class HeldStore(Store):
@@ -373,11 +373,13 @@ async def test_a_last_event_that_is_being_written_when_the_server_stops_is_still
 
 
 async def test_a_turn_says_what_it_made_and_not_again_what_an_earlier_one_made() -> None:
-    heard: list[list[str]] = []
+    histories: list[list[str]] = []
 
     async def handle(turn: Turn) -> Updates:
-        heard.append([said.text for said in turn.history.conversation])
-        yield ArtifactUpdate(Artifact(artifact_id=f"a{len(heard)}", parts=(Part(text=f"{len(heard)}!"),)))
+        histories.append([entry.text for entry in turn.history.conversation])
+        yield ArtifactUpdate(
+            Artifact(artifact_id=f"a{len(histories)}", parts=(Part(text=f"{len(histories)}!"),))
+        )
         yield StatusUpdate(TaskState.INPUT_REQUIRED)
 
     async with engine_with(handle) as engine:
@@ -386,21 +388,21 @@ async def test_a_turn_says_what_it_made_and_not_again_what_an_earlier_one_made()
         await read(await start(engine, "2?", task_id=first.task_id), until_interrupted=True)
         await engine.cancel_task(first.task_id)
         await read(await start(engine, "3?", context_id="c"), until_interrupted=True)
-    assert heard[-1] == ["1?", "1!", "2?", "2!", "3?"]
+    assert histories[-1] == ["1?", "1!", "2?", "2!", "3?"]
 
 
 async def test_the_reasoning_of_an_answer_that_was_cut_off_does_not_become_the_answer() -> None:
-    heard: list[list[tuple[str, str]]] = []
+    histories: list[list[tuple[str, str]]] = []
 
     async def handle(turn: Turn) -> Updates:
-        heard.append(
-            [(str(part.type), said.text) for said in turn.history.conversation for part in said.content]
+        histories.append(
+            [(str(part.type), entry.text) for entry in turn.history.conversation for part in entry.content]
         )
         facts = {EXTENSION_URI: {"channel": "reasoning"}}
         thought = Artifact(artifact_id="reasoning", parts=(Part(text="hm"),), metadata=facts)
         yield ArtifactUpdate(thought, last=False)
         yield begin("so")[1]
-        if len(heard) == 1:
+        if len(histories) == 1:
             await anyio.sleep_forever()
 
     async with engine_with(handle) as engine:
@@ -408,7 +410,7 @@ async def test_the_reasoning_of_an_answer_that_was_cut_off_does_not_become_the_a
         await read_until(first, 3)
         await engine.cancel_task(first.task_id)
         await read(await start(engine, "2?", context_id="c"))
-    assert heard[-1] == [("text", "1?"), ("reasoning", "so"), ("text", "so"), ("text", "2?")]
+    assert histories[-1] == [("text", "1?"), ("reasoning", "so"), ("text", "so"), ("text", "2?")]
 
 
 async def test_a_context_id_is_bounded() -> None:
@@ -603,7 +605,7 @@ async def test_a_connection_whose_client_takes_nothing_any_more_is_given_up(
             each.close()
 
 
-async def test_streams_end_with_the_end_of_their_task_when_the_process_is_told_to_stop(
+async def test_streams_end_with_the_end_of_their_task_when_the_process_is_terminated(
     tmp_path: Path,
 ) -> None:
     streams: dict[int, list[tuple[int, dict[str, Any]]]] = {}

@@ -54,15 +54,15 @@ HANDLERS: list[Handler] = [artifact, growing_artifact, status, pieces_with_metad
 
 async def chat_completion(url: str) -> str:
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        said: Any = [{"role": "user", "content": "How was it?"}]
-        completion = await client.chat.completions.create(model="tailrace", messages=said)
+        messages: Any = [{"role": "user", "content": "How was it?"}]
+        completion = await client.chat.completions.create(model="tailrace", messages=messages)
         return completion.choices[0].message.content or ""
 
 
 async def chat_completion_chunks(url: str) -> str:
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        said: Any = [{"role": "user", "content": "How was it?"}]
-        stream = await client.chat.completions.create(model="tailrace", messages=said, stream=True)
+        messages: Any = [{"role": "user", "content": "How was it?"}]
+        stream = await client.chat.completions.create(model="tailrace", messages=messages, stream=True)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
 
@@ -77,13 +77,13 @@ async def post(address: str, body: dict[str, Any]) -> list[bytes]:
 
 
 async def ai_sdk(url: str) -> str:
-    said = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "How was it?"}]}
-    return read_ui_messages(await post(f"{url}/ai-sdk", {"id": "chat", "messages": [said]})).text
+    message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "How was it?"}]}
+    return read_ui_messages(await post(f"{url}/ai-sdk", {"id": "chat", "messages": [message]})).text
 
 
 async def ag_ui(url: str) -> str:
-    said = {"id": "m", "role": "user", "content": "How was it?"}
-    return read_run(await post(f"{url}/ag-ui", {"threadId": "t", "runId": "r", "messages": [said]})).text
+    message = {"id": "m", "role": "user", "content": "How was it?"}
+    return read_run(await post(f"{url}/ag-ui", {"threadId": "t", "runId": "r", "messages": [message]})).text
 
 
 async def agent_tool(url: str) -> object:

@@ -193,8 +193,8 @@ async def test_a_conversation_in_parts_goes_on_as_the_same_conversation() -> Non
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "Up."}, "finish_reason": "stop"}]
     }
     async with ScriptedUpstream(json_answer(answer)) as upstream, agent_before(upstream, "openai") as agent:
-        said = [user(parts("text")), {"role": "assistant", "content": parts("text")}, user("Thanks.")]
-        await agent.post("/v1/chat/completions", {"model": "m", "messages": said})
+        messages = [user(parts("text")), {"role": "assistant", "content": parts("text")}, user("Thanks.")]
+        await agent.post("/v1/chat/completions", {"model": "m", "messages": messages})
         (request,) = upstream.requests
     # Most servers accept only a string as the content of an assistant message.
     assert request.json["messages"] == [

@@ -79,13 +79,13 @@ async def test_a_provider_that_cannot_be_reached() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(400, "Incorrect tool"), (404, "no such model"), (429, "slow down"), (500, "oops")]
+    ("status", "detail"), [(400, "Incorrect tool"), (404, "no such model"), (429, "slow down"), (500, "oops")]
 )
-async def test_a_provider_that_refuses(status: int, said: str) -> None:
-    answer = json_answer({"error": {"message": said, "code": "why"}}, status, {"retry-after": "7"})
+async def test_a_provider_that_refuses(status: int, detail: str) -> None:
+    answer = json_answer({"error": {"message": detail, "code": "why"}}, status, {"retry-after": "7"})
     async with ScriptedUpstream(answer) as upstream:
         task, _ = await ask(upstream.base_url)
-    assert said in reason(task)
+    assert detail in reason(task)
     assert f"HTTP {status}" in reason(task)
     facts = task["metadata"]["urn:tailrace:ext:stream:v1"]["error"]
     assert facts == {"type": "http_status", "status": status, "code": "why", "retryAfter": 7.0}
@@ -226,9 +226,9 @@ async def test_what_the_model_thought_before_a_call_goes_back_with_the_callers_r
             answer["message"]["parts"] = [{"data": {"tool_results": results}}]
             with anyio.fail_after(10):
                 await rpc.stream("SendStreamingMessage", answer)
-        asked, received = await upstream.received(0), await upstream.received(1)
-    assert asked.json["tools"] == [{"type": "function", "function": {"name": "weather_get_b8affdae"}}]
-    said = received.json["messages"][1]
-    assert said[field] == "The caller knows."
-    assert said["reasoning_details"] == [sealed]
-    assert said["tool_calls"][0]["function"]["name"] == "weather_get_b8affdae"
+        request, received = await upstream.received(0), await upstream.received(1)
+    assert request.json["tools"] == [{"type": "function", "function": {"name": "weather_get_b8affdae"}}]
+    reply = received.json["messages"][1]
+    assert reply[field] == "The caller knows."
+    assert reply["reasoning_details"] == [sealed]
+    assert reply["tool_calls"][0]["function"]["name"] == "weather_get_b8affdae"

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from support.upstream import Cut, Hang, Received, Reset, ScriptedUpstream, Step, Tell, Wait
+from support.upstream import Cut, Hang, Received, Reset, ScriptedUpstream, SetEvent, Step, Wait
 
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n{}"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -57,7 +57,7 @@ async def test_a_client_that_leaves_in_the_middle_is_noticed_at_once(where: str,
         "afterwards": [b"x"],
     }
     begun = anyio.Event()
-    async with ScriptedUpstream([Tell(begun), *scripts[where]]) as upstream:
+    async with ScriptedUpstream([SetEvent(begun), *scripts[where]]) as upstream:
         async with raw_request(upstream) as (_, writer):
             request = await upstream.received()
             await begun.wait()

@@ -56,9 +56,9 @@ async def test_a_client_of_the_facade_has_the_text_and_sends_it_back() -> None:
     answers = [answer(calls=[("c1", "get_weather", first)]), answer("Sunny.")]
     async with ScriptedUpstream(*answers) as upstream, facade_over(upstream) as facade:
         question = {"role": "user", "content": "Weather?"}
-        asked = await facade.chat(question, tools=[WEATHER])
-        said = asked.choices[0].message.model_dump(exclude_none=True)
-        assert said["tool_calls"][0]["function"]["arguments"] == first
+        completion = await facade.chat(question, tools=[WEATHER])
+        reply = completion.choices[0].message.model_dump(exclude_none=True)
+        assert reply["tool_calls"][0]["function"]["arguments"] == first
         result = {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
-        await facade.chat(question, said, result, tools=[WEATHER])
+        await facade.chat(question, reply, result, tools=[WEATHER])
     assert as_json(first) in upstream.requests[1].body

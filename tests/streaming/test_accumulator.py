@@ -210,7 +210,7 @@ def merged(*deltas: Delta) -> Accumulator:
     return accumulator
 
 
-def test_an_answer_that_is_spread_over_choices_is_one_when_told_so() -> None:
+def test_an_answer_that_is_spread_over_choices_can_be_merged() -> None:
     accumulator = merged(
         say("Let me see."), call("{}", index=0, id="a", name="f", choice=1), end(FinishReason.STOP, 1)
     )
@@ -299,7 +299,7 @@ def test_think_tags_are_split_in_every_choice() -> None:
 # --- cost -------------------------------------------------------------------------------------------------------
 
 
-def test_folding_twenty_thousand_chunks_joins_nothing_before_it_is_asked() -> None:
+def test_folding_twenty_thousand_chunks_joins_nothing_before_it_is_read() -> None:
     decoder = ChatCompletionsDecoder()
     accumulator = Accumulator()
     event = b'data: {"id":"x","model":"m","choices":[{"index":0,"delta":{"content":"ab"}}]}\n\n'
@@ -309,5 +309,5 @@ def test_folding_twenty_thousand_chunks_joins_nothing_before_it_is_asked() -> No
     segments = accumulator.choices[0]._segments  # pyright: ignore[reportPrivateUsage] — the structure is the point
     (segment,) = segments
     assert isinstance(segment, _Block)
-    assert len(segment.said) == 40_000
+    assert len(segment.encoded) == 40_000
     assert accumulator.message().text == "ab" * 20_000

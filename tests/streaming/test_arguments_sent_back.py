@@ -64,11 +64,11 @@ async def test_three_rounds_send_the_arguments_back_as_they_were_written(name: s
         with pytest.raises(Exception, match="3"):
             await agent.run("Look twice.")
         await model.aclose()
-        asked = upstream.requests
-    assert len(asked) == 3
-    assert holds(asked[1], name, first)
-    assert holds(asked[2], name, first)
-    assert holds(asked[2], name, second)
+        requests = upstream.requests
+    assert len(requests) == 3
+    assert holds(requests[1], name, first)
+    assert holds(requests[2], name, first)
+    assert holds(requests[2], name, second)
 
 
 @pytest.mark.parametrize("text", [*AS_TEXT, *AS_OBJECT, '{"a": 1}', "{}"])

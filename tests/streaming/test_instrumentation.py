@@ -73,12 +73,12 @@ async def test_a_run_is_its_answers_and_calls() -> None:
     with observed() as lines:
         async with ScriptedUpstream(*rounds) as upstream, Agent(model_at(upstream), tools=[double]) as agent:
             assert (await agent.run("?")).output == "42"
-    asked = ["asking scripted", "first chunk"]
-    first = [*asked, "tool_calls after 6 chunks", "calling double", "tool: 42"]
-    assert lines == [*first, *asked, "stop after 5 chunks"]
+    request_lines = ["asking scripted", "first chunk"]
+    first = [*request_lines, "tool_calls after 6 chunks", "calling double", "tool: 42"]
+    assert lines == [*first, *request_lines, "stop after 5 chunks"]
 
 
-async def test_an_answer_that_nobody_wants_any_more_is_over_when_its_stream_is_closed() -> None:
+async def test_an_answer_is_over_when_its_stream_is_closed() -> None:
     with observed() as lines:
         script = [*openai_stream(["half"], finish=None), Hang()]
         async with ScriptedUpstream(script) as upstream, Agent(model_at(upstream)) as agent:
@@ -91,7 +91,7 @@ async def test_an_answer_that_nobody_wants_any_more_is_over_when_its_stream_is_c
     assert lines[-1].startswith("CancelledError")
 
 
-async def test_headers_that_are_set_go_to_the_provider_and_nobody_is_watched_by_default() -> None:
+async def test_headers_reach_the_provider_and_there_is_no_observer_by_default() -> None:
     token = REQUEST_HEADERS.set({"X-Trace": "7"})
     try:
         async with ScriptedUpstream(answer("Hi")) as upstream, Agent(model_at(upstream)) as agent:

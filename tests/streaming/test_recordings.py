@@ -142,8 +142,8 @@ def test_a_recording_is_recognised(api: str) -> None:
         conversion = StreamConversion(decoder)
         conversion.feed(body)
         conversion.close()
-        tells_nothing = decoder.format is None and extract(api, body) == Extract()
-        if decoder.format != FORMAT_OF[api] and not tells_nothing:
+        is_unrecognised = decoder.format is None and extract(api, body) == Extract()
+        if decoder.format != FORMAT_OF[api] and not is_unrecognised:
             wrong.append(f"{name}: {decoder.format}")
     assert wrong == []
 

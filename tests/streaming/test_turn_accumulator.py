@@ -52,7 +52,7 @@ def result(id: str, output: object = "ok", name: str = "f") -> ContentPartToolRe
     return ContentPartToolResult(id=id, name=name, output=output)
 
 
-def said(*content: ContentPart, finish: str | None = "stop") -> Message:
+def model_message(*content: ContentPart, finish: str | None = "stop") -> Message:
     return Message(role=Role.MODEL, content=content, metadata={"finish_reason": finish} if finish else {})
 
 
@@ -75,7 +75,7 @@ def test_a_turn_of_one_answer() -> None:
     turn = TurnAccumulator(HELLO)
     respond(turn, think("hm"), say("Hi"), say(" there"), end())
     assert (turn.output, turn.reasoning, turn.finish_reason) == ("Hi there", "hm", FinishReason.STOP)
-    assert turn.messages == (HELLO, said(ContentPartReasoning(text="hm"), text_part("Hi there")))
+    assert turn.messages == (HELLO, model_message(ContentPartReasoning(text="hm"), text_part("Hi there")))
     assert turn.unanswered_calls == ()
     assert turn.error is None
 
@@ -167,7 +167,7 @@ def test_a_tool_of_the_provider_puts_no_line_break() -> None:
     assert turn.finish_reason is FinishReason.STOP
 
 
-def test_think_tags_are_split_when_that_is_asked_for() -> None:
+def test_think_tags_are_split_if_enabled() -> None:
     turn = TurnAccumulator(think_tags=True)
     respond(turn, say("<think>a</th"), say("ink>b"), CALL, end())
     answer_calls(turn)
@@ -180,7 +180,7 @@ def test_the_turn_is_that_of_the_choice_that_says_something_first() -> None:
     respond(turn, say("b", 1), say("a", 0), say("B", 1), end(FinishReason.LENGTH, 1), end(choice=0))
     assert turn.output == "bB"
     assert turn.finish_reason is FinishReason.LENGTH
-    assert turn.messages == (said(text_part("bB"), finish="length"),)
+    assert turn.messages == (model_message(text_part("bB"), finish="length"),)
     assert turn.response is not None
     assert turn.response.message(0).text == "a"
 
@@ -189,7 +189,7 @@ def test_the_turn_is_that_of_the_choice_that_says_something_first() -> None:
 
 
 def test_the_messages_of_a_turn_with_tools_stand_in_order_and_are_given_out_once() -> None:
-    before = History(system_message="Be brief.", conversation=(HELLO, said(text_part("Hi"))))
+    before = History(system_message="Be brief.", conversation=(HELLO, model_message(text_part("Hi"))))
     turn = TurnAccumulator(HELLO, history=before)
     respond(turn, say("Let me see."), CALL, call("{}", index=1, id="b", name="g"), end())
     calls = turn.unanswered_calls
@@ -201,9 +201,9 @@ def test_the_messages_of_a_turn_with_tools_stand_in_order_and_are_given_out_once
     new += turn.take_new().messages
     expected = (
         HELLO,
-        said(text_part("Let me see."), *calls, finish="tool_calls"),
+        model_message(text_part("Let me see."), *calls, finish="tool_calls"),
         tool(result("b", 2, "g"), result("a", 1)),
-        said(text_part("Done.")),
+        model_message(text_part("Done.")),
     )
     assert new == expected
     assert turn.messages == expected
@@ -215,7 +215,7 @@ def test_an_answer_without_content_after_tools_is_a_message() -> None:
     respond(turn, CALL, end())
     answer_calls(turn)
     respond(turn, end())
-    assert turn.messages[-1] == said()
+    assert turn.messages[-1] == model_message()
     assert (turn.finish_reason, turn.error) == (FinishReason.STOP, None)
 
 
@@ -246,7 +246,9 @@ def test_an_answer_that_broke_off_keeps_its_words_and_its_calls_are_not_run() ->
     respond(turn, say("Let me"), CALL, error=BROKEN)
     assert turn.error is BROKEN
     assert turn.output == "Let me"
-    assert turn.messages == (said(text_part("Let me"), ContentPartToolCall(id="a", name="f"), finish=None),)
+    assert turn.messages == (
+        model_message(text_part("Let me"), ContentPartToolCall(id="a", name="f"), finish=None),
+    )
     assert turn.unanswered_calls == ()
 
 
@@ -307,7 +309,7 @@ def test_results_of_one_round_are_given_at_once() -> None:
 
 
 def test_calls_have_ids_that_are_unique_in_the_turn_and_in_the_conversation() -> None:
-    earlier = History(conversation=(said(ContentPartToolCall(id="a", name="f")), tool(result("a"))))
+    earlier = History(conversation=(model_message(ContentPartToolCall(id="a", name="f")), tool(result("a"))))
     turn = TurnAccumulator(HELLO, history=earlier)
     ids: list[str] = []
     for _ in range(3):
@@ -381,7 +383,7 @@ def test_usage_that_came_with_nothing_else_is_kept() -> None:
     assert (turn.usage, turn.output, turn.take_new()) == (Usage(1, 2, 3), "", TurnDelta())
 
 
-def test_usage_that_nobody_reported_is_not_made_up() -> None:
+def test_usage_that_was_not_reported_is_none() -> None:
     turn = TurnAccumulator()
     respond(turn, say("a"), end())
     assert (turn.usage, turn.total_usage) == (None, None)
@@ -409,12 +411,12 @@ def test_files_and_links_are_collected_over_responses_and_given_out_once() -> No
 # --- restarts ---------------------------------------------------------------------------------------------------
 
 
-def test_a_response_that_begins_anew_before_anybody_asked_shows_only_its_second_beginning() -> None:
+def test_a_response_that_restarts_before_it_is_read_has_only_its_new_content() -> None:
     turn = TurnAccumulator()
     respond(turn, say("no"), whole(PNG), restart(), say("yes"), end())
     new = turn.take_new()
     assert (new.output, new.files, new.replaces) == ("yes", (), False)
-    assert turn.messages == (said(text_part("yes")),)
+    assert turn.messages == (model_message(text_part("yes")),)
 
 
 def test_a_response_that_begins_anew_replaces_what_was_given_out() -> None:

@@ -51,8 +51,8 @@ class Recalling:
             yield StatusUpdate(TaskState.INPUT_REQUIRED, agent_message("which one?"))
         if text.startswith("call"):
             call: dict[str, Any] = {"call_id": text.split()[1], "name": "look", "arguments": {}}
-            asked = agent_message("").model_copy(update={"parts": (Part(data={"tool_calls": [call]}),)})
-            yield StatusUpdate(TaskState.INPUT_REQUIRED, asked)
+            question = agent_message("").model_copy(update={"parts": (Part(data={"tool_calls": [call]}),)})
+            yield StatusUpdate(TaskState.INPUT_REQUIRED, question)
         if text.startswith("hold"):
             await self.go_on.wait()
 

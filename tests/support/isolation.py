@@ -113,8 +113,8 @@ class Client:
         """Send an HTTP request; read a stream to its end."""
         given = {**headers_of(caller), **(headers or {})}
         async with self._http.request(method, self._url + path, json=body, headers=given) as response:
-            told = "\n".join(f"{name}: {value}" for name, value in response.headers.items())
-            return Answer(str(response.status), told, await response.text())
+            headers_text = "\n".join(f"{name}: {value}" for name, value in response.headers.items())
+            return Answer(str(response.status), headers_text, await response.text())
 
     async def rpc(self, caller: str, version: str, method: str, params: object, **headers: str) -> Answer:
         """Call a JSON-RPC method of one version."""
@@ -197,13 +197,13 @@ async def begin(client: Client, caller: str, tenant: str = "") -> Ids:
     path = f"{prefix}/tasks/{waiting['id']}/pushNotificationConfigs"
     created = await client.http(caller, "POST", path, config)
     assert created.status == "200", created
-    said = {"role": "user", "parts": [{"type": "text", "text": MARKER}]}
+    user_message = {"role": "user", "parts": [{"type": "text", "text": MARKER}]}
     named = await client.rpc(
-        caller, "0.1", "tasks/send", {"id": made.name, "sessionId": made.context, "message": said}
+        caller, "0.1", "tasks/send", {"id": made.name, "sessionId": made.context, "message": user_message}
     )
     assert "completed" in named.body, named
-    asked = {"model": "", "input": MARKER, "conversation": made.context}
-    responded = await client.http(caller, "POST", "/v1/responses", asked)
+    responses_body = {"model": "", "input": MARKER, "conversation": made.context}
+    responded = await client.http(caller, "POST", "/v1/responses", responses_body)
     assert responded.status == "200", responded
     chat = {"model": "", "messages": [{"role": "user", "content": MARKER}], "store": True}
     completed = await client.http(caller, "POST", "/v1/chat/completions", chat)

@@ -351,9 +351,9 @@ COMPLETIONS = "POST /v1/completions"
 
 
 def _openai() -> Iterable[Case]:
-    said: Fields = {"model": "", "messages": [{"role": "user", "content": TEXT}]}
-    asked: Fields = {"model": "", "input": TEXT}
-    for target, body in ((CHAT, said), (RESPONSES, asked)):
+    chat_body: Fields = {"model": "", "messages": [{"role": "user", "content": TEXT}]}
+    responses_body: Fields = {"model": "", "input": TEXT}
+    for target, body in ((CHAT, chat_body), (RESPONSES, responses_body)):
         for stream in (False, True):
             suffix = ", streamed" if stream else ""
             begun = {**body, "stream": stream}
@@ -372,7 +372,7 @@ def _openai() -> Iterable[Case]:
             yield _http(target, f"user{suffix}", lambda ids, begun=begun: {**begun, "user": ids.context})
     prompt: Fields = {"model": "", "prompt": TEXT}
     for stream in (False, True):
-        for target, body in ((CHAT, {**said, "n": 2}), (COMPLETIONS, prompt)):
+        for target, body in ((CHAT, {**chat_body, "n": 2}), (COMPLETIONS, prompt)):
             begun = {**body, "stream": stream}
             suffix = ", streamed" if stream else ""
             yield _http(
@@ -391,12 +391,17 @@ def _openai() -> Iterable[Case]:
         yield _http(
             RESPONSES,
             f"the previous response by {which}",
-            lambda ids, which=which: {**asked, "previous_response_id": _response(getattr(ids, which))},
+            lambda ids, which=which: {
+                **responses_body,
+                "previous_response_id": _response(getattr(ids, which)),
+            },
         )
     for which in ("response", "task", "waiting", "running"):
         yield from _stored(which)
-    yield _http(RESPONSES, "a conversation", lambda ids: {**asked, "conversation": ids.context})
-    yield _http(RESPONSES, "a conversation's id", lambda ids: {**asked, "conversation": {"id": ids.context}})
+    yield _http(RESPONSES, "a conversation", lambda ids: {**responses_body, "conversation": ids.context})
+    yield _http(
+        RESPONSES, "a conversation's id", lambda ids: {**responses_body, "conversation": {"id": ids.context}}
+    )
     yield _http(
         RESPONSES,
         "a tool call",
@@ -453,15 +458,15 @@ def _answered_call(call_id: str) -> list[Fields]:
 
 
 def _chats() -> Iterable[Case]:
-    said = {"id": "u", "role": "user", "parts": [{"type": "text", "text": TEXT}]}
-    yield _http("POST /ai-sdk", "a chat", lambda ids: {"id": ids.context, "messages": [said]})
+    message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": TEXT}]}
+    yield _http("POST /ai-sdk", "a chat", lambda ids: {"id": ids.context, "messages": [message]})
     yield _http(
-        "POST /ai-sdk", "a chat, and the last message", lambda ids: {"id": ids.context, "message": said}
+        "POST /ai-sdk", "a chat, and the last message", lambda ids: {"id": ids.context, "message": message}
     )
     yield _http(
         "POST /ai-sdk",
         "an idempotency key",
-        lambda _: {"id": f"mine-{uuid4().hex}", "message": said},
+        lambda _: {"id": f"mine-{uuid4().hex}", "message": message},
         headers=lambda ids: {"idempotency-key": ids.key},
     )
     for method in ("GET", "DELETE"):

@@ -120,11 +120,11 @@ class WithSessions:
             received = await receive()
             body += received.get("body", b"")
             more = received.get("more_body", False)
-        asked: dict[str, Any] = json.loads(body) if body else {}
-        if asked.get("method") == "server/discover":
+        request: dict[str, Any] = json.loads(body) if body else {}
+        if request.get("method") == "server/discover":
             answer = {
                 "jsonrpc": "2.0",
-                "id": asked["id"],
+                "id": request["id"],
                 "error": {"code": -32601, "message": "Method not found"},
             }
             kind = [(b"content-type", b"application/json")]
@@ -133,7 +133,7 @@ class WithSessions:
             return
         session = headers.get("mcp-session-id")
         if session is not None:
-            self.methods.append(asked.get("method", scope["method"]))
+            self.methods.append(request.get("method", scope["method"]))
             if session not in self.sessions:
                 self.sessions.append(session)
         replayed = False

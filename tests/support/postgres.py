@@ -90,11 +90,11 @@ def run_program(program: Path, *arguments: str) -> None:
     user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
     command = [str(program), *arguments]
     # Not with pipes: the server inherits them, and a reader would wait for its end.
-    with tempfile.TemporaryFile("w+") as said:
-        code = subprocess.Popen(command, stdout=said, stderr=said, cwd="/", **user).wait()
-        said.seek(0)
+    with tempfile.TemporaryFile("w+") as output:
+        code = subprocess.Popen(command, stdout=output, stderr=output, cwd="/", **user).wait()
+        output.seek(0)
         if code:
-            raise subprocess.CalledProcessError(code, command, stderr=said.read())
+            raise subprocess.CalledProcessError(code, command, stderr=output.read())
 
 
 @contextmanager

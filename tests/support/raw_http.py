@@ -84,11 +84,11 @@ class Connection:
 async def connected(url: str) -> AsyncGenerator[Connection]:
     """A connection with a small receive buffer, open while the block runs."""
     host, port = url.removeprefix("http://").split(":")
-    opened = socket.socket()
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    opened.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(opened, (host, int(port)))
-    reader, writer = await asyncio.open_connection(sock=opened, limit=4096)
+    client_socket = socket.socket()
+    client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client_socket.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client_socket, (host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=client_socket, limit=4096)
     try:
         yield Connection(reader, writer)
     finally:

@@ -9,7 +9,7 @@ import anyio
 from aiohttp import web
 
 
-class Told(NamedTuple):
+class Delivery(NamedTuple):
     """One request to a webhook."""
 
     path: str
@@ -28,10 +28,10 @@ class Told(NamedTuple):
         return update["status"]["state"]
 
 
-Answer = Callable[[Told], Awaitable[web.StreamResponse]]
+Answer = Callable[[Delivery], Awaitable[web.StreamResponse]]
 
 
-async def accept(told: Told) -> web.StreamResponse:
+async def accept(delivery: Delivery) -> web.StreamResponse:
     """Respond to a notification with success."""
     return web.Response(status=204)
 
@@ -41,41 +41,43 @@ class Receiver:
 
     Attributes:
         url: Its address.
-        told: The notifications so far.
+        deliveries: The notifications so far.
         answer: The response handler; replace it to respond differently.
     """
 
     def __init__(self) -> None:
         self.url = ""
-        self.told: list[Told] = []
+        self.deliveries: list[Delivery] = []
         self.answer: Answer = accept
         self._changed = anyio.Event()
 
     @property
     def states(self) -> list[str]:
         """The states in the notifications, in order."""
-        return [told.state for told in self.told]
+        return [delivery.state for delivery in self.deliveries]
 
-    async def until(self, holds: Callable[[list[Told]], bool], seconds: float = 20) -> list[Told]:
+    async def until(self, holds: Callable[[list[Delivery]], bool], seconds: float = 20) -> list[Delivery]:
         """Wait for a condition on the notifications."""
         with anyio.fail_after(seconds):
-            while not holds(self.told):
+            while not holds(self.deliveries):
                 self._changed = anyio.Event()
                 await self._changed.wait()
-        return self.told
+        return self.deliveries
 
-    async def until_told_the_end(self) -> list[Told]:
+    async def until_end(self) -> list[Delivery]:
         """Wait for the complete task, which is the last notification in version 1.0."""
-        return await self.until(lambda told: bool(told) and told[-1].event.endswith("/task"))
+        return await self.until(
+            lambda deliveries: bool(deliveries) and deliveries[-1].event.endswith("/task")
+        )
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Record a request and respond as the test requires."""
         assert request.method == "POST"
         headers = {name.title(): value for name, value in request.headers.items()}
-        told = Told(request.path_qs, headers, json.loads(await request.read()))
-        self.told.append(told)
+        delivery = Delivery(request.path_qs, headers, json.loads(await request.read()))
+        self.deliveries.append(delivery)
         self._changed.set()
-        return await self.answer(told)
+        return await self.answer(delivery)
 
 
 @asynccontextmanager

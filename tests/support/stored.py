@@ -18,7 +18,7 @@ def task(
     return Task(id=task_id, context_id=context_id, status=TaskStatus(state=state, timestamp=updated))
 
 
-def said(text: str) -> Message:
+def user_message(text: str) -> Message:
     """A message of the caller."""
     return Message(message_id=text, role=Role.USER, parts=(Part(text=text),))
 
@@ -47,7 +47,7 @@ async def first_kept(store: Store, task_id: str) -> int:
 
 
 @asynccontextmanager
-async def opened(url: str, retention: Retention | None = None) -> AsyncGenerator[Store]:
+async def open_store(url: str, retention: Retention | None = None) -> AsyncGenerator[Store]:
     """Open a store on a database while the block runs."""
     store = Store(url, retention)
     await store.open()

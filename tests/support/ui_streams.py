@@ -16,7 +16,7 @@ _AG_UI_EVENT: TypeAdapter[Any] = TypeAdapter(AgUiEvent)
 
 
 @dataclass
-class Told:
+class ClientTurn:
     """The content of a response at a client.
 
     Attributes:
@@ -52,16 +52,16 @@ def payloads(body: bytes) -> list[bytes]:
     return [event.data for event in SSEDecoder().feed(body)]
 
 
-def read_ui_messages(said: Sequence[bytes]) -> Told:
+def read_ui_messages(frames: Sequence[bytes]) -> ClientTurn:
     """Fold the chunks of an AI SDK message as its client does; assert that no chunk is one that the client rejects."""
-    told, open_texts, inputs, by_agent = Told(), dict[str, list[str]](), dict[str, str](), set[str]()
-    *chunks, done = said
+    turn, open_texts, inputs, by_agent = ClientTurn(), dict[str, list[str]](), dict[str, str](), set[str]()
+    *chunks, done = frames
     assert done == b"[DONE]"
     assert json.loads(chunks[0])["type"] == "start"
     in_step = False
     for chunk in map(json.loads, chunks):
         kind: str = chunk["type"]
-        assert not told.end, f"{kind} after the end"
+        assert not turn.end, f"{kind} after the end"
         match kind.rpartition("-"):
             case (("text" | "reasoning"), _, "start"):
                 assert in_step
@@ -70,7 +70,7 @@ def read_ui_messages(said: Sequence[bytes]) -> Told:
             case (("text" | "reasoning"), _, "delta"):
                 open_texts[chunk["id"]].append(chunk["delta"])
             case (("text" | "reasoning") as channel, _, "end"):
-                texts = told.texts if channel == "text" else told.reasoning
+                texts = turn.texts if channel == "text" else turn.reasoning
                 texts.append("".join(open_texts.pop(chunk["id"])))
             case ("tool-input", _, "start"):
                 assert chunk["toolCallId"] not in inputs
@@ -79,46 +79,46 @@ def read_ui_messages(said: Sequence[bytes]) -> Told:
                 inputs[chunk["toolCallId"]] += chunk["inputTextDelta"]
             case ("tool-input", _, ("available" | "error")):
                 assert chunk["toolCallId"] in inputs
-                told.calls[chunk["toolCallId"]] = (chunk["toolName"], chunk["input"])
+                turn.calls[chunk["toolCallId"]] = (chunk["toolName"], chunk["input"])
                 (by_agent.add if chunk.get("providerExecuted") else by_agent.discard)(chunk["toolCallId"])
             case ("tool-output", _, outcome):
-                assert chunk["toolCallId"] in told.calls
-                told.results[chunk["toolCallId"]] = chunk.get("output", chunk.get("errorText"))
-                told.failed |= {chunk["toolCallId"]} if outcome == "error" else set[str]()
+                assert chunk["toolCallId"] in turn.calls
+                turn.results[chunk["toolCallId"]] = chunk.get("output", chunk.get("errorText"))
+                turn.failed |= {chunk["toolCallId"]} if outcome == "error" else set[str]()
             case _:
-                in_step = _take_chunk(told, chunk, in_step)
+                in_step = _take_chunk(turn, chunk, in_step)
     assert not in_step
-    assert not open_texts or told.end["type"] in ("error", "abort")
-    told.waiting = set(told.calls) - by_agent - set(told.results)
-    return told
+    assert not open_texts or turn.end["type"] in ("error", "abort")
+    turn.waiting = set(turn.calls) - by_agent - set(turn.results)
+    return turn
 
 
-def _take_chunk(told: Told, chunk: Fields, in_step: bool) -> bool:
+def _take_chunk(turn: ClientTurn, chunk: Fields, in_step: bool) -> bool:
     kind = chunk["type"]
     if kind in ("start-step", "finish-step"):
         assert in_step == (kind == "finish-step")
         return not in_step
     if kind in ("finish", "error", "abort"):
-        told.end = chunk
+        turn.end = chunk
     elif kind == "file":
-        told.files.append(chunk["url"])
+        turn.files.append(chunk["url"])
     elif kind.startswith("data-") and not chunk.get("transient"):
-        told.data.append((kind, chunk["data"]))
+        turn.data.append((kind, chunk["data"]))
     else:
         assert kind in ("start", "source-url") or chunk["transient"]
     return in_step
 
 
-def read_run(said: Iterable[bytes]) -> Told:
+def read_run(frames: Iterable[bytes]) -> ClientTurn:
     """Fold the events of an AG-UI run, each validated by the protocol's own models."""
-    told, messages, calls = Told(), dict[str, tuple[str, list[str]]](), dict[str, list[str]]()
+    turn, messages, calls = ClientTurn(), dict[str, tuple[str, list[str]]](), dict[str, list[str]]()
     names: dict[str, str] = {}
-    events = [_AG_UI_EVENT.validate_json(each).model_dump(mode="json", by_alias=True) for each in said]
+    events = [_AG_UI_EVENT.validate_json(each).model_dump(mode="json", by_alias=True) for each in frames]
     assert events[0]["type"] == "RUN_STARTED"
     assert events[0]["protocolVersion"] == "1.0"
     for event in events:
         kind: str = event["type"]
-        assert not told.end, f"{kind} after the end"
+        assert not turn.end, f"{kind} after the end"
         if kind.endswith("_MESSAGE_START"):
             assert event["messageId"] not in messages
             messages[event["messageId"]] = (event["role"], [])
@@ -126,7 +126,7 @@ def read_run(said: Iterable[bytes]) -> Told:
             messages[event["messageId"]][1].append(event["delta"])
         elif kind.endswith("_MESSAGE_END"):
             role, pieces = messages.pop(event["messageId"])
-            (told.reasoning if role == "reasoning" else told.texts).append("".join(pieces))
+            (turn.reasoning if role == "reasoning" else turn.texts).append("".join(pieces))
         elif kind == "TOOL_CALL_START":
             assert event["toolCallId"] not in names
             names[event["toolCallId"]] = event["toolCallName"]
@@ -135,15 +135,15 @@ def read_run(said: Iterable[bytes]) -> Told:
             calls[event["toolCallId"]].append(event["delta"])
         elif kind == "TOOL_CALL_END":
             text = "".join(calls.pop(event["toolCallId"]))
-            told.calls[event["toolCallId"]] = (names[event["toolCallId"]], text)
+            turn.calls[event["toolCallId"]] = (names[event["toolCallId"]], text)
         elif kind == "TOOL_CALL_RESULT":
-            assert event["toolCallId"] in told.calls
-            told.results[event["toolCallId"]] = event["content"]
+            assert event["toolCallId"] in turn.calls
+            turn.results[event["toolCallId"]] = event["content"]
         elif kind == "CUSTOM" and event["name"] == "artifact":
-            told.data.append((kind, event["value"]))
+            turn.data.append((kind, event["value"]))
         elif kind in ("RUN_FINISHED", "RUN_ERROR"):
-            told.end = event
-    assert not messages or told.end["type"] == "RUN_ERROR"
+            turn.end = event
+    assert not messages or turn.end["type"] == "RUN_ERROR"
     assert not calls
-    told.waiting = set(told.end.get("outcome", {}).get("pendingToolCallIds") or ())
-    return told
+    turn.waiting = set(turn.end.get("outcome", {}).get("pendingToolCallIds") or ())
+    return turn

@@ -15,7 +15,7 @@ A script is a list of steps, played in order:
 ``bytes``            one chunk of the body: one write, drained before the next step
 ``Head(...)``        status and headers; without one, 200 and ``text/event-stream`` go before the first bytes
 ``Wait(event)``      until the test sets the event: order is forced by state, never by sleeping
-``Tell(event)``      sets an event: the test is notified that the script has reached this step
+``SetEvent(event)``      sets an event: the test is notified that the script has reached this step
 ``Raw(bytes)``       bytes without framing, for responses that are not HTTP
 ``Shut()``           as ``Cut()``, but waits until the client has closed the connection
 ``Cut()``            closes the connection (FIN) in the middle of the body
@@ -80,7 +80,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Tell:
+class SetEvent:
     """Set the event: all earlier steps were sent."""
 
     event: Waitable
@@ -109,7 +109,7 @@ class Hang:
     """Send nothing more; continue when the client disconnects."""
 
 
-Step = bytes | Head | Wait | Tell | Raw | Shut | Cut | Reset | Hang
+Step = bytes | Head | Wait | SetEvent | Raw | Shut | Cut | Reset | Hang
 
 
 @dataclass
@@ -312,7 +312,7 @@ class _Connection:
                 await self._send_head(step)
             case Wait(event):
                 await event.wait()
-            case Tell(event):
+            case SetEvent(event):
                 event.set()
             case Shut():
                 self._writer.write_eof()

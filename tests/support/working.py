@@ -69,12 +69,12 @@ def interrupt() -> Work:
 
 
 if __name__ == "__main__":
-    opened = socket.create_server(("127.0.0.1", 0))
-    print(opened.getsockname()[1], flush=True)
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
     hows: dict[str, Work] = {
         "answer": answer,
         "refuse-once": partial(refuse_once, sys.argv[-1]),
         "stopped": Stopped(),
         "interrupted": Interrupted(),
     }
-    run_workers(hows[sys.argv[1]], opened, 2)
+    run_workers(hows[sys.argv[1]], listener, 2)

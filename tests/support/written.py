@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 from anyio.lowlevel import checkpoint
 
-from support.stored import opened
-from tailrace.server.runtime.active_task import LiveTask, Subscription
+from support.stored import open_store
+from tailrace.server.runtime.active_task import ActiveTask, Subscription
 from tailrace.server.runtime.registry import TaskRegistry
 from tailrace.server.store.store import Store, TaskWrite
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
@@ -15,7 +15,7 @@ from tailrace.streaming.task.log import TaskLog
 from tailrace.streaming.task.task import TaskRecord
 
 MESSAGE = Message(message_id="m", role=Role.USER, parts=(Part(text="hello"),))
-ASKED = StatusUpdate(TaskState.INPUT_REQUIRED)
+QUESTION = StatusUpdate(TaskState.INPUT_REQUIRED)
 WORKING = StatusUpdate(TaskState.WORKING)
 PIECE = TextDelta("text", "0123456789")
 
@@ -31,9 +31,9 @@ class Written:
         self.events: list[Event] = []
         self.record = TaskRecord.create(MESSAGE)
         self._store = store
-        self._live = LiveTask(self.record, "me", log)
+        self._active = ActiveTask(self.record, "me", log)
         self._tasks = TaskRegistry(store, lost=lambda live: None)
-        self._tasks.add(self._live)
+        self._tasks.add(self._active)
 
     async def begin(self) -> None:
         artifact = Artifact(artifact_id="text", parts=(Part(text=""),))
@@ -49,7 +49,7 @@ class Written:
 
     async def end(self) -> None:
         await self.show(*self.record.closing_updates(), StatusUpdate(TaskState.COMPLETED))
-        self._live.log.end()
+        self._active.log.end()
 
     async def _show(self, batches: list[list[Event]]) -> None:
         for batch in batches:
@@ -57,17 +57,17 @@ class Written:
             await self._store.commit([TaskWrite(self.record.id, "me", "c", batch, snapshot)])
         for batch in batches:
             self.events += batch
-            self._live.log.publish(batch)
+            self._active.log.publish(batch)
             await checkpoint()  # let subscribers take the event or be evicted
 
     def subscription(self, after: int = 0, first: Event | None = None) -> Subscription:
-        return Subscription(self._live, after, first, tasks=self._tasks, max_lag=1_000_000)
+        return Subscription(self._active, after, first, tasks=self._tasks, max_lag=1_000_000)
 
 
 @asynccontextmanager
 async def written(log: TaskLog | None = None) -> AsyncGenerator[Written]:
     """A started task."""
-    async with opened("sqlite://") as store:
+    async with open_store("sqlite://") as store:
         task = Written(store, log or TaskLog())
         await task.begin()
         yield task

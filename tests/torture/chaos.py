@@ -198,11 +198,11 @@ async def _cancel(
             enough.set()
 
     seen = Seen(shown)
-    asked, state = 0.0, ""
+    canceled_at, state = 0.0, ""
     async with anyio.create_task_group() as group:
         group.start_soon(send, http, process.url, order, seen)
         await enough.wait()
-        asked = time.monotonic()
+        canceled_at = time.monotonic()
         state = (await call(http, process.url, "CancelTask", {"id": seen.task_id}))["status"]["state"]
     outcome.check(state == "TASK_STATE_CANCELED", f"{order.key}: canceled, and {state}")
     await _check_kept(http, process, seen, outcome, order.key)
@@ -211,10 +211,10 @@ async def _cancel(
     )
 
     async def has_left() -> bool:
-        return (await provider.told(http, order.key)).left_at is not None
+        return (await provider.stats(http, order.key)).left_at is not None
 
     if outcome.check(await until(has_left, 5), f"{order.key}: canceled, and the provider continues"):
-        figures.left.append(((await provider.told(http, order.key)).left_at or 0.0) - asked)
+        figures.left.append(((await provider.stats(http, order.key)).left_at or 0.0) - canceled_at)
 
 
 async def _refuse(folder: Path, outcome: Outcome, count: int) -> None:
@@ -225,10 +225,12 @@ async def _refuse(folder: Path, outcome: Outcome, count: int) -> None:
     async with server(folder, f"http://127.0.0.1:{port}/v1", settings) as process, client() as http:
         async with anyio.create_task_group() as group:
             for number in range(count):
-                group.start_soon(_ask_nobody, http, process, f"nobody:{number}", outcome)
+                group.start_soon(_send_without_provider, http, process, f"nobody:{number}", outcome)
 
 
-async def _ask_nobody(http: aiohttp.ClientSession, process: Served, key: str, outcome: Outcome) -> None:
+async def _send_without_provider(
+    http: aiohttp.ClientSession, process: Served, key: str, outcome: Outcome
+) -> None:
     seen = Seen()
     await send(http, process.url, Order(key), seen)
     task = await _check_kept(http, process, seen, outcome, key)

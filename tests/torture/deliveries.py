@@ -71,8 +71,8 @@ class Connection(asyncio.Protocol):
 
 async def listen(url: str, seen: Seen, task_id: str) -> None:
     """Read a task's events from the first one until the stream ends."""
-    asked = {"jsonrpc": "2.0", "id": "s", "method": "SubscribeToTask", "params": {"id": task_id}}
-    body = json.dumps(asked).encode()
+    request = {"jsonrpc": "2.0", "id": "s", "method": "SubscribeToTask", "params": {"id": task_id}}
+    body = json.dumps(request).encode()
     address = urlsplit(url)
     fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nlast-event-id: 0\r\n"
     head = f"POST / HTTP/1.1\r\nhost: {address.netloc}\r\n{fields}\r\n"
@@ -113,13 +113,13 @@ async def run(
             spending = Spending(nodes)
             remote, own = await _in_step(nodes, outcome, spending, streams, rate, seconds, everywhere, key)
             p50, p99 = _quantile(remote, 0.5), _quantile(remote, 0.99)
-            told = f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, of {len(remote)} events"
+            summary = f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, of {len(remote)} events"
             if everywhere:
-                told += f" (the node's own readers {_quantile(own, 0.5) * 1e3:.1f}, {_quantile(own, 0.99) * 1e3:.1f})"
+                summary += f" (the node's own readers {_quantile(own, 0.5) * 1e3:.1f}, {_quantile(own, 0.99) * 1e3:.1f})"
             outcome.figures.append(
                 f"{streams} streams on 3 nodes, {rate} events/s, each read on "
-                f"{'all 3' if everywhere else 'another node'}: provider to remote reader {told}; "
-                f"an event: {spending.told(rate * seconds)}"
+                f"{'all 3' if everywhere else 'another node'}: provider to remote reader {summary}; "
+                f"an event: {spending.describe(rate * seconds)}"
             )
             if not everywhere:
                 outcome.check(p99 <= MAX_P99 or not timed, f"remote readers lag: p99 {p99 * 1e3:.1f} ms")
@@ -132,7 +132,7 @@ async def run(
         outcome.figures.append(
             f"bursts of {burst} events at remote readers: "
             f"{', '.join(f'{each:,.0f}' for each in sorted(rates))} events/s; an event, with reading all of it again at "
-            f"all nodes: {spending.told(bursts * burst)}"
+            f"all nodes: {spending.describe(bursts * burst)}"
         )
         best = statistics.median(rates)
         outcome.check(best >= MIN_BURST or not timed, f"a burst is too slow: {best:,.0f} events/s")

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from support.receiver import Receiver, Told, receiving
+from support.receiver import Delivery, Receiver, receiving
 from tailrace.streaming.a2a.extension import EXTENSION_URI
 from torture.clusters import Cluster, Followed, begin, check, cluster, read_on
 from torture.outcome import Outcome
@@ -40,7 +40,7 @@ async def run(
     """
     canceled: list[float] = []
     left: list[float] = []
-    told: list[float] = []
+    follow_ups: list[float] = []
     everyone: list[Followed] = []
 
     set_there: list[float] = []
@@ -52,25 +52,25 @@ async def run(
             followed = Followed(order, 1)
             home, *others = rng.sample(nodes.urls, 3)
             await begin(nodes, followed, home)
-            asked = 0.0
+            requested_at = 0.0
             async with anyio.create_task_group() as group:
                 for seen, url in zip(followed.readers, others, strict=True):
                     group.start_soon(partial(read_on, nodes, followed, seen, rng, outcome, stays_at=url))
                 await anyio.sleep(rng.random() * 0.05)
-                asked = time.monotonic()
+                requested_at = time.monotonic()
                 for url in others[: 1 + doubled]:
                     group.start_soon(_cancel, nodes, url, followed, outcome, [] if doubled else canceled)
 
             async def has_left() -> bool:
-                return (await nodes.provider.told(nodes.http, key)).left_at is not None
+                return (await nodes.provider.stats(nodes.http, key)).left_at is not None
 
             await until(has_left, 5)
-            provider = await nodes.provider.told(nodes.http, key)
+            provider = await nodes.provider.stats(nodes.http, key)
             # A task may be canceled before its request to the provider.
             is_quiet = provider.left_at is not None or not provider.requests
             outcome.check(is_quiet, f"{key}: canceled, and the provider continues")
             if provider.left_at is not None and not doubled:
-                left.append(provider.left_at - asked)
+                left.append(provider.left_at - requested_at)
             outcome.check(followed.caller.state == "TASK_STATE_CANCELED", f"{key}: not canceled")
             everyone.append(followed)
 
@@ -86,11 +86,11 @@ async def run(
             params["metadata"] = {EXTENSION_URI: {"idempotencyKey": key}}
             async with anyio.create_task_group() as group:
                 for url in others[: 1 + doubled]:
-                    group.start_soon(_say, nodes, url, params, key, outcome, [] if doubled else told)
+                    group.start_soon(_say, nodes, url, params, key, outcome, [] if doubled else follow_ups)
             seen = followed.caller
             await read_on(nodes, followed, seen, rng, outcome)
             for order in (first, second):
-                requests = (await nodes.provider.told(nodes.http, order.key)).requests
+                requests = (await nodes.provider.stats(nodes.http, order.key)).requests
                 outcome.check(requests == 1, f"{order.key}: asked for {requests} times")
                 texts = ["".join(pieces) for pieces in seen.texts.values()]
                 outcome.check(
@@ -102,7 +102,7 @@ async def run(
         kinds = {
             "cancel": cancel,
             "go_on": go_on,
-            "tell": partial(_tell, nodes, webhooks, rng, outcome, set_there),
+            "tell": partial(_notify, nodes, webhooks, rng, outcome, set_there),
         }
         for name, errand in kinds.items():
             for number in range(each):
@@ -114,7 +114,7 @@ async def run(
     figures = {
         "cancel": canceled,
         "the provider left": left,
-        "follow-up": told,
+        "follow-up": follow_ups,
         "webhook": set_there,
     }
     outcome.figures.append(
@@ -131,13 +131,13 @@ async def run(
 
 
 async def _cancel(nodes: Cluster, url: str, followed: Followed, outcome: Outcome, took: list[float]) -> None:
-    asked = time.monotonic()
+    requested_at = time.monotonic()
     try:
         task = await call(nodes.http, url, "CancelTask", {"id": followed.task_id})
     except Refused as refused:
         outcome.check(refused.args[0]["code"] == _NOT_CANCELABLE, f"{followed.order.key}: {refused}")
     else:
-        took.append(time.monotonic() - asked)
+        took.append(time.monotonic() - requested_at)
         state = task["status"]["state"]
         outcome.check(state == "TASK_STATE_CANCELED", f"{followed.order.key}: canceled, and {state}")
 
@@ -145,16 +145,16 @@ async def _cancel(nodes: Cluster, url: str, followed: Followed, outcome: Outcome
 async def _say(
     nodes: Cluster, url: str, params: dict[str, Any], key: str, outcome: Outcome, took: list[float]
 ) -> None:
-    asked = time.monotonic()
+    requested_at = time.monotonic()
     try:
         await call(nodes.http, url, "SendMessage", params)
     except Refused as refused:
         outcome.check(False, f"{key}: {refused}")
     else:
-        took.append(time.monotonic() - asked)
+        took.append(time.monotonic() - requested_at)
 
 
-async def _tell(
+async def _notify(
     nodes: Cluster,
     webhooks: Receiver,
     rng: random.Random,
@@ -172,10 +172,10 @@ async def _tell(
             group.start_soon(_set, nodes, url, webhook, outcome, [] if doubled else took)
     await read_on(nodes, followed, followed.caller, rng, outcome)
 
-    def told(everything: Sequence[Told]) -> list[Told]:
+    def for_task(everything: Sequence[Delivery]) -> list[Delivery]:
         return [each for each in everything if each.path.endswith(f"/{key}")]
 
-    everything = told(await webhooks.until(lambda all_told: any(map(_is_last, told(all_told)))))
+    everything = for_task(await webhooks.until(lambda deliveries: any(map(_is_last, for_task(deliveries)))))
     states = [each.state for each in everything]
     # The webhook may be registered before the work begins.
     ends = [state for state in states if state != "TASK_STATE_WORKING"]
@@ -187,17 +187,17 @@ async def _tell(
 async def _set(
     nodes: Cluster, url: str, webhook: dict[str, Any], outcome: Outcome, took: list[float]
 ) -> None:
-    asked = time.monotonic()
+    requested_at = time.monotonic()
     try:
         await call(nodes.http, url, "CreateTaskPushNotificationConfig", webhook)
     except Refused as refused:
         outcome.check(False, f"{webhook['url']}: {refused}")
     else:
-        took.append(time.monotonic() - asked)
+        took.append(time.monotonic() - requested_at)
 
 
-def _is_last(told: Told) -> bool:
-    return told.event.endswith("/task")
+def _is_last(delivery: Delivery) -> bool:
+    return delivery.event.endswith("/task")
 
 
 def _quantile(times: list[float], share: float) -> float:

@@ -96,13 +96,13 @@ async def _kill_under(
     async def follow(each: _Client) -> None:
         await send(http, process.url, each.order, each.seen)
 
-    def told(_piece: str) -> None:
+    def on_piece(_piece: str) -> None:
         if at_work is not None and all(each.known for each in clients):
             at_work.set()
 
     async with anyio.create_task_group() as group:
         for each in clients:
-            each.seen = Seen(told)
+            each.seen = Seen(on_piece)
             group.start_soon(follow, each)
         if at_work is not None:
             with anyio.fail_after(30):

@@ -166,10 +166,10 @@ async def _turn(http: aiohttp.ClientSession, url: str, kind: str, order: Order, 
 async def _cancel(http: aiohttp.ClientSession, url: str, order: Order, seen: Seen) -> None:
     shown = anyio.Event()
 
-    def tell(_piece: str) -> None:
+    def on_piece(_piece: str) -> None:
         shown.set()
 
-    seen.each = tell
+    seen.each = on_piece
     async with anyio.create_task_group() as group:
         group.start_soon(send, http, url, order, seen)
         await shown.wait()

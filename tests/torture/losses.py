@@ -105,9 +105,9 @@ async def cuts(folder: Path, rng: random.Random, outcome: Outcome, *, rounds: in
             tasks += len(everyone)
             done[kind] += 1
             outcome.rounds += 1
-    told = ", ".join(f"{count} {kind}" for kind, count in done.items() if count)
+    counts = ", ".join(f"{count} {kind}" for kind, count in done.items() if count)
     outcome.figures.append(
-        f"cuts: {told}; {tasks} tasks, each with one end and the same events at all nodes ({failed} failed)"
+        f"cuts: {counts}; {tasks} tasks, each with one end and the same events at all nodes ({failed} failed)"
     )
 
 

@@ -17,7 +17,7 @@ async def run(
     burst: int = 100_000,
     kills: int = 50,
     cuts: int = 20,
-    asked: int = 200,
+    operations: int = 200,
     under_way: int = 15,
     timed: bool = True,
 ) -> Outcome:
@@ -32,7 +32,7 @@ async def run(
         burst: Events of a burst.
         kills: Kills of a node or of Valkey.
         cuts: Partitions and suspensions of a node.
-        asked: Cancellations, follow-up messages, and webhooks.
+        operations: Cancellations, follow-up messages, and webhooks.
         under_way: Concurrent streams at a kill, a partition, a restart.
         timed: Whether durations are checked.
     """
@@ -40,7 +40,7 @@ async def run(
     await deliveries.run(
         folder / "deliveries", outcome, streams=streams, rate=rate, seconds=seconds, burst=burst, timed=timed
     )
-    await errands.run(folder / "errands", rng, outcome, each=asked, timed=timed)
+    await errands.run(folder / "errands", rng, outcome, each=operations, timed=timed)
     await losses.kills(folder / "kills", rng, outcome, rounds=kills, streams=under_way)
     await losses.cuts(folder / "cuts", rng, outcome, rounds=cuts, streams=under_way)
     await losses.rolling(folder / "rolling", rng, outcome, streams=under_way)

@@ -52,10 +52,10 @@ class Spending:
         self.seconds = {name: used - self._before[name] for name, used in self._used().items()}
         self.lasted = time.monotonic() - self._begun
         # Pairs of a time and a duration in milliseconds.
-        said = re.findall(
+        stalls = re.findall(
             rb":(\d+)\r\n:(\d+)\r\n", self._valkey.command("LATENCY", "HISTORY", "aof-fsync-always")
         )
-        self.stalls = [int(longest) for _, longest in said]
+        self.stalls = [int(longest) for _, longest in stalls]
 
     async def during(self, begins_at: float, seconds: float) -> None:
         """Measure for some time from a moment of the monotonic clock."""
@@ -64,7 +64,7 @@ class Spending:
         await anyio.sleep(begins_at + seconds - time.monotonic())
         self.stop()
 
-    def told(self, count: float) -> str:
+    def describe(self, count: float) -> str:
         """A description of the CPU time per item."""
         shares = ", ".join(f"{name} {1e6 * used / count:.0f}" for name, used in self.seconds.items())
         cores = sum(self.seconds.values()) / self.lasted

@@ -71,7 +71,7 @@ FAULTS = (
 )  # fmt: skip
 
 
-class Told(msgspec.Struct):
+class ResponseStats(msgspec.Struct):
     """The provider's record of a response.
 
     Attributes:
@@ -98,10 +98,10 @@ class Upstream:
         self.base_url = f"http://127.0.0.1:{port}/v1"
         self._url = f"http://127.0.0.1:{port}"
 
-    async def told(self, http: aiohttp.ClientSession, key: str) -> Told:
+    async def stats(self, http: aiohttp.ClientSession, key: str) -> ResponseStats:
         """The record of the response with this key."""
         async with http.get(f"{self._url}/told/{key}") as response:
-            return msgspec.json.decode(await response.read(), type=Told)
+            return msgspec.json.decode(await response.read(), type=ResponseStats)
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def upstream() -> Generator[Upstream]:
 class _Answering:
     """One connection, which serves requests until its client disconnects."""
 
-    told: ClassVar[dict[str, Told]] = {}
+    stats: ClassVar[dict[str, ResponseStats]] = {}
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
@@ -144,29 +144,29 @@ class _Answering:
             )
             body = await self._reader.receive_exactly(length) if length else b""
             if path.startswith("/told/"):
-                await self._send_json(200, self.told.get(path[6:], Told()))
+                await self._send_json(200, self.stats.get(path[6:], ResponseStats()))
                 continue
             order = msgspec.json.decode(_last_text(body), type=Order)
-            told = self.told.setdefault(order.key, Told())
-            told.requests += 1
-            told.sent = 0
-            if not await self._answer(order, told):
+            stats = self.stats.setdefault(order.key, ResponseStats())
+            stats.requests += 1
+            stats.sent = 0
+            if not await self._answer(order, stats):
                 return
 
-    async def _answer(self, order: Order, told: Told) -> bool:
+    async def _answer(self, order: Order, stats: ResponseStats) -> bool:
         """Send the response; return whether the connection can be reused."""
         done = False
-        async with _noticed(self._reader, told) as scope:
+        async with _noticed(self._reader, stats) as scope:
             try:
-                done = await self._play(order, told)
+                done = await self._play(order, stats)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                told.left_at = told.left_at or time.monotonic()
+                stats.left_at = stats.left_at or time.monotonic()
             scope.cancel()
         return done
 
-    async def _play(self, order: Order, told: Told) -> bool:
+    async def _play(self, order: Order, stats: ResponseStats) -> bool:
         fault = order.fault
-        if fault.isdigit() and told.requests <= order.refusals:
+        if fault.isdigit() and stats.requests <= order.refusals:
             body = {"error": {"message": f"refused with {fault}", "code": "torture"}}
             await self._send_json(int(fault), body, b"retry-after-ms: 20\r\n")
             return True
@@ -183,14 +183,14 @@ class _Answering:
         if fault == "hang-after-head":
             await anyio.sleep_forever()
         broken = bool(fault) and not fault.isdigit() and fault != "byte-by-byte"
-        await self._send_pieces(order, told, order.after if broken else order.pieces)
+        await self._send_pieces(order, stats, order.after if broken else order.pieces)
         if broken:
-            return await self._break(order, told)
+            return await self._break(order, stats)
         await self._send_body(FINISH)
         await self._stream.send(b"0\r\n\r\n")
         return True
 
-    async def _send_pieces(self, order: Order, told: Told, count: int) -> None:
+    async def _send_pieces(self, order: Order, stats: ResponseStats, count: int) -> None:
         step = BATCH if not order.pace and order.fault != "byte-by-byte" else 1
         begun = max(order.begins_at, time.monotonic())
         await anyio.sleep(max(0.0, begun - time.monotonic()))
@@ -206,11 +206,11 @@ class _Answering:
                     await self._send_body(data[index : index + 1])
             else:
                 await self._send_body(data)
-            told.sent = min(start + step, count)
+            stats.sent = min(start + step, count)
             if order.pace:  # a late piece is sent immediately, which keeps the average rate
                 await anyio.sleep(max(0.0, begun + (start + step) * order.pace - time.monotonic()))
 
-    async def _break(self, order: Order, told: Told) -> bool:
+    async def _break(self, order: Order, stats: ResponseStats) -> bool:
         match order.fault:
             case "hang-later":
                 await anyio.sleep_forever()
@@ -226,7 +226,7 @@ class _Answering:
                 while True:
                     await self._send_body(CHUNK % f"{order.key}.{index} ".encode())
                     index += 1
-                    told.sent = index
+                    stats.sent = index
                     await anyio.sleep(order.pace)
             case ending:
                 last = {"error-frame": ERROR_FRAME, "malformed": b"data: {nonsense\n\n", "no-finish": b""}[
@@ -252,14 +252,14 @@ class _Answering:
 
 
 @asynccontextmanager
-async def _noticed(reader: ByteReceiveStream, told: Told) -> AsyncGenerator[anyio.CancelScope]:
+async def _noticed(reader: ByteReceiveStream, stats: ResponseStats) -> AsyncGenerator[anyio.CancelScope]:
     """Cancel the block when the client closes the connection."""
 
     async def watch() -> None:
         # A client sends nothing during a response, so received data means the end of the connection.
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             await reader.receive(1)
-        told.left_at = time.monotonic()
+        stats.left_at = time.monotonic()
         group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:

@@ -100,9 +100,12 @@ def test_a_streamed_call_is_sent_back_with_its_result(name: str) -> None:
     assert (call.id, call.name, call.arguments) == ("call00001", "weather", {"city": "Bern"})
     assert answer.metadata["finish_reason"] == "tool_calls"
     result = ContentPartToolResult(id=call.id, name=call.name, output="Sunny")
-    asked = (user(text_part("hi")), answer)
-    sent = [*converter.from_history(History(conversation=asked)), *converter.tool_result_messages([result])]
-    assert sent == converter.from_history(History(conversation=(*asked, tool(result))))
+    conversation = (user(text_part("hi")), answer)
+    sent = [
+        *converter.from_history(History(conversation=conversation)),
+        *converter.tool_result_messages([result]),
+    ]
+    assert sent == converter.from_history(History(conversation=(*conversation, tool(result))))
     assert converter.tool_result_messages([]) == []
 
 
@@ -210,8 +213,8 @@ def words_by(history: History, *roles: Role) -> list[str]:
     """The words in messages of these roles, in order."""
     context = [history.context] if history.context and Role.USER in roles else []
     kinds = ("text", "data", "file")
-    said = [part for message in history.conversation if message.role in roles for part in message.content]
-    return [*context, *words(*(part for part in said if part.type in kinds))]
+    parts = [part for message in history.conversation if message.role in roles for part in message.content]
+    return [*context, *words(*(part for part in parts if part.type in kinds))]
 
 
 def rounds(history: History) -> list[tuple[str, list[str], list[str], bool | None]]:

@@ -38,13 +38,13 @@ OBJECTS: list[tuple[str | None, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "fields"), OBJECTS, ids=lambda value: str(value)[:40])
-def test_an_object_tells_its_format(name: str | None, fields: dict[str, Any]) -> None:
+def test_the_format_of_an_object_is_detected(name: str | None, fields: dict[str, Any]) -> None:
     assert detect_format(fields) == name
 
 
 @pytest.mark.parametrize("frame", ["sse", "lines", "array"])
 @pytest.mark.parametrize(("name", "fields"), [each for each in OBJECTS if each[0]], ids=str)
-def test_a_body_tells_its_format_however_it_is_framed_and_cut(
+def test_the_format_of_a_body_is_detected_however_it_is_framed_and_cut(
     name: str, fields: dict[str, Any], frame: str
 ) -> None:
     payload = json.dumps(fields).encode()
@@ -71,7 +71,7 @@ def test_nothing_is_lost_while_the_format_is_not_known(size: int) -> None:
     assert (unknown.format, unknown.done) == ("openai", True)
 
 
-def test_a_body_that_never_tells_is_read_as_chat_completions() -> None:
+def test_a_body_of_unknown_format_is_read_as_chat_completions() -> None:
     decoder = DetectingDecoder()
     assert decoder.feed(b'data: {"error": {"message": "overloaded"}}\n\n') == []
     (chunk,) = decoder.close()
@@ -89,7 +89,7 @@ def test_what_is_held_is_bounded() -> None:
     assert "not an event stream" in str(chunk.details.error)
 
 
-def test_binary_frames_are_told_by_their_checksum() -> None:
+def test_binary_frames_are_detected_by_their_checksum() -> None:
     decoder = DetectingDecoder()
     decoder.feed(b"\x00\xff\xfe" * 50)
     (chunk,) = decoder.close()

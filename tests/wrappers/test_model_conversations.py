@@ -16,7 +16,7 @@ from tailrace.wrappers.conversion.tool_ids import unmatched_tools, with_answers,
 from tailrace.wrappers.providers import FORMATS
 
 
-def said(role: Role, *parts: object) -> Message:
+def message_of(role: Role, *parts: object) -> Message:
     return Message.model_validate({"role": role, "content": parts})
 
 
@@ -25,12 +25,12 @@ def said(role: Role, *parts: object) -> Message:
 JOURNEY = History(
     system_message="Be brief.",
     conversation=(
-        said(
+        message_of(
             Role.USER,
             ContentPartText(text="What is this?"),
             ContentPartFile(data=b"x", media_type="image/png"),
         ),
-        said(
+        message_of(
             Role.MODEL,
             ContentPartReasoning(text="hm", signature="sealed", metadata={"anthropic": {"type": "thinking"}}),
             ContentPartToolCall(id="srv_1", name="web_search", arguments={"q": "x"}, kind="server"),
@@ -39,13 +39,13 @@ JOURNEY = History(
             ContentPartToolCall(id="functions.look:0", name="look", arguments={"at": "it"}),
             ContentPartToolCall(id="", name="look", arguments={"at": "that"}),
         ),
-        said(
+        message_of(
             Role.TOOL,
             ContentPartToolResult(id="functions.look:0", name="look", output="a cat"),
             ContentPartToolResult(id="", name="look", output={"animal": "dog"}, is_error=False),
         ),
-        said(Role.MODEL, ContentPartToolCall(id="call_9", name="look", arguments={})),
-        said(Role.USER, ContentPartText(text="Never mind. Which was first?")),
+        message_of(Role.MODEL, ContentPartToolCall(id="call_9", name="look", arguments={})),
+        message_of(Role.USER, ContentPartText(text="Never mind. Which was first?")),
     ),
 )
 
@@ -53,9 +53,9 @@ JOURNEY = History(
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_conversation_moves_to_any_provider_and_back(name: str) -> None:
     converter = FORMATS[name].create_converter()
-    mended = with_answers(with_matched_ids(JOURNEY, pattern=converter.id_pattern))
-    assert unmatched_tools(mended).calls == ()
-    messages = converter.from_history(mended)
+    repaired = with_answers(with_matched_ids(JOURNEY, pattern=converter.id_pattern))
+    assert unmatched_tools(repaired).calls == ()
+    messages = converter.from_history(repaired)
     assert "sealed" not in str(messages) or name == "anthropic"
     assert "web_search" not in str(messages)
     back = converter.to_history(messages)
@@ -76,13 +76,13 @@ def test_a_conversation_is_carried_through_two_providers(first: str, second: str
     one, other = FORMATS[first].create_converter(), FORMATS[second].create_converter()
     plain = History(
         conversation=(
-            said(Role.USER, ContentPartText(text="Weather?")),
-            said(
+            message_of(Role.USER, ContentPartText(text="Weather?")),
+            message_of(
                 Role.MODEL, ContentPartToolCall(id="abcdefghi", name="weather", arguments={"city": "Paris"})
             ),
-            said(Role.TOOL, ContentPartToolResult(id="abcdefghi", name="weather", output="sunny")),
-            said(Role.MODEL, ContentPartText(text="It is sunny.")),
-            said(Role.USER, ContentPartText(text="Thanks.")),
+            message_of(Role.TOOL, ContentPartToolResult(id="abcdefghi", name="weather", output="sunny")),
+            message_of(Role.MODEL, ContentPartText(text="It is sunny.")),
+            message_of(Role.USER, ContentPartText(text="Thanks.")),
         )
     )
     through = other.to_history(other.from_history(one.to_history(one.from_history(plain))))

@@ -110,7 +110,7 @@ async def test_the_address_of_azure_comes_from_its_endpoint(monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("_registry")
-async def test_anybody_may_register_a_provider() -> None:
+async def test_a_provider_can_be_registered() -> None:
     register(Provider("ours", "openai", ("house",), base_url="http://127.0.0.1:9/v1", needs_key=False))
     model = create_model("House:m")
     assert model.provider == "ours"

@@ -19,7 +19,7 @@ from tailrace.server.http.endpoints import OperatorEndpoints
 from tailrace.server.http.frames import STOP_TIMEOUT
 from tailrace.server.http.playground import Playground
 from tailrace.server.http.request_guard import RequestGuard
-from tailrace.server.http.shutdown import told_of_signals
+from tailrace.server.http.shutdown import handle_signals
 from tailrace.server.http.uploads import Uploads
 from tailrace.server.observability.creation import create_telemetry
 from tailrace.server.observability.metrics import Metrics
@@ -36,7 +36,7 @@ from tailrace.server.protocols.openai.models import ServedModels, embedding_targ
 from tailrace.server.protocols.openapi import add_description_to
 from tailrace.server.protocols.origins import allow_origins
 from tailrace.server.protocols.unknown_routes import answer_unknown_routes
-from tailrace.server.runtime.agent_capabilities import Offer
+from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
@@ -220,19 +220,19 @@ def create_router(
         _watch_state(telemetry.metrics, engine, limits, gate)
     authenticator = authenticator or create_authenticator(settings)
     authenticated = not isinstance(authenticator, Anonymous)
-    offer = Offer(
+    capabilities = Capabilities(
         tuple(extensions),
         tuple(skills),
         tuple(input_modes) or settings.card.input_modes,
         tuple(output_modes) or settings.card.output_modes,
     )
     if proxy is not None:
-        offer = proxy.offer(offer)
+        capabilities = proxy.capabilities(capabilities)
     signers = tuple(card_signers) or _create_signers(settings)
     operations = Operations(
         engine,
         push,
-        offer=offer,
+        capabilities=capabilities,
         extended_card=_signed(extended_card, signers),
         challenge='Bearer realm="tailrace"' if authenticated else "",
         limits=limits,
@@ -241,21 +241,21 @@ def create_router(
     guard = RequestGuard(settings, authenticated=authenticated)
     uploads = Uploads(settings.bounds.body_timeout)
     models = ServedModels(settings, _names(settings), _embedding_models(settings))
-    asked = Reporting(authenticator)
-    jsonrpc = JsonRpcBinding(operations, settings, asked, (Version10(), Version03(), Version01()))
-    grpc_server = _create_grpc_server(operations, settings, asked, telemetry, guard)
+    authentication = Reporting(authenticator)
+    jsonrpc = JsonRpcBinding(operations, settings, authentication, (Version10(), Version03(), Version01()))
+    grpc_server = _create_grpc_server(operations, settings, authentication, telemetry, guard)
 
     @asynccontextmanager
     async def lifespan(_app: object) -> AsyncGenerator[None]:
         async with (
-            asked.running(),
+            authentication.running(),
             engine.running(),
             models.running(),
             uploads.ending_with(operations.stopping),
             grpc_server.running() if grpc_server else nullcontext(),
             operations.streams.cut_off(operations.stopping, settings.shutdown_grace + STOP_TIMEOUT),
         ):
-            with told_of_signals(lambda: operations.stopping.set()):
+            with handle_signals(lambda: operations.stopping.set()):
                 yield
 
     route_class = observed_route(telemetry, guarded_route(guard, uploads))
@@ -267,7 +267,7 @@ def create_router(
         authenticator.schemes(),
         guard,
         lambda: grpc_server.port if grpc_server else None,
-        offer=offer,
+        capabilities=capabilities,
         has_extended=extended_card is not None,
         signers=signers,
     ).add_to(router)
@@ -279,7 +279,7 @@ def create_router(
     token = settings.metrics_token
     OperatorEndpoints(
         engine.health,
-        asked,
+        authentication,
         telemetry.metrics,
         token=token.get_secret_value() if token else None,
         guard=guard,
@@ -289,7 +289,7 @@ def create_router(
         facade = OpenAIFacade(
             operations,
             settings,
-            asked,
+            authentication,
             models,
             gate,
             user_is_key=openai_user_is_key,
@@ -297,12 +297,12 @@ def create_router(
         )
         facade.add_to(router)
     if "ai-sdk" in settings.endpoints:
-        AiSdkEndpoint(operations, settings, asked).add_to(router)
+        AiSdkEndpoint(operations, settings, authentication).add_to(router)
     if "ag-ui" in settings.endpoints:
-        AgUiEndpoint(operations, settings, asked).add_to(router)
+        AgUiEndpoint(operations, settings, authentication).add_to(router)
     # 0.3 first: its routes would match those of a tenant named v1.
     for version in (VERSION_0_3, VERSION_1_0):
-        HttpJsonBinding(operations, settings, asked, version).add_to(router)
+        HttpJsonBinding(operations, settings, authentication, version).add_to(router)
     if "playground" in settings.endpoints:
         Playground().add_to(router)
     if "openapi" in settings.endpoints:

@@ -16,9 +16,11 @@ from tailrace.streaming.conversion.conversation import (
 )
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
 from tailrace.streaming.conversion.translator import ResponseTranslator
-from tailrace.streaming.task.log import Behind, TaskLog
+from tailrace.streaming.task.log import EventsEvicted, TaskLog
+from tailrace.streaming.task.log import EventsEvicted as Behind  # noqa: F401  # pyright: ignore[reportUnusedImport] — former name, until 0.3
 from tailrace.streaming.task.task import TaskRecord
-from tailrace.streaming.task.updates import ArtifactUpdate, Said, StatusUpdate, TextDelta, Update
+from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
+from tailrace.streaming.task.updates import MessageAdded as Said  # noqa: F401  # pyright: ignore[reportUnusedImport] — former name, until 0.3
 from tailrace.streaming.tools.tools import FunctionTool, Tool, ToolContext, ToolError, Toolset, tool
 from tailrace.streaming.turn_accumulator import TurnAccumulator, TurnDelta
 from tailrace.wrappers.redaction.log_records import make_printable
@@ -37,14 +39,14 @@ __all__ = (
     "Agent",
     "AgentError",
     "ArtifactUpdate",
-    "Behind",
     "BrokenRunError",
     "ChatResult",
     "Event",
+    "EventsEvicted",
     "FunctionTool",
     "HistoryPolicy",
+    "MessageAdded",
     "ResponseTranslator",
-    "Said",
     "StatusUpdate",
     "StreamConversion",
     "TaskLog",

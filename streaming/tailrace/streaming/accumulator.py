@@ -116,12 +116,12 @@ class Accumulator:
 
     def _open_choice(self, chunk: ChunkWrapper[Any], index: int) -> MessageAssembly | None:
         """Begin a choice with its first delta that has content; metadata, usage and errors begin none."""
-        says_nothing = (
+        is_empty = (
             not (chunk.get_text() or chunk.get_reasoning() or chunk.get_tool_calls())
             and chunk.get_finish_message() is None
-            and (chunk.details is None or not chunk.details.says_something)
+            and (chunk.details is None or not chunk.details.has_content)
         )
-        if says_nothing:
+        if is_empty:
             return None
         if len(self.choices) >= MAX_CHOICES:
             raise UpstreamError(

@@ -145,7 +145,7 @@ class TurnAccumulator:
     call `add_results` between responses. If several choices were requested, the turn is that of the first with content.
 
     Args:
-        *said: The messages that begin the turn, usually one of the user: the first of its new messages.
+        *messages: The messages that begin the turn, usually one of the user: the first of its new messages.
         history: The conversation before the turn; a tool call of the turn whose id is in use in the conversation gets
             another id.
         think_tags: Split reasoning in ``<think>`` tags from the text.
@@ -183,7 +183,7 @@ class TurnAccumulator:
 
     def __init__(
         self,
-        *said: Message,
+        *messages: Message,
         history: History | None = None,
         think_tags: bool = False,
         merge_choices: bool = False,
@@ -193,7 +193,7 @@ class TurnAccumulator:
         self._before = history or History()
         self._think_tags = think_tags
         self._merge_choices = merge_choices
-        self._messages = list(said)
+        self._messages = list(messages)
         self._given_messages = 0
         self._ids: set[str] | None = None  # of all calls, as soon as there is a call
         self._output = _GrowingText()
@@ -389,8 +389,8 @@ class TurnAccumulator:
     def _with_own_ids(self, message: Message) -> Message:
         """Return the message with ids of calls that are unique in the conversation."""
         if self._ids is None:
-            said = (*self._before.conversation, *self._messages)
-            self._ids = {call.id for each in said for call in each.tool_calls}
+            messages = (*self._before.conversation, *self._messages)
+            self._ids = {call.id for each in messages for call in each.tool_calls}
         ids = {call.id for call in message.tool_calls}
         own = "" not in ids and len(ids) == len(message.tool_calls) and self._ids.isdisjoint(ids)
         if not own or message.tool_results:

@@ -13,8 +13,8 @@ from support.receiver import Receiver, receiving
 from support.upstream import (
     Received,
     ScriptedUpstream,
+    SetEvent,
     Step,
-    Tell,
     Wait,
     json_answer,
     openai_chunk,
@@ -70,7 +70,7 @@ class Pause:
         """Return the script."""
         self.request = request
         role, *pieces, finish, usage, done = openai_stream(self._pieces, usage=USAGE)
-        half = [role, *pieces[: self._first], Tell(self.reached), Wait(self.go_on)]
+        half = [role, *pieces[: self._first], SetEvent(self.reached), Wait(self.go_on)]
         return [*half, *pieces[self._first :], finish, usage, done]
 
 
@@ -93,19 +93,19 @@ class ScriptedModel:
     def answer(self, request: Received) -> Sequence[Step]:
         """Return the script for a request."""
         last = request.json["messages"][-1]
-        said = _text(last["content"])
+        prompt = _text(last["content"])
         if last["role"] == "tool":
-            return openai_stream([f"The tool says: {said}."])
-        if said in self._pauses:
-            return self._pauses[said].answer(request)
-        if said == "weather":
+            return openai_stream([f"The tool says: {prompt}."])
+        if prompt in self._pauses:
+            return self._pauses[prompt].answer(request)
+        if prompt == "weather":
             call = {"name": "get_weather", "arguments": '{"city": "Zürich"}'}
             calls = [{"index": 0, "id": "call-1", "type": "function", "function": call}]
             chunks = [openai_chunk({"tool_calls": calls}), openai_chunk({}, finish="tool_calls")]
             return [sse(*chunks, "[DONE]")]
-        if said == "think":
+        if prompt == "think":
             return [sse(openai_chunk({"reasoning_content": REASONING})), *openai_stream(PIECES)]
-        if said == "fail":
+        if prompt == "fail":
             return json_answer({"error": {"message": "the model is not there", "type": "x"}}, 404)
         return openai_stream(PIECES, usage=USAGE)
 

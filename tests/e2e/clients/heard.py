@@ -17,7 +17,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Heard:
+class StreamedEvent:
     """An event of a stream.
 
     Attributes:
@@ -60,12 +60,12 @@ class Heard:
         return bool(self.fields.get("final"))
 
 
-def read_event(fields: Fields) -> Heard:
+def read_event(fields: Fields) -> StreamedEvent:
     """Parse an event from the JSON of 1.0 (one member named after its type) or of 0.3 (``kind``)."""
     if "kind" in fields:
-        return Heard(_KINDS[fields["kind"]], fields)
+        return StreamedEvent(_KINDS[fields["kind"]], fields)
     [(member, value)] = fields.items()
-    return Heard(_MEMBERS[member], value)
+    return StreamedEvent(_MEMBERS[member], value)
 
 
 def task_of(answer: Fields) -> Fields:
@@ -88,12 +88,12 @@ def data_of(message: Fields) -> list[Any]:
     return [part["data"] for part in message["parts"] if "data" in part]
 
 
-def said_in(task: Fields) -> list[str]:
+def history_texts(task: Fields) -> list[str]:
     """Return the texts of a task's history."""
     return [_text(message) for message in task.get("history", [])]
 
 
-def fold(events: Iterable[Heard]) -> dict[str, str]:
+def fold(events: Iterable[StreamedEvent]) -> dict[str, str]:
     """Return the text of each artifact after these events: chunks are appended, snapshots replace."""
     artifacts: dict[str, str] = {}
     for event in events:
@@ -106,7 +106,7 @@ def fold(events: Iterable[Heard]) -> dict[str, str]:
     return artifacts
 
 
-def text_heard(events: Iterable[Heard]) -> str:
+def streamed_text(events: Iterable[StreamedEvent]) -> str:
     """Return the text of the only artifact."""
     artifacts = fold(events)
     assert len(artifacts) <= 1

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
-from e2e.clients.heard import Heard, read_event
+from e2e.clients.heard import StreamedEvent, read_event
 from e2e.clients.kinds import Kind
 
 TESTS = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ class Answer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Heard:
+    async def __anext__(self) -> StreamedEvent:
         line = await self._lines.get()
         if line is None:
             raise RuntimeError("the client's program has ended")
@@ -81,10 +81,10 @@ class Client:
         """Start an operation that yields a stream of events."""
         self._count += 1
         answer = self._answers[self._count] = Answer(self._count)
-        await self._tell({"id": self._count, "do": do, **fields})
+        await self._send_command({"id": self._count, "do": do, **fields})
         return answer
 
-    async def events(self, do: str, **fields: object) -> list[Heard]:
+    async def events(self, do: str, **fields: object) -> list[StreamedEvent]:
         """Return all events of a stream.
 
         Raises:
@@ -105,12 +105,12 @@ class Client:
 
     async def leave(self, answer: Answer) -> None:
         """Close a stream's connection, and wait until it is closed."""
-        await self._tell({"do": "leave", "of": answer.number})
+        await self._send_command({"do": "leave", "of": answer.number})
         async for _ in answer:
             pass
         assert answer.result == "left"
 
-    async def _tell(self, command: dict[str, Any]) -> None:
+    async def _send_command(self, command: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         await self._process.stdin.send(json.dumps(command).encode() + b"\n")
 
@@ -121,10 +121,10 @@ class Client:
         async for text in TextReceiveStream(self._process.stdout):
             *lines, rest = (rest + text).split("\n")
             for line in lines:
-                said = cast("Line", json.loads(line))
-                number = said["id"]
-                answer = self._answers[number] if "event" in said else self._answers.pop(number)
-                answer.add(said)
+                output = cast("Line", json.loads(line))
+                number = output["id"]
+                answer = self._answers[number] if "event" in output else self._answers.pop(number)
+                answer.add(output)
         for answer in self._answers.values():
             answer.add(None)
 

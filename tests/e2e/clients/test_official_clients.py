@@ -9,7 +9,16 @@ import anyio
 import pytest
 
 from e2e.clients.agent import ANSWER, FIRST_HALF, PIECES, REASONING, USAGE, Agent
-from e2e.clients.heard import Heard, data_of, fold, said_in, state_of, task_of, text_heard, texts_of
+from e2e.clients.heard import (
+    StreamedEvent,
+    data_of,
+    fold,
+    history_texts,
+    state_of,
+    streamed_text,
+    task_of,
+    texts_of,
+)
 from e2e.clients.kinds import KINDS_OF_1_0
 from e2e.clients.programs import Answer, Client, RefusedError
 from tailrace.streaming import EXTENSION_URI
@@ -30,24 +39,24 @@ NOT_CANCELABLE = ErrorNames("TaskNotCancelableError", -32002, (400, "FAILED_PREC
 UNSUPPORTED = ErrorNames("UnsupportedOperationError", -32004, (400, "FAILED_PRECONDITION", "UNIMPLEMENTED"))
 
 
-def told(events: list[Heard]) -> list[Heard]:
+def server_events(events: list[StreamedEvent]) -> list[StreamedEvent]:
     """Return the events without the task that the client itself builds."""
     return [event for event in events if event.kind != "folded"]
 
 
-def changes(events: list[Heard]) -> list[str]:
+def changes(events: list[StreamedEvent]) -> list[str]:
     """Return the states in a stream, in order."""
     return [event.state for event in events if event.kind in ("task", "status")]
 
 
-async def until(answer: Answer, text: str) -> list[Heard]:
+async def until(answer: Answer, text: str) -> list[StreamedEvent]:
     """Read a stream up to this text, and leave the rest unread."""
-    events: list[Heard] = []
+    events: list[StreamedEvent] = []
     async for event in answer:
         events.append(event)
-        if event.kind != "folded" and text_heard(events) == text:
+        if event.kind != "folded" and streamed_text(events) == text:
             return events
-    raise AssertionError(f"the stream ended with {text_heard(events)!r}")
+    raise AssertionError(f"the stream ended with {streamed_text(events)!r}")
 
 
 async def test_the_card_is_read_and_names_the_agent(client: Client) -> None:
@@ -62,7 +71,7 @@ async def test_a_send_that_waits_gives_the_whole_task(client: Client) -> None:
     assert state_of(task) == "completed"
     assert texts_of(task) == [ANSWER]
     assert len(task["artifacts"][0]["parts"]) == 1
-    assert said_in(task) == ["hello", ANSWER]
+    assert history_texts(task) == ["hello", ANSWER]
     assert task["metadata"][EXTENSION_URI]["usage"]["totalTokens"] == USAGE["total_tokens"]
 
 
@@ -74,13 +83,13 @@ async def test_a_send_that_does_not_wait_gives_a_task_that_goes_on(client: Clien
     begun = await until(subscribed, FIRST_HALF)
     pause.go_on.set()
     rest = [event async for event in subscribed]
-    assert text_heard([*begun, *told(rest)]) == ANSWER
-    assert changes(told(rest))[-1] == "completed"
+    assert streamed_text([*begun, *server_events(rest)]) == ANSWER
+    assert changes(server_events(rest))[-1] == "completed"
 
 
 async def test_a_stream_gives_every_delta_once_and_in_order(client: Client) -> None:
-    heard = await client.events("stream", text="hello")
-    events = told(heard)
+    received = await client.events("stream", text="hello")
+    events = server_events(received)
     assert changes(events) == ["submitted", "working", "completed"]
     assert [event.kind for event in events[:2]] == ["task", "status"]
     chunks = [event for event in events if event.kind == "artifact"]
@@ -93,17 +102,17 @@ async def test_a_stream_gives_every_delta_once_and_in_order(client: Client) -> N
         finals = [event.final for event in events if event.kind == "status"]
         assert finals == [False] * (len(finals) - 1) + [True]
     # The task that the client builds from the stream, for clients that do so.
-    assert all(texts_of(event.fields) == [ANSWER] for event in heard if event.kind == "folded")
+    assert all(texts_of(event.fields) == [ANSWER] for event in received if event.kind == "folded")
 
 
 async def test_reasoning_is_an_artifact_of_its_own(client: Client) -> None:
-    events = told(await client.events("stream", text="think"))
+    events = server_events(await client.events("stream", text="think"))
     assert list(fold(events).values()) == [REASONING, ANSWER]
     task = await client.ask("get", task_id=events[0].task_id)
     assert texts_of(task) == [REASONING, ANSWER]
 
 
-async def test_a_task_is_fetched_again_with_as_much_history_as_asked_for(client: Client) -> None:
+async def test_get_task_returns_the_requested_history(client: Client) -> None:
     sent = task_of(await client.ask("send", text="weather"))
     results = {"tool_results": [{"call_id": "call-1", "name": "get_weather", "output": "snow"}]}
     await client.ask("send", data=results, task_id=sent["id"], context_id=sent["contextId"])
@@ -118,13 +127,15 @@ async def test_a_task_is_fetched_again_with_as_much_history_as_asked_for(client:
 async def test_a_tool_that_the_client_has_is_called_and_its_result_goes_on_with_the_task(
     client: Client, agent: Agent
 ) -> None:
-    asked = told(await client.events("stream", text="weather"))
-    assert changes(asked) == ["submitted", "working", "input-required"]
+    question = server_events(await client.events("stream", text="weather"))
+    assert changes(question) == ["submitted", "working", "input-required"]
     call = {"call_id": "call-1", "name": "get_weather", "arguments": {"city": "Zürich"}}
-    assert data_of(asked[-1].fields["status"]["message"]) == [{"tool_calls": [call]}]
-    task_id, context_id = asked[0].task_id, asked[0].fields["contextId"]
+    assert data_of(question[-1].fields["status"]["message"]) == [{"tool_calls": [call]}]
+    task_id, context_id = question[0].task_id, question[0].fields["contextId"]
     results = {"tool_results": [{"call_id": "call-1", "name": "get_weather", "output": "5 °C\u2028and fog"}]}
-    answered = told(await client.events("stream", data=results, task_id=task_id, context_id=context_id))
+    answered = server_events(
+        await client.events("stream", data=results, task_id=task_id, context_id=context_id)
+    )
     assert {event.task_id for event in answered} == {task_id}
     assert changes(answered)[-1] == "completed"
     assert fold(answered)[answered[-2].artifact_id] == "The tool says: 5 °C\u2028and fog."
@@ -153,9 +164,9 @@ async def test_canceling_ends_the_stream_and_closes_the_connection_to_the_model(
     assert pause.request is not None
     with anyio.fail_after(10):
         await pause.request.client_left.wait()
-    events = [*begun, *told([event async for event in stream])]
+    events = [*begun, *server_events([event async for event in stream])]
     assert changes(events) == ["submitted", "working", "canceled"]
-    assert text_heard(events) == FIRST_HALF
+    assert streamed_text(events) == FIRST_HALF
     kept = await client.ask("get", task_id=begun[0].task_id)
     assert (state_of(kept), texts_of(kept)) == ("canceled", [FIRST_HALF])
 
@@ -170,10 +181,10 @@ async def test_a_second_reader_gets_the_task_so_far_and_everything_after(
     joined = await until(second, FIRST_HALF)
     assert [event.kind for event in joined] == ["task"]
     pause.go_on.set()
-    first_rest = told([event async for event in first])
-    second_rest = told([event async for event in second])
-    assert text_heard([*begun, *first_rest]) == ANSWER
-    assert text_heard([*joined, *second_rest]) == ANSWER
+    first_rest = server_events([event async for event in first])
+    second_rest = server_events([event async for event in second])
+    assert streamed_text([*begun, *first_rest]) == ANSWER
+    assert streamed_text([*joined, *second_rest]) == ANSWER
     assert second_rest == first_rest
 
 
@@ -187,10 +198,10 @@ async def test_a_client_that_leaves_comes_back_to_a_task_that_went_on(client: Cl
     assert pause.request is not None
     assert not pause.request.client_left.is_set()
     pause.go_on.set()
-    heard = [event async for event in again]
-    assert text_heard([*joined, *told(heard)]) == ANSWER
-    assert changes(told(heard)) == ["completed"]
-    assert all(texts_of(event.fields) == [ANSWER] for event in heard if event.kind == "folded")
+    received = [event async for event in again]
+    assert streamed_text([*joined, *server_events(received)]) == ANSWER
+    assert changes(server_events(received)) == ["completed"]
+    assert all(texts_of(event.fields) == [ANSWER] for event in received if event.kind == "folded")
 
 
 async def test_a_task_that_a_client_of_another_version_began_is_followed_and_canceled(
@@ -203,13 +214,13 @@ async def test_a_task_that_a_client_of_another_version_began_is_followed_and_can
     joined = await until(ours, FIRST_HALF)
     assert state_of(await client.ask("cancel", task_id=begun[0].task_id)) == "canceled"
     for already, stream in ((begun, theirs), (joined, ours)):
-        events = [*already, *told([event async for event in stream])]
-        assert text_heard(events) == FIRST_HALF
+        events = [*already, *server_events([event async for event in stream])]
+        assert streamed_text(events) == FIRST_HALF
         assert changes(events)[-1] == "canceled"
 
 
 async def test_a_model_that_fails_fails_the_task_and_says_why(client: Client) -> None:
-    events = told(await client.events("stream", text="fail"))
+    events = server_events(await client.events("stream", text="fail"))
     assert changes(events) == ["submitted", "working", "failed"]
     [part] = events[-1].fields["status"]["message"]["parts"]
     assert "the model is not there" in part["text"]
@@ -235,7 +246,7 @@ async def test_following_a_task_that_is_over_is_refused_or_gives_it_as_it_stands
     """1.0 refuses it; the proto of 0.3 returns the task, and the bindings of 0.3 are equivalent."""
     task = task_of(await client.ask("send", text="hello"))
     if client.kind.version == "0.3":
-        [event] = told(await client.events("subscribe", task_id=task["id"]))
+        [event] = server_events(await client.events("subscribe", task_id=task["id"]))
         assert (event.state, texts_of(event.fields)) == ("completed", [ANSWER])
     else:
         with pytest.raises(RefusedError) as refused:
@@ -250,7 +261,7 @@ def assert_error(error: RefusedError, expected: ErrorNames) -> None:
     assert named or numbered or error.code in expected.statuses, error
 
 
-async def test_webhooks_are_set_and_told_what_happens(client: Client, agent: Agent) -> None:
+async def test_webhooks_can_be_set_and_receive_notifications(client: Client, agent: Agent) -> None:
     pause = agent.model.pause()
     stream = await client.stream("stream", text=pause.prompt)
     begun = await until(stream, FIRST_HALF)
@@ -267,21 +278,23 @@ async def test_webhooks_are_set_and_told_what_happens(client: Client, agent: Age
         await client.ask("delete_webhook", task_id=task_id, config_id="other")
         assert await client.ask("list_webhooks", task_id=task_id) == [got]
     pause.go_on.set()
-    assert changes(told([event async for event in stream]))[-1] == "completed"
-    told_here = await agent.webhook.until(
-        lambda told: any(
-            each.path.endswith(task_id) and "ompleted" in str(each.body).lower() for each in told
+    assert changes(server_events([event async for event in stream]))[-1] == "completed"
+    delivered = await agent.webhook.until(
+        lambda deliveries: any(
+            each.path.endswith(task_id) and "ompleted" in str(each.body).lower() for each in deliveries
         )
     )
-    [token] = {each.headers["X-A2A-Notification-Token"] for each in told_here if each.path.endswith(task_id)}
+    [token] = {each.headers["X-A2A-Notification-Token"] for each in delivered if each.path.endswith(task_id)}
     assert token == "t"
 
 
-async def test_a_webhook_in_the_message_is_told_too(client: Client, agent: Agent) -> None:
+async def test_a_webhook_in_the_message_is_notified(client: Client, agent: Agent) -> None:
     hook = f"{agent.webhook.url}/{client.kind.name}/{client.kind.binding}"
     await client.ask("send", text="hello", webhook=hook)
     await agent.webhook.until(
-        lambda told: any(hook.endswith(each.path) and "ompleted" in str(each.body).lower() for each in told)
+        lambda deliveries: any(
+            hook.endswith(each.path) and "ompleted" in str(each.body).lower() for each in deliveries
+        )
     )
 
 

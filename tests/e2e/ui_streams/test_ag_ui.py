@@ -18,19 +18,19 @@ def thread_id() -> str:
     return f"thread-{uuid4()}"
 
 
-def said(messages: list[Fields]) -> list[tuple[str, str]]:
+def outline(messages: list[Fields]) -> list[tuple[str, str]]:
     return [(message["role"], message.get("content", "")) for message in messages]
 
 
 async def test_a_conversation_of_two_runs(agent: Agent, ag_ui: Client) -> None:
     thread = thread_id()
     first = await ag_ui.ask("send", thread=thread, text="think")
-    assert said(first["messages"]) == [("user", "think"), ("reasoning", REASONING), ("assistant", ANSWER)]
+    assert outline(first["messages"]) == [("user", "think"), ("reasoning", REASONING), ("assistant", ANSWER)]
     started, *_, finished = first["events"]
     assert (started["type"], started["protocolVersion"]) == ("RUN_STARTED", "1.0")
     assert (finished["type"], finished["outcome"]) == ("RUN_FINISHED", {"type": "success"})
     second = await ag_ui.ask("send", thread=thread, text="And now?")
-    assert said(second["newMessages"]) == [("assistant", ANSWER)]
+    assert outline(second["newMessages"]) == [("assistant", ANSWER)]
     counts = {"inputTokens": 7, "outputTokens": 8, "totalTokens": 15}
     [usage] = second["events"][-1]["usage"]
     assert usage.items() >= counts.items()
@@ -39,21 +39,21 @@ async def test_a_conversation_of_two_runs(agent: Agent, ag_ui: Client) -> None:
 
 async def test_the_clients_own_tool_is_called_and_answered(agent: Agent, ag_ui: Client) -> None:
     thread = thread_id()
-    asked = await ag_ui.ask("send", thread=thread, text="weather")
-    [message] = asked["newMessages"]
+    waiting = await ag_ui.ask("send", thread=thread, text="weather")
+    [message] = waiting["newMessages"]
     [call] = message["toolCalls"]
     assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Zürich"}'}
-    assert asked["events"][-1]["outcome"] == {"type": "success", "pendingToolCallIds": [call["id"]]}
+    assert waiting["events"][-1]["outcome"] == {"type": "success", "pendingToolCallIds": [call["id"]]}
     answered = await ag_ui.ask("answer", thread=thread, call=call["id"], content="sunny")
-    assert said(answered["newMessages"]) == [("assistant", "The tool says: sunny.")]
+    assert outline(answered["newMessages"]) == [("assistant", "The tool says: sunny.")]
     assert [message["role"] for message in answered["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert len(await tasks_of(agent.url, thread)) == 1
     on = await ag_ui.ask("send", thread=thread, text="Thanks")
-    assert said(on["newMessages"]) == [("assistant", ANSWER)]
+    assert outline(on["newMessages"]) == [("assistant", ANSWER)]
     assert len(await tasks_of(agent.url, thread)) == 2
 
 
-async def test_whoever_leaves_may_come_back_to_the_whole_conversation(agent: Agent, ag_ui: Client) -> None:
+async def test_a_client_that_leaves_can_return_to_the_full_conversation(agent: Agent, ag_ui: Client) -> None:
     thread, pause = thread_id(), agent.model.pause()
     await ag_ui.ask("send", thread=thread, text="think")
     sending = await ag_ui.stream("send", thread=thread, text=pause.prompt)
@@ -62,7 +62,7 @@ async def test_whoever_leaves_may_come_back_to_the_whole_conversation(agent: Age
     await ag_ui.ask("leave_run", thread=thread)
     async for _ in sending:
         pass
-    assert said(sending.result["newMessages"]) == [("assistant", FIRST_HALF)]
+    assert outline(sending.result["newMessages"]) == [("assistant", FIRST_HALF)]
     [task] = [task for task in await tasks_of(agent.url, thread) if "WORKING" in task["status"]["state"]]
     assert text_of(task) == FIRST_HALF
     # A client without messages receives the history and follows the running task.
@@ -72,12 +72,12 @@ async def test_whoever_leaves_may_come_back_to_the_whole_conversation(agent: Age
     async for _ in joining:
         pass
     expected = [("user", "think"), ("reasoning", REASONING), ("assistant", ANSWER)]
-    assert said(joining.result["messages"]) == [*expected, ("user", pause.prompt), ("assistant", ANSWER)]
+    assert outline(joining.result["messages"]) == [*expected, ("user", pause.prompt), ("assistant", ANSWER)]
     again = await ag_ui.ask("join", thread=thread)
-    assert said(again["messages"]) == said(joining.result["messages"])
+    assert outline(again["messages"]) == outline(joining.result["messages"])
     # It can continue the conversation.
     on = await ag_ui.ask("send", thread=thread, text="Thanks")
-    assert said(on["newMessages"]) == [("assistant", ANSWER)]
+    assert outline(on["newMessages"]) == [("assistant", ANSWER)]
     assert len(await tasks_of(agent.url, thread)) == 3
 
 

@@ -95,7 +95,7 @@ async def test_another_answer_takes_the_place_of_the_first(agent: Agent, ai_sdk:
     assert len(on["messages"]) == 4
 
 
-async def test_whoever_leaves_may_come_back_to_the_whole_answer(agent: Agent, ai_sdk: Client) -> None:
+async def test_a_client_that_leaves_can_return_to_the_full_response(agent: Agent, ai_sdk: Client) -> None:
     chat, pause = chat_id(), agent.model.pause()
     sending = await ai_sdk.stream("send", chat=chat, text=pause.prompt)
     await pause.reached.wait()

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from e2e.clients.agent import ANSWER, Agent
-from e2e.clients.heard import fold, read_event, state_of, text_heard
+from e2e.clients.heard import fold, read_event, state_of, streamed_text
 from e2e.clients.kinds import CARD_PATH, HERE, Kind
 from e2e.clients.programs import Client, running_client
 from e2e.ui_streams.node import NODE
@@ -51,17 +51,17 @@ async def test_clients_of_three_protocols_hold_one_conversation(
         # A page of AG-UI joins, receives the history, and calls a tool.
         joined = await ag_ui.ask("join", thread=conversation)
         assert [message["content"] for message in joined["messages"]] == ["Hello", ANSWER]
-        asked = await ag_ui.ask("send", thread=conversation, text="weather")
-        [call] = asked["newMessages"][-1]["toolCalls"]
-        said = await ag_ui.ask("answer", thread=conversation, call=call["id"], content="sunny in Zürich")
-        assert said["newMessages"][-1]["content"] == WEATHER_CALLED
+        waiting = await ag_ui.ask("send", thread=conversation, text="weather")
+        [call] = waiting["newMessages"][-1]["toolCalls"]
+        answered = await ag_ui.ask("answer", thread=conversation, call=call["id"], content="sunny in Zürich")
+        assert answered["newMessages"][-1]["content"] == WEATHER_CALLED
         # An A2A agent joins.
         events = await a2a.events("stream", text="And?", context_id=conversation)
-        assert text_heard([event for event in events if event.kind != "folded"]) == ANSWER
+        assert streamed_text([event for event in events if event.kind != "folded"]) == ANSWER
         listed = await a2a.ask("list", context_id=conversation)
         assert [state_of(task) for task in listed["tasks"]] == ["completed"] * 3
-    told = agent.upstream.requests[-1].json["messages"]
-    assert [message["role"] for message in told] == [
+    messages = agent.upstream.requests[-1].json["messages"]
+    assert [message["role"] for message in messages] == [
         "user",
         "assistant",
         "user",

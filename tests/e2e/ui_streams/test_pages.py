@@ -19,7 +19,7 @@ from fastapi import FastAPI, Response
 
 from e2e.browser import browsing, note_faults
 from e2e.clients.agent import ANSWER, FIRST_HALF, PIECES, REASONING, Agent, ScriptedModel
-from e2e.clients.heard import Heard, read_event, state_of, text_heard
+from e2e.clients.heard import StreamedEvent, read_event, state_of, streamed_text
 from e2e.ui_streams.node import NODE
 from support.holding import in_own_task
 from support.processes import served
@@ -76,16 +76,16 @@ async def browser() -> AsyncGenerator["Browser"]:
 
 
 @asynccontextmanager
-async def opened(browser: "Browser", url: str, *expected: str) -> AsyncGenerator["Page"]:
+async def open_page(browser: "Browser", url: str, *expected: str) -> AsyncGenerator["Page"]:
     """Open a page; unexpected errors and requests to other machines fail the test."""
     context = await browser.new_context()
     faults: list[str] = []
-    elsewhere: list[str] = []
+    foreign_urls: list[str] = []
     context.on("page", lambda page: note_faults(page, faults))
     context.on(
         "request",
         lambda request: (
-            elsewhere.append(request.url)
+            foreign_urls.append(request.url)
             if not request.url.startswith(("http://127.0.0.1:", "data:", "blob:"))
             else None
         ),
@@ -97,7 +97,7 @@ async def opened(browser: "Browser", url: str, *expected: str) -> AsyncGenerator
     finally:
         await context.close()
     assert faults == list(expected)
-    assert elsewhere == []
+    assert foreign_urls == []
 
 
 async def until_text(locator: "Locator", text: str) -> None:
@@ -122,7 +122,7 @@ async def say_by_use_chat(page: "Page", text: str) -> None:
 
 
 async def test_use_chat_holds_a_conversation(browser: "Browser", agent: Agent, pages: str) -> None:
-    async with opened(browser, f"{pages}/ai_sdk.html?agent={agent.url}") as page:
+    async with open_page(browser, f"{pages}/ai_sdk.html?agent={agent.url}") as page:
         answers = page.locator("article[data-role=assistant]")
         await say_by_use_chat(page, "think")
         await until_text(answers.nth(0), LAST)
@@ -143,7 +143,7 @@ async def test_use_chat_goes_on_with_an_answer_after_a_reload(
     browser: "Browser", agent: Agent, pages: str
 ) -> None:
     pause = agent.model.pause()
-    async with opened(browser, f"{pages}/ai_sdk.html?agent={agent.url}") as page:
+    async with open_page(browser, f"{pages}/ai_sdk.html?agent={agent.url}") as page:
         answers = page.locator("article[data-role=assistant]")
         await say_by_use_chat(page, pause.prompt)
         await pause.reached.wait()
@@ -163,7 +163,7 @@ async def test_use_chat_goes_on_with_an_answer_after_a_reload(
 
 
 async def test_use_chat_shows_what_failed(browser: "Browser", agent: Agent, pages: str) -> None:
-    async with opened(browser, f"{pages}/ai_sdk.html?agent={agent.url}") as page:
+    async with open_page(browser, f"{pages}/ai_sdk.html?agent={agent.url}") as page:
         await say_by_use_chat(page, "fail")
         await until_text(page.get_by_role("alert"), "the model is not there")
 
@@ -178,7 +178,7 @@ async def say_by_deep_chat(page: "Page", text: str) -> None:
 async def test_deep_chat_holds_a_conversation(browser: "Browser", agent: Agent, pages: str) -> None:
     pieces = ["Rivers ", "are ", "**long**", " and ", "wet."]
     pause = agent.model.pause(pieces, 3)
-    async with opened(browser, f"{pages}/deep_chat.html?agent={agent.url}") as page:
+    async with open_page(browser, f"{pages}/deep_chat.html?agent={agent.url}") as page:
         answers = page.locator(".ai-message-text")
         await say_by_deep_chat(page, pause.prompt)
         await until_text(answers, "Rivers are long")
@@ -192,14 +192,14 @@ async def test_deep_chat_holds_a_conversation(browser: "Browser", agent: Agent, 
         assert REASONING not in await answers.nth(1).inner_text()
     [tasks] = await conversations_of(agent, pause.prompt)
     assert [text_of(task) for task in tasks] == ["".join(pieces), ANSWER]
-    told = agent.upstream.requests[-1].json["messages"]
-    assert [message["role"] for message in told] == ["user", "assistant", "user"]
+    messages = agent.upstream.requests[-1].json["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
 
 
 async def test_deep_chat_shows_what_failed(browser: "Browser", agent: Agent, pages: str) -> None:
     words = "openai: the model is not there (HTTP 404, x)"
     # It also logs the error to the console.
-    async with opened(browser, f"{pages}/deep_chat.html?agent={agent.url}", words) as page:
+    async with open_page(browser, f"{pages}/deep_chat.html?agent={agent.url}", words) as page:
         await say_by_deep_chat(page, "fail")
         await until_text(page.locator(".error-message-text"), words)
 
@@ -238,7 +238,7 @@ BEGIN = """async ([agent, text]) => {
 }"""
 
 
-async def heard_by(page: "Page", until: int | None = None) -> list[Heard]:
+async def events_of_page(page: "Page", until: int | None = None) -> list[StreamedEvent]:
     """Return the events of its EventSource, in order and without a gap: the first ones, or all."""
     if until is None:
         await page.evaluate("ended")
@@ -257,14 +257,14 @@ async def test_a_browsers_own_event_source_goes_on_where_its_connection_was_cut(
     words = [f"w{number} " for number in range(300)]
     pause = agent.model.pause(words, 1)
     broken = "Failed to load resource: net::ERR_INCOMPLETE_CHUNKED_ENCODING"
-    async with CuttingProxy(agent.url) as proxy, opened(browser, empty_page, broken, broken) as page:
+    async with CuttingProxy(agent.url) as proxy, open_page(browser, empty_page, broken, broken) as page:
         task_id = await page.evaluate(BEGIN, [proxy.url, pause.prompt])
-        await heard_by(page, 3)  # the task, working, and the first word
+        await events_of_page(page, 3)  # the task, working, and the first word
         proxy.cut_after(20_000, 20_000)
         pause.go_on.set()
-        events = await heard_by(page)
+        events = await events_of_page(page)
         assert await page.evaluate("opened") == 3
-    assert text_heard(events) == "".join(words)
+    assert streamed_text(events) == "".join(words)
     assert len(events) == len(words) + 4  # the last chunk, and completed
     async with Rpc(agent.url) as rpc:
         assert text_of(await rpc.result("GetTask", {"id": task_id})) == "".join(words)
@@ -285,14 +285,14 @@ async def test_a_browsers_own_event_source_goes_on_after_a_crash_of_the_server(
                 page = await context.new_page()  # its console logs the crash
                 await page.goto(empty_page)
                 task_id = await page.evaluate(BEGIN, [proxy.url, pause.prompt])
-                shown = await heard_by(page, 2 + 4)  # the task, working, and the first half
-                assert text_heard(shown) == FIRST_HALF
+                shown = await events_of_page(page, 2 + 4)  # the task, working, and the first half
+                assert streamed_text(shown) == FIRST_HALF
                 first.kill()
                 with served(tmp_path / "second.log", *options, **environment) as second:
                     await second.ready()
                     proxy.turn_to(second.url)
-                    events = await heard_by(page)
+                    events = await events_of_page(page)
                     async with Rpc(second.url) as rpc:
                         task = await rpc.result("GetTask", {"id": task_id})
-    assert text_heard(events) == text_of(task) == FIRST_HALF
+    assert streamed_text(events) == text_of(task) == FIRST_HALF
     assert state_of(events[-1].fields) == state_of(task) == "failed"

@@ -309,11 +309,11 @@ def _unchunked(body: bytes) -> bytes:
 def model_script(request: Received) -> Sequence[Step]:
     """The model's response: a call of the first tool if the caller requires one, else a short text."""
     try:
-        asked: dict[str, Any] = json.loads(request.body)
+        fields: dict[str, Any] = json.loads(request.body)
     except ValueError:
-        asked = {}
-    tools: list[dict[str, Any]] = asked.get("tools") or []
-    if tools and asked.get("tool_choice") not in (None, "auto", "none"):
+        fields = {}
+    tools: list[dict[str, Any]] = fields.get("tools") or []
+    if tools and fields.get("tool_choice") not in (None, "auto", "none"):
         function = {"name": tools[0].get("function", {}).get("name", "x"), "arguments": '{"name": "x"}'}
         call = {"index": 0, "id": "call-1", "type": "function", "function": function}
         chunks = [
@@ -321,7 +321,7 @@ def model_script(request: Received) -> Sequence[Step]:
             openai_chunk({}, finish="tool_calls"),
         ]
         return [*(sse(chunk) for chunk in chunks), sse("[DONE]")]
-    text = ['{"name"', ': "abc"}'] if asked.get("response_format") else ["Hello", " there", " 😀"]
+    text = ['{"name"', ': "abc"}'] if fields.get("response_format") else ["Hello", " there", " 😀"]
     return openai_stream(text, usage={"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6})
 
 

@@ -42,7 +42,7 @@ class Watched:
                     await self._app(scope, receive, send)
                 tasks.cancel_scope.cancel()
         elif scope["type"] == "http" and scope["path"] == STATE_PATH:
-            await self._tell(send, trim=scope["query_string"] == b"trim")
+            await self._report(send, trim=scope["query_string"] == b"trim")
         else:
             await self._app(scope, receive, send)
 
@@ -51,7 +51,7 @@ class Watched:
             await anyio.sleep(INTERVAL)
             self._stalls.tick()
 
-    async def _tell(self, send: Send, *, trim: bool) -> None:
+    async def _report(self, send: Send, *, trim: bool) -> None:
         state: dict[str, Any] = {"lag": self._lag.worst_cpu, "wall": self._lag.worst}
         state |= {
             "own": self._lag.worst_own,

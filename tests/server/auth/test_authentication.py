@@ -79,7 +79,7 @@ async def test_a_key_is_found_wherever_a_client_can_put_it(credentials: Credenti
     assert await ApiKeys({"bob": "k2", "alice": "k1"}).authenticate(credentials) == Identity("alice")
 
 
-async def test_a_cookie_and_an_address_let_nobody_write() -> None:
+async def test_cookies_and_query_parameters_do_not_authorize_writes() -> None:
     """A page of another site can make a browser send both."""
     for credentials in (Credentials({"cookie": "tailrace_token=k1"}), Credentials(query={"api_key": "k1"})):
         with pytest.raises(AuthError, match="is required in X-API-Key"):
@@ -138,7 +138,7 @@ async def test_a_token_that_allows_too_little_is_forbidden(keys_url: str) -> Non
     assert caught.value.http_status == 403
 
 
-async def test_an_issuer_that_cannot_be_reached_lets_nobody_in() -> None:
+async def test_an_unreachable_issuer_admits_no_caller() -> None:
     with pytest.raises(OverloadedError, match="cannot be fetched") as caught:
         await JwtBearer("http://127.0.0.1:1/jwks.json").authenticate(bearer(token()))
     assert caught.value.retry_after > 0
@@ -250,7 +250,7 @@ async def test_a_foreign_page_cannot_cancel(rpc: Rpc) -> None:
 
 
 @pytest.mark.parametrize("pairs", [":x", "a:", "a:k,", "a:x,b:x", "nonsense"])
-def test_keys_that_let_in_whom_nobody_meant_are_refused(pairs: str) -> None:
+def test_ambiguous_caller_keys_are_refused(pairs: str) -> None:
     with pytest.raises(ConfigurationError, match="TAILRACE_CALLER_KEYS"):
         create_authenticator(Settings.model_validate({"caller_keys": pairs}))
 
@@ -261,7 +261,7 @@ async def test_a_caller_may_have_two_keys_while_one_takes_the_place_of_the_other
         assert (await keys.authenticate(Credentials({"x-api-key": key}))).user == user
 
 
-async def test_whoever_presents_a_wrong_token_is_told_about_the_token(keys_url: str) -> None:
+async def test_an_invalid_token_is_named_in_the_error(keys_url: str) -> None:
     either = AnyOf(ApiKeys({"bob": "k2"}), JwtBearer(keys_url))
     with pytest.raises(AuthError, match="the bearer token is not valid") as caught:
         await either.authenticate(bearer(token(exp=time.time() - 5)))
@@ -298,16 +298,16 @@ async def test_a_way_of_ones_own_is_a_class() -> None:
             assert response.status == 200
 
 
-async def test_a_refusal_is_told_to_the_log_without_what_was_presented(
+async def test_a_refusal_is_logged_without_the_credentials(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    asked = Reporting(ApiKeys({"alice": "k1"}))
+    authenticator = Reporting(ApiKeys({"alice": "k1"}))
     with pytest.raises(AuthError):
-        await asked.authenticate(Credentials({"x-api-key": "guessed-secret"}))
+        await authenticator.authenticate(Credentials({"x-api-key": "guessed-secret"}))
     [record] = caplog.records
     assert record.getMessage().startswith("refused a caller (401): ")
     assert "guessed-secret" not in record.getMessage()
-    assert await asked.authenticate(Credentials({"x-api-key": "k1"})) == Identity("alice")
+    assert await authenticator.authenticate(Credentials({"x-api-key": "k1"})) == Identity("alice")
     assert len(caplog.records) == 1
 
 

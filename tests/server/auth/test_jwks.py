@@ -27,12 +27,12 @@ class Issuer:
     Attributes:
         status: The status of the responses.
         text: The body of the responses.
-        asked: How many requests arrived.
+        fetches: How many requests arrived.
         gate: Responses wait for it.
     """
 
     def __init__(self) -> None:
-        self.status, self.text, self.asked = 200, key_set("one"), 0
+        self.status, self.text, self.fetches = 200, key_set("one"), 0
         self.gate = anyio.Event()
         self.gate.set()
 
@@ -51,7 +51,7 @@ class Issuer:
             await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
-        self.asked += 1
+        self.fetches += 1
         await self.gate.wait()
         return web.Response(status=self.status, text=self.text)
 
@@ -92,7 +92,7 @@ async def test_all_who_wait_share_one_fetch() -> None:
             issuer.gate.set()
     assert len(found) == 8
     assert None not in found
-    assert issuer.asked == 1
+    assert issuer.fetches == 1
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ async def test_an_issuer_that_answers_nonsense_is_an_outage_that_passes(status: 
             with pytest.raises(OverloadedError, match="cannot be fetched at present") as caught:
                 await keys.find("one")
             assert 0 < caught.value.retry_after <= PAUSE
-        assert issuer.asked == 1
+        assert issuer.fetches == 1
         issuer.status, issuer.text = 200, key_set("one")
         clock.now += PAUSE
         assert await keys.find("one") is not None
 
 
-async def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long() -> None:
+async def test_an_unresponsive_issuer_delays_requests_only_briefly() -> None:
     issuer = Issuer()
     issuer.gate = anyio.Event()
     async with keys_of(issuer, Clock(), patience=0.1) as keys:
@@ -148,8 +148,8 @@ async def test_new_keys_are_found_and_invented_ones_cost_one_fetch() -> None:
         clock.now += PAUSE
         issuer.text = key_set("one", "two")
         assert await keys.find("two") is not None
-        asked = issuer.asked
+        before = issuer.fetches
         clock.now += PAUSE
         for number in range(50):
             assert await keys.find(f"invented {number}") is None
-        assert issuer.asked == asked + 1
+        assert issuer.fetches == before + 1

@@ -60,7 +60,9 @@ def saying(*updates: Update) -> Handling:
     return handle
 
 
-async def asked(handling: Handling, *, terminal: bool = False, as_json: bool = False) -> tuple[int, str, str]:
+async def run_ask(
+    handling: Handling, *, terminal: bool = False, as_json: bool = False
+) -> tuple[int, str, str]:
     """Ask an agent with this handler; return the exit status, the output, and the notes."""
     shown = Shown(terminal=terminal)
     async with serving(create_app(STORE, handler=handling)) as url:
@@ -110,7 +112,7 @@ THINKS = saying(
 
 
 async def test_the_answer_alone_goes_to_the_output_and_everything_about_it_to_the_notes():
-    status, out, notes = await asked(THINKS)
+    status, out, notes = await run_ask(THINKS)
     assert status == 0
     assert out == "The answer is 42.\n"
     submitted, working, reasoning, end = notes.splitlines()
@@ -121,7 +123,7 @@ async def test_the_answer_alone_goes_to_the_output_and_everything_about_it_to_th
 
 
 async def test_on_a_terminal_the_two_share_the_screen_line_by_line():
-    status, screen, _ = await asked(THINKS, terminal=True)
+    status, screen, _ = await run_ask(THINKS, terminal=True)
     *lines, end = screen.splitlines()
     assert status == 0
     assert lines == ["submitted", "working", "reasoning: Let me see.", "The answer is 42."]
@@ -130,20 +132,20 @@ async def test_on_a_terminal_the_two_share_the_screen_line_by_line():
 
 async def test_control_characters_reach_a_pipe_as_they_are_and_a_terminal_written_out():
     handling = saying(answer("a\x1b[31mb\n"))
-    assert (await asked(handling))[1] == "a\x1b[31mb\n"
-    assert "a\\x1b[31mb\n" in (await asked(handling, terminal=True))[1]
+    assert (await run_ask(handling))[1] == "a\x1b[31mb\n"
+    assert "a\\x1b[31mb\n" in (await run_ask(handling, terminal=True))[1]
 
 
 async def test_several_artifacts_stand_on_lines_of_their_own():
     handling = saying(
         answer("one", id_="1"), answer("two", id_="2"), answer("three\n", id_="3"), answer("4", id_="4")
     )
-    assert (await asked(handling))[1] == "one\ntwo\nthree\n4\n"
-    assert "one\ntwo\nthree\n4\n" in (await asked(handling, terminal=True))[1]
+    assert (await run_ask(handling))[1] == "one\ntwo\nthree\n4\n"
+    assert "one\ntwo\nthree\n4\n" in (await run_ask(handling, terminal=True))[1]
 
 
 async def test_a_failed_task_gives_its_reason_and_status_1():
-    status, out, notes = await asked(
+    status, out, notes = await run_ask(
         saying(answer("half", last=False), StatusUpdate(TaskState.FAILED, agent_message("no more paper")))
     )
     assert (status, out) == (1, "half\n")
@@ -153,7 +155,7 @@ async def test_a_failed_task_gives_its_reason_and_status_1():
 async def test_a_task_that_waits_says_how_to_answer_and_gives_status_3():
     calls = Artifact(artifact_id="calls", parts=(Part(data=TOOL_CALL),))
     question = agent_message("What is the weather?")
-    status, out, notes = await asked(
+    status, out, notes = await run_ask(
         saying(ArtifactUpdate(calls), StatusUpdate(TaskState.INPUT_REQUIRED, question))
     )
     assert (status, out) == (3, "")
@@ -167,7 +169,7 @@ async def test_a_task_that_waits_says_how_to_answer_and_gives_status_3():
 
 
 async def test_an_agent_that_wants_its_caller_to_sign_in_says_so():
-    status, _, notes = await asked(saying(StatusUpdate(TaskState.AUTH_REQUIRED)))
+    status, _, notes = await run_ask(saying(StatusUpdate(TaskState.AUTH_REQUIRED)))
     assert status == 3
     assert "the agent wants you to sign in" in notes
 
@@ -193,9 +195,9 @@ async def test_a_task_that_waits_is_answered_with_its_id():
 
 
 async def test_an_answer_that_stands_in_the_last_status_is_an_answer():
-    status, out, notes = await asked(saying(StatusUpdate(TaskState.COMPLETED, agent_message("42"))))
+    status, out, notes = await run_ask(saying(StatusUpdate(TaskState.COMPLETED, agent_message("42"))))
     assert (status, out) == (0, "42\n")
-    status, out, notes = await asked(
+    status, out, notes = await run_ask(
         saying(answer("41"), StatusUpdate(TaskState.COMPLETED, agent_message("all done")))
     )
     assert (status, out) == (0, "41\n")
@@ -212,8 +214,8 @@ async def test_a_direct_message_is_an_answer():
     assert shown.out.getvalue() == "hi\n"
 
 
-async def test_as_json_every_event_is_one_line_and_nothing_else_is_said():
-    status, out, notes = await asked(THINKS, as_json=True)
+async def test_json_output_has_one_line_per_event_and_nothing_else():
+    status, out, notes = await run_ask(THINKS, as_json=True)
     events = [json.loads(line) for line in out.splitlines()]
     assert status == 0
     assert notes == ""
@@ -360,7 +362,7 @@ async def test_a_task_that_was_begun_before_is_followed_to_its_end_and_shown_who
             await ask_agent(url, "", again.screen, resume="nothing")
 
 
-async def test_what_was_said_before_is_shown_and_gone_on_with() -> None:
+async def test_history_prints_the_earlier_messages_of_the_conversation() -> None:
     async def repeat(turn: Turn) -> AsyncIterator[Update | Message]:
         yield answer(f"You said {turn.message.parts[0].text}.")
 
@@ -382,7 +384,7 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], wo
         ask("http://127.0.0.1:1", "prompt", **options)
 
 
-async def test_whoever_loses_the_agent_is_told_how_to_go_on() -> None:
+async def test_a_lost_connection_prints_how_to_resume_the_task() -> None:
     def leaving(request: Received) -> list[Step]:
         if request.method == "GET" or request.json["method"] == "SendStreamingMessage":
             return foreign(request)

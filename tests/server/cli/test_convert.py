@@ -116,11 +116,11 @@ def test_unknown_options_are_refused() -> None:
 @pytest.mark.parametrize("provider", ["openai", "OpenAI", "groq", "openai-completions"])
 def test_a_provider_is_known_by_its_names(provider: str) -> None:
     stream = (FIXTURES / "text.sse").read_bytes()
-    told = one_object(convert("--to", "openai", "--provider", provider, stdin=stream))
-    assert told == one_object(convert("--to", "openai", stdin=stream))
+    converted = one_object(convert("--to", "openai", "--provider", provider, stdin=stream))
+    assert converted == one_object(convert("--to", "openai", stdin=stream))
 
 
-def test_reasoning_in_the_text_is_parted_from_it_unless_told_otherwise() -> None:
+def test_reasoning_in_the_text_is_separated_unless_disabled() -> None:
     [file] = (Path(__file__).parents[2] / "wrappers/scenarios").glob("E05*.sse")
     parted = one_object(convert("--to", "openai", str(file)))["choices"][0]["message"]
     assert (parted["content"], parted["reasoning_content"]) == ("Answer", "hmm")

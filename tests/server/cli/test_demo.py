@@ -60,7 +60,7 @@ def test_a_model_that_does_not_start_is_replaced_by_the_recording_too(monkeypatc
     assert "a recorded answer" in result.output
 
 
-def test_a_port_that_is_taken_is_avoided_unless_it_was_asked_for():
+def test_a_port_in_use_is_avoided_unless_it_was_requested():
     with suppress(OSError), listening(PORT):
         result = run("--recorded")
         assert result.exit_code == 0, result.output

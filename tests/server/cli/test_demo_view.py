@@ -122,7 +122,7 @@ def test_in_a_pipe_text_is_not_wrapped():
     assert words.strip() in show(text(words), width=60)
 
 
-def test_a_long_answer_is_told_by_its_beginning_and_its_end():
+def test_a_long_answer_is_shortened_to_its_beginning_and_end():
     printed = show(text("a" * 100 + "z" * 100))
     [message] = [row for row in rows(printed) if row[:2] == ["final", "message"]]
     assert message[2] == f'from the agent, 200 characters: "{"a" * 30} … {"z" * 30}"'

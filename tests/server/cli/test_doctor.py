@@ -49,9 +49,7 @@ async def test_a_model_that_streams_is_well_and_its_key_is_not_shown() -> None:
         (openai_stream(["half"], finish=None), "", "base URL"),
     ],
 )
-async def test_an_upstream_that_is_wrong_is_told_with_what_to_do(
-    script: Any, words: str, advice: str
-) -> None:
+async def test_a_faulty_upstream_is_reported_with_advice(script: Any, words: str, advice: str) -> None:
     async with ScriptedUpstream(script) as upstream:
         finding = (await found(**asking(upstream)))["upstream"]
     assert finding.verdict == "problem"
@@ -97,7 +95,7 @@ async def test_a_store_is_looked_at_and_not_made(tmp_path: Path) -> None:
     assert (await found(store=url))["store"].verdict == "problem"
 
 
-async def test_a_postgresql_is_asked(postgres: PostgresServer) -> None:
+async def test_postgresql_is_checked(postgres: PostgresServer) -> None:
     url = await postgres.empty_database()
     assert (await found(store=url))["store"].says.startswith("PostgreSQL ")
     gone = (await found(store="postgresql://u:topsecret@127.0.0.1:1/d"))["store"]
@@ -105,7 +103,7 @@ async def test_a_postgresql_is_asked(postgres: PostgresServer) -> None:
     assert "topsecret" not in str(gone)
 
 
-async def test_a_broker_is_asked(valkey: ValkeyServer) -> None:
+async def test_the_broker_is_checked(valkey: ValkeyServer) -> None:
     assert (await found(events=valkey.url()))["broker"].verdict == "ok"
     assert (await found(events="redis://:topsecret@127.0.0.1:1/0"))["broker"].verdict == "problem"
     assert "topsecret" not in str(await found(events="redis://:topsecret@127.0.0.1:1/0"))
@@ -132,7 +130,7 @@ async def test_a_broker_that_may_lose_what_was_shown_is_no_good(
     assert broker.advice == f"set it to {good}"
 
 
-async def test_an_agent_that_is_fronted_is_asked_for_its_card() -> None:
+async def test_the_card_of_a_remote_agent_is_checked() -> None:
     async with serving(create_app(Settings(store="sqlite://"), handler=Scripted())) as url:
         assert (await found(agent=url))["agent"].verdict == "ok"
     assert (await found(agent=url))["agent"].verdict == "problem"

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from support.processes import tailrace
-from support.upstream import Head, ScriptedUpstream, Tell, Wait
+from support.upstream import Head, ScriptedUpstream, SetEvent, Wait
 
 INTERRUPTED = 130
 NOWHERE = "http://127.0.0.1:1"
@@ -75,13 +75,13 @@ def test_while_a_recorded_stream_is_read() -> None:
         assert process.returncode == INTERRUPTED
 
 
-async def test_while_the_model_is_asked_whether_it_answers() -> None:
-    asked = anyio.Event()
-    async with ScriptedUpstream([Head(), Tell(asked), Wait(anyio.Event())]) as upstream:
+async def test_an_interrupt_while_the_model_is_checked() -> None:
+    requested = anyio.Event()
+    async with ScriptedUpstream([Head(), SetEvent(requested), Wait(anyio.Event())]) as upstream:
         command = tailrace("doctor", "--model", "openai:x", "--base-url", upstream.base_url)
         async with await anyio.open_process(command) as doctor:
-            await asked.wait()
+            await requested.wait()
             doctor.send_signal(signal.SIGINT)
             assert doctor.stderr is not None
-            said = b"".join([data async for data in doctor.stderr])
-            assert (await doctor.wait(), said) == (INTERRUPTED, b"")
+            output = b"".join([data async for data in doctor.stderr])
+            assert (await doctor.wait(), output) == (INTERRUPTED, b"")

@@ -153,7 +153,7 @@ async def test_it_listens_on_the_loopback_address_alone(local: LocalModel | None
 
 
 @on_the_modules_loop
-async def test_loading_is_told_as_fractions_and_then_in_words(local: LocalModel | None):
+async def test_loading_is_reported_as_fractions_and_then_in_words(local: LocalModel | None):
     if local is None:
         return await cannot_run()
     *reading, starting = PROGRESS

@@ -40,7 +40,7 @@ SMALL = Recording(
 
 
 @asynccontextmanager
-async def asked(replay: ReplayModel, body: Any) -> AsyncGenerator[aiohttp.ClientResponse]:
+async def response_to(replay: ReplayModel, body: Any) -> AsyncGenerator[aiohttp.ClientResponse]:
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{replay.base_url}/chat/completions", data=body) as response,
@@ -81,10 +81,10 @@ async def test_the_openai_client_reads_the_demo_answer_word_for_word_under_a_nam
     assert "recorded" in replay.label
 
 
-async def test_the_pace_is_the_recorded_one_unless_another_is_asked_for():
+async def test_the_recorded_pace_is_used_unless_another_is_requested():
     async with ReplayModel(recording=SMALL, tokens_per_second=20) as replay:
         before = anyio.current_time()
-        async with asked(replay, b'{"stream": true}') as response:
+        async with response_to(replay, b'{"stream": true}') as response:
             await response.content.readany()
             first = anyio.current_time() - before
             await response.read()
@@ -97,12 +97,14 @@ async def test_the_pace_is_the_recorded_one_unless_another_is_asked_for():
 
 async def test_usage_is_sent_only_to_those_who_ask_for_it():
     async with ReplayModel(recording=SMALL, tokens_per_second=math.inf) as replay:
-        async with asked(replay, b'{"stream": true, "stream_options": {"include_usage": true}}') as response:
+        async with response_to(
+            replay, b'{"stream": true, "stream_options": {"include_usage": true}}'
+        ) as response:
             assert response.content_type == "text/event-stream"
             with_usage = chunks(await response.read())
         assert [chunk["usage"] for chunk in with_usage if not chunk["choices"]] == [{"total_tokens": 1}]
         for options in (b"", b', "stream_options": null', b', "stream_options": {}'):
-            async with asked(replay, b'{"stream": true%b}' % options) as response:
+            async with response_to(replay, b'{"stream": true%b}' % options) as response:
                 without = chunks(await response.read())
             assert without == [chunk for chunk in with_usage if chunk["choices"]]
 
@@ -118,7 +120,7 @@ async def test_a_request_that_cannot_be_answered_gets_an_openai_error():
     }
     async with ReplayModel() as replay:
         for body, reason in wrong.items():
-            async with asked(replay, body) as response:
+            async with response_to(replay, body) as response:
                 assert response.status == 400
                 error = (await response.json())["error"]
             assert reason in error["message"]
@@ -126,7 +128,10 @@ async def test_a_request_that_cannot_be_answered_gets_an_openai_error():
 
 
 async def test_a_request_beyond_the_bound_is_refused():
-    async with ReplayModel() as replay, asked(replay, io.BytesIO(bytes(MAX_REQUEST_BYTES + 1))) as response:
+    async with (
+        ReplayModel() as replay,
+        response_to(replay, io.BytesIO(bytes(MAX_REQUEST_BYTES + 1))) as response,
+    ):
         assert response.status == 413
 
 
@@ -137,10 +142,10 @@ async def test_health_says_ok():
 
 
 async def test_it_says_when_it_is_ready_and_forgets_its_address_at_the_end():
-    told: list[tuple[float | None, str]] = []
-    async with ReplayModel(on_progress=lambda fraction, what: told.append((fraction, what))) as replay:
+    progress: list[tuple[float | None, str]] = []
+    async with ReplayModel(on_progress=lambda fraction, what: progress.append((fraction, what))) as replay:
         assert replay.base_url.startswith("http://127.0.0.1:")
-    assert told == [(1.0, "ready")]
+    assert progress == [(1.0, "ready")]
     assert replay.base_url == ""
 
 

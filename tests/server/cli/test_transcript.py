@@ -41,12 +41,12 @@ def artifact(*parts: Part, append: bool = False, id_: str = "a", channel: str = 
     )
 
 
-def said(*parts: Part) -> Message:
+def message_of(*parts: Part) -> Message:
     return Message(message_id="m", role=Role.AGENT, parts=parts)
 
 
 def status(state: TaskState, *parts: Part, **facts: Any) -> StreamResponse:
-    now = TaskStatus(state=state, message=said(*parts) if parts else None)
+    now = TaskStatus(state=state, message=message_of(*parts) if parts else None)
     update = TaskStatusUpdateEvent(
         task_id="t", context_id="c", status=now, metadata={EXTENSION_URI: facts} if facts else {}
     )
@@ -161,22 +161,22 @@ def test_two_artifacts_of_text_are_two_lines_of_the_answer():
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"inputTokens": "many", "outputTokens": 1}, 7])
-def test_tokens_are_told_only_where_the_agent_counted_them(usage: Any):
+def test_tokens_are_shown_only_if_the_agent_counted_them(usage: Any):
     transcript, _ = read(artifact(Part(text="abc")), status(TaskState.COMPLETED, usage=usage))
     pace = Pace()
     pace.text_came()
     assert pace.describe(transcript).startswith("3 characters in 0.0 s, the first after 0.0")
 
 
-def test_tokens_a_second_are_told():
+def test_tokens_per_second_are_shown():
     usage = {"inputTokens": 1200, "outputTokens": 34}
     transcript, _ = read(status(TaskState.COMPLETED, usage=usage))
-    said_ = Pace().describe(transcript)
-    assert said_.startswith("1,200 tokens in, 34 out, ")
-    assert said_.endswith(" tokens/s")
+    description = Pace().describe(transcript)
+    assert description.startswith("1,200 tokens in, 34 out, ")
+    assert description.endswith(" tokens/s")
 
 
-def test_how_fast_an_answer_came_that_was_begun_before_is_not_told():
+def test_the_pace_of_a_resumed_answer_is_not_shown():
     transcript, _ = read(artifact(Part(text="abc")), status(TaskState.COMPLETED))
     pace = Pace(live=False)
     pace.text_came()
@@ -185,7 +185,7 @@ def test_how_fast_an_answer_came_that_was_begun_before_is_not_told():
     assert pace.describe(transcript) == "1,200 tokens in, 34 out"
 
 
-def test_states_are_said_in_words():
+def test_states_are_described_in_words():
     assert in_words(TaskState.INPUT_REQUIRED) == "input required"
 
 

@@ -33,7 +33,7 @@ class Connection:
         self._both = both
         self.process = psutil.Process(int(both.readline()))
 
-    def tell(self, order: str) -> str:
+    def order(self, order: str) -> str:
         """Send a command and wait until it was executed. Return the response, or "" if the worker has ended."""
         self._both.write(f"{order}\n")
         self._both.flush()
@@ -56,18 +56,18 @@ class Program:
     @contextmanager
     def connected(self) -> Generator[Connection]:
         with (
-            socket.create_connection(("127.0.0.1", self.port), PATIENCE) as opened,
-            opened.makefile("rw") as both,
+            socket.create_connection(("127.0.0.1", self.port), PATIENCE) as connection,
+            connection.makefile("rw") as both,
         ):
             yield Connection(both)
 
     def ended(self) -> tuple[int, str]:
         """Return the exit status and the output; no worker is left."""
         others = workers_of(self.process.pid)
-        _, said = self.process.communicate(timeout=PATIENCE)
+        _, errors = self.process.communicate(timeout=PATIENCE)
         psutil.wait_procs(others, 0)
         assert not [each for each in others if each.is_running()]
-        return self.process.returncode, said
+        return self.process.returncode, errors
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def test_one_that_ends_by_itself_is_started_again_and_the_other_serves_on() -> N
     with running("answer") as program:
         with program.connected() as one, program.connected() as other:
             ends, stays = one.process, other.process
-            one.tell("exit 1")
+            one.order("exit 1")
         with program.connected() as served_on, program.connected() as anew:
             assert served_on.process == stays
             assert anew.process not in (stays, ends)
@@ -128,22 +128,22 @@ def test_one_that_cannot_start_ends_all_with_its_words_and_its_status(tmp_path: 
         assert program.ended() == (2, "tailrace: there is no ink\n")
 
 
-def test_a_program_that_is_told_to_stop_while_it_starts_stops() -> None:
+def test_a_program_that_is_terminated_while_it_starts_stops() -> None:
     with running("stopped") as program:
         assert program.ended() == (0, "")
 
 
-def test_ctrl_c_at_a_terminal_which_all_hear_is_left_to_the_first() -> None:
+def test_ctrl_c_at_a_terminal_is_handled_by_the_first_process() -> None:
     with running("answer") as program:
         with program.connected() as one, program.connected() as other:
             for each in (one, other):
                 each.process.send_signal(signal.SIGINT)
-                assert each.tell("go on") == "done\n"
+                assert each.order("go on") == "done\n"
             program.process.send_signal(signal.SIGINT)
             assert program.ended() == (0, "")
 
 
-def test_a_process_that_hears_ctrl_c_while_it_starts_leaves_it_to_the_first_to_say_what_it_means() -> None:
+def test_a_starting_process_leaves_ctrl_c_to_the_first_process() -> None:
     with running("interrupted") as program:
         with program.connected(), program.connected():
             program.process.terminate()
@@ -153,7 +153,7 @@ def test_a_process_that_hears_ctrl_c_while_it_starts_leaves_it_to_the_first_to_s
 def test_a_second_signal_ends_those_that_do_not_listen_to_the_first() -> None:
     with running("answer") as program:
         with program.connected() as one, program.connected() as other:
-            other.tell("stubborn")
+            other.order("stubborn")
             stubborn = other.process
             program.process.terminate()
             one.process.wait(PATIENCE)

@@ -12,18 +12,18 @@ from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.commands import Cancel, Command, Commands, NoAnswer, NotHere
 from tailrace.server.store.secret_keys import SecretKeys
 
-ASKED = Cancel("t", "ann")
+CANCEL = Cancel("t", "ann")
 
 
 class Office:
     """Records commands, and answers them on a signal."""
 
     def __init__(self) -> None:
-        self.asked: list[Command] = []
+        self.received: list[Command] = []
         self.may_answer = anyio.Event()
 
     async def carry_out(self, command: Command) -> bytes:
-        self.asked.append(command)
+        self.received.append(command)
         await self.may_answer.wait()
         return b"done"
 
@@ -48,14 +48,14 @@ async def node(
 Make = Callable[[Callable[[Command], Awaitable[bytes]]], Commands]
 
 
-async def test_a_node_that_does_not_listen_yet_is_asked_when_it_does(node: Make) -> None:
+async def test_a_command_reaches_a_node_that_subscribes_later(node: Make) -> None:
     office = Office()
     office.may_answer.set()
-    asker, asked = node(office.carry_out), node(office.carry_out)
+    asker, receiver = node(office.carry_out), node(office.carry_out)
     answers: list[bytes] = []
 
     async def ask() -> None:
-        answers.append(await asker.ask("b", ASKED))
+        answers.append(await asker.ask("b", CANCEL))
         group.cancel_scope.cancel()
 
     with anyio.fail_after(10):
@@ -63,65 +63,65 @@ async def test_a_node_that_does_not_listen_yet_is_asked_when_it_does(node: Make)
             group.start_soon(asker.run, "a")
             group.start_soon(ask)
             await anyio.wait_all_tasks_blocked()
-            group.start_soon(asked.run, "b")
+            group.start_soon(receiver.run, "b")
     assert answers == [b"done"]
-    assert office.asked == [ASKED]
+    assert office.received == [CANCEL]
 
 
-async def test_a_request_that_is_said_again_is_carried_out_once(
+async def test_a_repeated_request_is_carried_out_once(
     node: Make, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "SAY_AGAIN", 0.02)
+    monkeypatch.setattr(commands, "REPEAT_INTERVAL", 0.02)
     office = Office()
-    asker, asked = node(office.carry_out), node(office.carry_out)
-    heard: list[bytes] = []
+    asker, receiver = node(office.carry_out), node(office.carry_out)
+    received: list[bytes] = []
 
     def overhear(_: bytes, message: bytes) -> None:
-        heard.append(message)
-        if len(heard) == 4:
+        received.append(message)
+        if len(received) == 4:
             office.may_answer.set()
 
     broker = Broker(valkey.url())
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(asker.run, "a")
-            group.start_soon(asked.run, "b")
+            group.start_soon(receiver.run, "b")
             listening = anyio.Event()
             spy = broker.subscriber(lambda _: listening.set(), overhear)
             group.start_soon(spy.run, lambda: [b"tailrace:node:b"])
             await listening.wait()
-            assert await asker.ask("b", ASKED) == b"done"
+            assert await asker.ask("b", CANCEL) == b"done"
             group.cancel_scope.cancel()
-    assert len(heard) >= 4
-    assert office.asked == [ASKED]
+    assert len(received) >= 4
+    assert office.received == [CANCEL]
 
 
-async def test_what_a_node_says_no_to_is_raised_where_it_was_asked(node: Make) -> None:
+async def test_a_refusal_of_a_node_is_raised_at_the_sender(node: Make) -> None:
     async def refuse(_: Command) -> bytes:
         raise NotHere
 
-    asker, asked = node(refuse), node(refuse)
+    asker, receiver = node(refuse), node(refuse)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(asker.run, "a")
-            group.start_soon(asked.run, "b")
+            group.start_soon(receiver.run, "b")
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(NotHere):
-                await asker.ask("b", ASKED)
+                await asker.ask("b", CANCEL)
             group.cancel_scope.cancel()
 
 
 async def test_a_request_that_is_too_old_is_not_begun(node: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "MAX_AGE", -1.0)  # as if the node had been stopped when the command arrived
-    monkeypatch.setattr(commands, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr(commands, "REQUEST_TIMEOUT", 0.5)
     office = Office()
-    asker, asked = node(office.carry_out), node(office.carry_out)
+    asker, receiver = node(office.carry_out), node(office.carry_out)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(asker.run, "a")
-            group.start_soon(asked.run, "b")
+            group.start_soon(receiver.run, "b")
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(NoAnswer):
-                await asker.ask("b", ASKED)
+                await asker.ask("b", CANCEL)
             group.cancel_scope.cancel()
-    assert not office.asked
+    assert not office.received

@@ -53,7 +53,7 @@ async def test_answers_come_in_the_order_of_the_commands_and_errors_are_among_th
     assert found[4] == []
 
 
-async def test_nobody_waits_for_the_round_trip_of_somebody_else(link: Link) -> None:
+async def test_concurrent_commands_do_not_wait_for_each_other(link: Link) -> None:
     """Of a hundred concurrent commands one is cancelled; each other one gets its own reply."""
     answers: dict[int, bytes] = {}
 
@@ -110,7 +110,7 @@ class Ear:
 
     def __init__(self) -> None:
         self.began: list[bytes] = []
-        self.heard: list[tuple[bytes, bytes]] = []
+        self.deliveries: list[tuple[bytes, bytes]] = []
         self._more = anyio.Event()
 
     def subscriber(self, broker: Broker) -> Subscriber:
@@ -127,11 +127,11 @@ class Ear:
         self._more.set()
 
     def _note(self, channel: bytes, message: bytes) -> None:
-        self.heard.append((channel, message))
+        self.deliveries.append((channel, message))
         self._more.set()
 
 
-async def test_what_is_published_is_heard_from_the_moment_that_is_said(valkey: ValkeyServer) -> None:
+async def test_messages_arrive_as_soon_as_a_subscription_is_confirmed(valkey: ValkeyServer) -> None:
     async with broker_behind(valkey) as (broker, proxy):
         ear = Ear()
         subscriber = ear.subscriber(broker)
@@ -139,20 +139,20 @@ async def test_what_is_published_is_heard_from_the_moment_that_is_said(valkey: V
         async with anyio.create_task_group() as group:
             broken = anyio.Event()
 
-            async def hear() -> None:
+            async def receive() -> None:
                 with pytest.raises(BrokerError, match="cannot be reached"):
                     await subscriber.run(lambda: [b"a", b"b"])
                 broken.set()
 
-            group.start_soon(hear)
+            group.start_soon(receive)
             await ear.until(lambda: ear.began == [b"a", b"b"])
             subscriber.subscribe(b"c")
             await ear.until(lambda: ear.began == [b"a", b"b", b"c"])
             subscriber.unsubscribe(b"b")
             for channel in (b"a", b"b", b"c"):
                 await broker.writing.run((b"PUBLISH", channel, b"to " + channel))
-            await ear.until(lambda: len(ear.heard) == 2)
-            assert ear.heard == [(b"a", b"to a"), (b"c", b"to c")]
+            await ear.until(lambda: len(ear.deliveries) == 2)
+            assert ear.deliveries == [(b"a", b"to a"), (b"c", b"to c")]
             proxy.cut_now()
             with anyio.fail_after(10):
                 await broken.wait()

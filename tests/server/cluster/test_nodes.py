@@ -92,7 +92,7 @@ async def test_a_task_of_another_node_is_listed_and_given_as_it_stands_at_this_m
                 await engine.cancel_task(started.task_id, "somebody else")
 
 
-async def test_a_task_that_nobody_follows_any_more_is_dropped(nodes: Nodes) -> None:
+async def test_a_task_without_subscribers_is_dropped(nodes: Nodes) -> None:
     typist = Typist()
     async with nodes.running(typist.handle) as (first, second):
         started = await start(first)
@@ -134,7 +134,7 @@ async def test_a_message_to_a_task_of_another_node_waits_for_its_turn_there(node
         assert events[-1].state is TaskState.COMPLETED
         assert typist.turns == ["hello", "more"]
         history = (await second.get_task(started.task_id)).history
-        assert [said.parts[0].text for said in history] == ["hello", "a", "more", "b"]
+        assert [message.parts[0].text for message in history] == ["hello", "a", "more", "b"]
         with pytest.raises(UnsupportedOperationError, match="the task has ended"):
             await start(second, "late", started.task_id)
 
@@ -172,8 +172,8 @@ async def test_turns_of_one_conversation_come_one_after_the_other_on_any_node(no
         typist.type("")
         await read(two)
         assert typist.turns == ["1", "other", "2"]
-        said = await second.conversation("c", "", 10)
-        assert [message.parts[0].text for message in said] == ["1", "x", "2"]
+        messages = await second.conversation("c", "", 10)
+        assert [message.parts[0].text for message in messages] == ["1", "x", "2"]
 
 
 async def test_a_task_that_waits_is_gone_on_with_wherever_its_caller_comes(nodes: Nodes) -> None:

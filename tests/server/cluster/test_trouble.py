@@ -114,7 +114,7 @@ async def test_streams_go_on_while_the_broker_is_dead_and_after(nodes: Nodes) ->
         assert (await first.health()).ready
 
 
-async def test_a_broker_that_lost_everything_costs_nothing_that_is_kept_elsewhere(nodes: Nodes) -> None:
+async def test_a_broker_that_lost_its_data_loses_no_persisted_events(nodes: Nodes) -> None:
     async with nodes.running(count) as (first, second):
         started = await start(first)
         trouble = anyio.Event()
@@ -160,7 +160,7 @@ async def test_a_node_that_cannot_reach_its_database_stops_in_time(
         assert "store" in (await first.health()).problems
 
 
-async def test_a_node_that_was_cut_off_is_ready_again_though_nobody_asks_it_for_anything(
+async def test_an_idle_node_that_was_cut_off_becomes_ready_again(
     nodes: Nodes,
 ) -> None:
     nodes.ttl = 1.0
@@ -223,38 +223,38 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_a_broker_that_may_lose_what_was_shown_is_told_of_at_the_start_and_when_it_is_back(
+async def test_a_broker_that_may_lose_events_is_logged_at_startup_and_after_reconnecting(
     nodes: Nodes, valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def told() -> list[str]:
+    def warnings() -> list[str]:
         return [record.getMessage() for record in caplog.records if "appendfsync" in record.getMessage()]
 
     async def is_away() -> bool:
         return "broker" in (await node.health()).problems
 
-    async def was_told() -> bool:
-        return bool(told())
+    async def is_logged() -> bool:
+        return bool(warnings())
 
-    async def was_told_again() -> bool:
-        return len(told()) == 2
+    async def is_logged_again() -> bool:
+        return len(warnings()) == 2
 
     valkey.command("CONFIG", "SET", "appendfsync", "everysec")
     try:
         async with CuttingProxy(valkey.url()) as proxy:
             node = nodes.node(count, events=f"redis://{urlsplit(proxy.url).netloc}/0")
             async with node.running():
-                await until(was_told)
+                await until(is_logged)
                 proxy.refuse()
                 await until(is_away)
                 proxy.heal()
-                await until(was_told_again)
+                await until(is_logged_again)
     finally:
         valkey.command("CONFIG", "SET", "appendfsync", "always")
-    assert "appendfsync is everysec" in told()[0]
-    assert "set it to always" in told()[0]
+    assert "appendfsync is everysec" in warnings()[0]
+    assert "set it to always" in warnings()[0]
 
 
-async def test_a_broker_without_room_is_told_of_once_and_streams_go_on(
+async def test_a_full_broker_is_logged_once_and_streams_continue(
     nodes: Nodes, valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def is_refused() -> bool:
@@ -276,6 +276,8 @@ async def test_a_broker_without_room_is_told_of_once_and_streams_go_on(
         await until(is_well)
         late = await first.subscribe(started.task_id, after=0)
         assert [event async for batch in late.batches() for event in batch] == events
-    told = [record.getMessage() for record in caplog.records if "accepts no events" in record.getMessage()]
-    assert len(told) == 1
-    assert "maxmemory" in told[0]
+    warnings = [
+        record.getMessage() for record in caplog.records if "accepts no events" in record.getMessage()
+    ]
+    assert len(warnings) == 1
+    assert "maxmemory" in warnings[0]

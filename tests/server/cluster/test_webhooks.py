@@ -9,7 +9,7 @@ from aiohttp import web
 from support import engines
 from support.nodes import Nodes
 from support.postgres import PostgresServer
-from support.receiver import Told, receiving
+from support.receiver import Delivery, receiving
 from support.stored import write
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.engine import ClusterEngine
@@ -42,7 +42,7 @@ async def nodes(postgres: PostgresServer, valkey: ValkeyServer) -> Nodes:
     return await Nodes.empty(postgres, valkey)
 
 
-async def test_a_webhook_is_set_and_deleted_at_any_node_and_told_by_the_one_that_runs_the_task(
+async def test_webhooks_are_managed_at_any_node_and_notified_by_the_node_that_runs_the_task(
     nodes: Nodes,
 ) -> None:
     held = Held()
@@ -53,19 +53,19 @@ async def test_a_webhook_is_set_and_deleted_at_any_node_and_told_by_the_one_that
         await second.set_webhook(gone, "", "1.0")
         await second.delete_webhook(task_id, "gone", "")
         held.go_on.set()
-        told = await kept.until_told_the_end()
-    assert [each.state for each in told] == ["TASK_STATE_COMPLETED"] * 2
-    assert len({each.event for each in told}) == 2
-    assert not deleted.told
+        deliveries = await kept.until_end()
+    assert [each.state for each in deliveries] == ["TASK_STATE_COMPLETED"] * 2
+    assert len({each.event for each in deliveries}) == 2
+    assert not deleted.deliveries
 
 
-async def test_what_a_dead_node_did_not_get_to_tell_another_one_tells(
+async def test_notifications_of_a_dead_node_are_sent_by_another_node(
     nodes: Nodes, postgres: PostgresServer
 ) -> None:
     held = Held()
     refused = anyio.Event()
 
-    async def refuse(told: Told) -> web.StreamResponse:
+    async def refuse(delivery: Delivery) -> web.StreamResponse:
         refused.set()
         return web.Response(status=503)
 
@@ -77,9 +77,9 @@ async def test_what_a_dead_node_did_not_get_to_tell_another_one_tells(
         await postgres.execute(f"DELETE FROM nodes WHERE id = '{name}'", "nodes")
         await refused.wait()  # its task has failed
         receiver.answer = accept
-        told = await receiver.until_told_the_end()
-    assert {each.state for each in told} == {"TASK_STATE_FAILED"}
-    assert len({each.event for each in told}) == 2
+        deliveries = await receiver.until_end()
+    assert {each.state for each in deliveries} == {"TASK_STATE_FAILED"}
+    assert len({each.event for each in deliveries}) == 2
 
 
 async def test_a_webhook_goes_with_its_task_to_the_node_that_takes_that_over(nodes: Nodes) -> None:

@@ -56,50 +56,50 @@ class Answering:
         returned.set()
 
 
-class Told:
+class GatedHandler:
     """A handler that sends one delta, and another one on a signal."""
 
     def __init__(self) -> None:
-        self.told = anyio.Event()
+        self.gate = anyio.Event()
 
     async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
         yield StatusUpdate(TaskState.WORKING)
         yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="begun"),)), last=False)
-        await self.told.wait()
+        await self.gate.wait()
         yield TextDelta("text", " and over")
 
 
 @asynccontextmanager
-async def asked(
+async def begin_stream(
     *, late: bool = True, spans: Spans | None = None
-) -> AsyncGenerator[tuple[Connection, Told, Answering]]:
+) -> AsyncGenerator[tuple[Connection, GatedHandler, Answering]]:
     """Begin a stream that continues on a signal."""
-    told = Told()
+    handler = GatedHandler()
     settings = Settings(store="sqlite://", allowed_origins=(ORIGIN,))
     answering = Answering(
-        create_app(settings, handler=told, tracer_provider=spans and spans.provider), late=late
+        create_app(settings, handler=handler, tracer_provider=spans and spans.provider), late=late
     )
     async with serving(answering) as url, connected(url) as client:
         client.ask("POST", "/", SEND, origin=ORIGIN)
         await client.begin()
         await client.until("begun")
-        yield client, told, answering
+        yield client, handler, answering
 
 
 async def test_the_application_has_returned_while_a_stream_goes_on() -> None:
-    async with asked() as (client, told, answering):
+    async with begin_stream() as (client, handler, answering):
         assert answering.returned.is_set()
         assert not answering.streamed.is_set()
-        told.told.set()
+        handler.gate.set()
         await client.until("and over")
         await client.rest()
         await answering.streamed.wait()
 
 
 async def test_a_server_that_does_not_offer_it_streams_within_the_application() -> None:
-    async with asked(late=False) as (client, told, answering):
+    async with begin_stream(late=False) as (client, handler, answering):
         assert not answering.returned.is_set()
-        told.told.set()
+        handler.gate.set()
         await client.rest()
         await answering.returned.wait()
 
@@ -107,8 +107,8 @@ async def test_a_server_that_does_not_offer_it_streams_within_the_application() 
 async def test_a_stream_that_is_late_has_the_headers_of_one_that_is_not() -> None:
     names: list[list[bytes]] = []
     for late in (True, False):
-        async with asked(late=late) as (client, told, _):
-            told.told.set()
+        async with begin_stream(late=late) as (client, handler, _):
+            handler.gate.set()
             await client.rest()
             names.append(sorted(line.partition(b":")[0].lower() for line in client.head.splitlines()))
     assert names[0] == names[1]
@@ -117,18 +117,18 @@ async def test_a_stream_that_is_late_has_the_headers_of_one_that_is_not() -> Non
 
 async def test_the_span_of_a_request_lasts_as_long_as_its_stream() -> None:
     spans = Spans()
-    async with asked(spans=spans) as (client, told, answering):
+    async with begin_stream(spans=spans) as (client, handler, answering):
         assert not answering.returned.is_set()
-        told.told.set()
+        handler.gate.set()
         await client.rest()
         await answering.returned.wait()
 
 
 async def test_a_client_that_leaves_ends_a_stream_that_is_late() -> None:
-    async with asked() as (client, told, answering):
+    async with begin_stream() as (client, handler, answering):
         client.close()
         await answering.streamed.wait()
-        assert not told.told.is_set()
+        assert not handler.gate.is_set()
 
 
 async def test_what_is_put_off_comes_when_the_application_has_returned() -> None:
@@ -158,7 +158,7 @@ async def test_nothing_comes_of_what_was_put_off_by_an_application_that_failed()
 
 
 @pytest.mark.parametrize("scope", [{}, {"extensions": {}}, {"extensions": {"another": None}}])
-async def test_nothing_is_put_off_where_nobody_offers_it(scope: dict[str, Any]) -> None:
+async def test_a_response_is_not_deferred_without_support_of_the_server(scope: dict[str, Any]) -> None:
     async def rest(receive: Receive, send: Send) -> None:
         pytest.fail("the response was sent")
 

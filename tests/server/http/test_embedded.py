@@ -64,7 +64,7 @@ async def test_what_is_written_is_sent_at_once():
             assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_a_stream_under_way_is_told_how_its_task_ends():
+async def test_an_active_stream_receives_the_end_of_its_task():
     listener, url = listen()
     events: list[StreamEvent] = []
     working = anyio.Event()

@@ -56,7 +56,7 @@ class _Broken(Store):
         raise StoreError("the disk at /srv/secret/path is gone")
 
 
-async def test_what_does_not_work_is_named_and_nothing_else_told() -> None:
+async def test_readiness_names_the_failed_check_without_details() -> None:
     app = create_app(Settings(), handler=Scripted(), store=_Broken("sqlite://"))
     async with serving(app) as url, Rpc(url) as rpc:
         status, body = await get(rpc, "/readyz")
@@ -88,9 +88,9 @@ async def test_a_store_that_keeps_nothing_is_not_ready_until_it_does_again() -> 
     engine = Engine(store, FunctionHandler(Scripted()))
     async with engine.running():
         assert (await engine.health()).ready
-        said = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),))
+        user_message = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),))
         with pytest.raises(StoreError):
-            await _answered(engine, said)
+            await _answered(engine, user_message)
         health = await engine.health()
         assert health.problems == {"store": "the last transaction was not kept"}
         store.full = False
@@ -98,7 +98,7 @@ async def test_a_store_that_keeps_nothing_is_not_ready_until_it_does_again() -> 
         with anyio.fail_after(5):
             while not (await engine.health()).ready:
                 await anyio.lowlevel.checkpoint()
-        await _answered(engine, said)
+        await _answered(engine, user_message)
         engine.stop_requested.set()
         assert (await engine.health()).problems == {"engine": "stopping"}
     health = await engine.health()
@@ -106,14 +106,14 @@ async def test_a_store_that_keeps_nothing_is_not_ready_until_it_does_again() -> 
     assert health.problems["engine"] == "not running"
 
 
-async def _answered(engine: Engine, said: Message) -> None:
-    started = await engine.start(SendMessageRequest(message=said))
+async def _answered(engine: Engine, user_message: Message) -> None:
+    started = await engine.start(SendMessageRequest(message=user_message))
     assert isinstance(started, Subscription)
     async for _ in started.batches():
         pass
 
 
-async def test_metrics_are_for_whoever_may_ask_the_agent_unless_they_have_a_token_of_their_own() -> None:
+async def test_metrics_require_a_caller_key_unless_they_have_their_own_token() -> None:
     async with server(caller_keys="ann:key") as rpc:
         assert (await get(rpc, "/metrics"))[0] == 401
         assert (await get(rpc, "/metrics", **{"X-API-Key": "key"}))[0] == 200
@@ -161,12 +161,12 @@ async def test_every_query_of_the_dashboard_asks_for_what_there_is() -> None:
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     queries += [each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
     named = "\n".join(re.sub(r"\bby \([^)]*\)", "", query) for query in queries)
-    asked = set(re.findall(r"\b(?:tailrace|gen_ai|process)_\w+", named))
-    assert len(asked) > 20
-    assert asked <= known
+    documented = set(re.findall(r"\b(?:tailrace|gen_ai|process)_\w+", named))
+    assert len(documented) > 20
+    assert documented <= known
     # Every metric of the server appears on a dashboard.
     assert {_family(name) for name in known if name.startswith(("tailrace_", "gen_ai_"))} <= set(
-        map(_family, asked)
+        map(_family, documented)
     )
 
 

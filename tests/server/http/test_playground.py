@@ -90,7 +90,7 @@ async def test_a_page_of_the_application_that_includes_it_is_served_instead(firs
         assert streamed_text(await rpc.stream("SendStreamingMessage", message())) == "Hello."
 
 
-async def test_under_a_prefix_it_is_there_too_and_asks_for_nothing_elsewhere() -> None:
+async def test_under_a_prefix_it_loads_nothing_outside_of_it() -> None:
     app = FastAPI()
     app.include_router(create_router(SETTINGS, handler=greet), prefix="/agent")
     async with serving(app) as url, Rpc(url) as rpc:

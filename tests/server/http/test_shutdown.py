@@ -11,22 +11,22 @@ import anyio
 import pytest
 import uvicorn
 
-from tailrace.server.http.shutdown import told_of_signals
+from tailrace.server.http.shutdown import handle_signals
 
 
 class Server(uvicorn.Server):
     """Records signals; handles them as every uvicorn server does.
 
     Attributes:
-        heard: The signals that it has handled.
+        signals: The signals that it has handled.
     """
 
     def __init__(self) -> None:
         super().__init__(uvicorn.Config("nothing"))
-        self.heard: list[int] = []
+        self.signals: list[int] = []
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.heard.append(sig)
+        self.signals.append(sig)
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def handled() -> Generator[list[int]]:
     """Return the signals that the underlying server has handled."""
     server = Server()
     before = signal.signal(signal.SIGTERM, server.handle_exit)
-    yield server.heard
+    yield server.signals
     signal.signal(signal.SIGTERM, before)
 
 
-async def test_a_signal_is_told_and_handled(handled: list[int]) -> None:
+async def test_a_signal_is_reported_and_handled(handled: list[int]) -> None:
     stop = anyio.Event()
     handler = signal.getsignal(signal.SIGTERM)
-    with told_of_signals(stop.set):
+    with handle_signals(stop.set):
         signal.raise_signal(signal.SIGTERM)
         await stop.wait()
         signal.raise_signal(signal.SIGTERM)
@@ -53,14 +53,16 @@ async def test_the_handler_that_uvicorn_installs_is_recognised() -> None:
     server = uvicorn.Server(uvicorn.Config("nothing"))
     with server.capture_signals():
         installed = signal.getsignal(signal.SIGTERM)
-        with told_of_signals(lambda: None):
+        with handle_signals(lambda: None):
             assert signal.getsignal(signal.SIGTERM) != installed
         assert signal.getsignal(signal.SIGTERM) == installed
 
 
-async def test_two_applications_of_one_process_are_both_told_whichever_ends_first(handled: list[int]) -> None:
+async def test_two_applications_of_one_process_are_notified_in_any_order_of_their_end(
+    handled: list[int],
+) -> None:
     first, second = anyio.Event(), anyio.Event()
-    outer, inner = told_of_signals(first.set), told_of_signals(second.set)
+    outer, inner = handle_signals(first.set), handle_signals(second.set)
     outer.__enter__()
     inner.__enter__()
     outer.__exit__(None, None, None)
@@ -79,7 +81,7 @@ async def test_two_applications_of_one_process_are_both_told_whichever_ends_firs
 async def test_a_signal_that_no_server_handles_is_left_alone(handler: Any) -> None:
     before = signal.signal(signal.SIGTERM, handler)
     try:
-        with told_of_signals(lambda: None):
+        with handle_signals(lambda: None):
             assert signal.getsignal(signal.SIGTERM) is handler
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -89,7 +91,7 @@ def test_in_another_thread_nothing_is_listened_to(handled: list[int]) -> None:
     handler, found = signal.getsignal(signal.SIGTERM), list[object]()
 
     def run() -> None:
-        with told_of_signals(lambda: None):
+        with handle_signals(lambda: None):
             found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=run)

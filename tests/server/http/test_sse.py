@@ -28,14 +28,14 @@ Frames = AsyncGenerator[bytes]
 def offering(app: ASGIApp) -> ASGIApp:
     """Return the application as ``tailrace serve`` runs it."""
 
-    async def offered(scope: Scope, receive: Receive, send: Send) -> None:
+    async def with_extension(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await app(scope, receive, send)
             return
         scope = {**scope, "extensions": {**scope.get("extensions", {})}}
         await with_deferral(app, scope, receive, send)
 
-    return offered
+    return with_extension
 
 
 @pytest.fixture(params=["tailrace serve", "another server"])

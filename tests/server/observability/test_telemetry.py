@@ -65,17 +65,24 @@ async def test_a_turn_with_a_tool_is_one_trace_from_the_caller_to_the_provider()
     assert sent == [f"00-{TRACE}-{id_of(chat):016x}-01" for chat in chats]
 
     task = events[0][1]["task"]
-    said = attributes(turn)
+    turn_attributes = attributes(turn)
     assert turn.kind is SpanKind.INTERNAL
-    assert said["gen_ai.operation.name"] == "invoke_agent"
-    assert said["tailrace.context.id"] == task["contextId"]
+    assert turn_attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert turn_attributes["tailrace.context.id"] == task["contextId"]
     # Tracing backends group by this attribute, and a context id is not unique among callers.
-    assert said["gen_ai.conversation.id"] not in ("", task["contextId"])
-    assert {attributes(chat)["gen_ai.conversation.id"] for chat in chats} == {said["gen_ai.conversation.id"]}
-    assert said["tailrace.task.id"] == task["id"]
-    assert said["tailrace.turn.outcome"] == "completed"
-    assert said["tailrace.turn.events"] == events[-1][0] - 1  # all but the event that created the task
-    assert (said["gen_ai.usage.input_tokens"], said["gen_ai.usage.output_tokens"]) == (20, 10)
+    assert turn_attributes["gen_ai.conversation.id"] not in ("", task["contextId"])
+    assert {attributes(chat)["gen_ai.conversation.id"] for chat in chats} == {
+        turn_attributes["gen_ai.conversation.id"]
+    }
+    assert turn_attributes["tailrace.task.id"] == task["id"]
+    assert turn_attributes["tailrace.turn.outcome"] == "completed"
+    assert (
+        turn_attributes["tailrace.turn.events"] == events[-1][0] - 1
+    )  # all but the event that created the task
+    assert (turn_attributes["gen_ai.usage.input_tokens"], turn_attributes["gen_ai.usage.output_tokens"]) == (
+        20,
+        10,
+    )
     first, last = map(attributes, chats)
     assert chats[0].kind is SpanKind.CLIENT
     assert first["gen_ai.provider.name"] == "openai"
@@ -179,7 +186,7 @@ async def test_a_task_that_is_canceled_ends_its_spans_and_is_nobodys_fault() -> 
     assert after.value("tailrace_errors_total") == 0
 
 
-async def test_a_tool_that_fails_is_told_from_one_that_does_not_exist() -> None:
+async def test_a_failed_tool_is_distinguished_from_an_unknown_one() -> None:
     spans = Spans()
     rounds = (
         answer(calls=[("a", "weather", {"city": "Atlantis"}), ("b", "nothing", {})]),
@@ -193,7 +200,7 @@ async def test_a_tool_that_fails_is_told_from_one_that_does_not_exist() -> None:
     assert seen.value("gen_ai_execute_tool_duration_seconds_count") == 1
 
 
-async def test_what_is_said_is_in_the_spans_where_that_is_asked_for() -> None:
+async def test_spans_contain_messages_if_that_is_enabled() -> None:
     spans = Spans()
     rounds = (answer(calls=[("a", "weather", {"city": "Oslo"})]), answer("Sunny."))
     async with ScriptedUpstream(*rounds) as upstream, server(upstream, spans, trace_content=True) as rpc:

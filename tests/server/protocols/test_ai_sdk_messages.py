@@ -9,7 +9,7 @@ import anyio
 from server.protocols.test_ui_routes import Page, look, page_over, tasks_of, user
 from support.rounds import answer, sent
 from support.ui_streams import payloads
-from support.upstream import ScriptedUpstream, Tell, Wait, json_answer
+from support.upstream import ScriptedUpstream, SetEvent, Wait, json_answer
 
 Fields = dict[str, Any]
 
@@ -83,7 +83,7 @@ async def test_tools_of_both_sides_are_parts_of_one_message() -> None:
 async def test_the_running_response_is_left_to_the_stream() -> None:
     half, go_on = anyio.Event(), anyio.Event()
     role, first, second, *rest = answer("One, ", "two.")
-    script = [role, first, Tell(half), Wait(go_on), second, *rest]
+    script = [role, first, SetEvent(half), Wait(go_on), second, *rest]
     async with ScriptedUpstream(script) as upstream, page_over(upstream) as (page, facade):
         async with anyio.create_task_group() as group:
             group.start_soon(page.chat, user("First"))

@@ -48,10 +48,10 @@ def stored(*messages: Message | A2AMessage) -> list[A2AMessage]:
     ]
 
 
-SAID = (user("1?"), model("One.", call("c1", a=1)), result("c1", "x"), model("Two."), user("3?"))
+CONVERSATION = (user("1?"), model("One.", call("c1", a=1)), result("c1", "x"), model("Two."), user("3?"))
 
 SAME = {
-    "as it was": SAID,
+    "as it was": CONVERSATION,
     "trimmed": (
         user(" 1?\n"),
         model("One.\n", call("c1", a=1)),
@@ -59,34 +59,38 @@ SAME = {
         model(" Two. "),
         user("3?"),
     ),
-    "reasoning": (user("1?"), model(ContentPartReasoning(text="hm"), "One.", call("c1", a=1)), *SAID[2:]),
-    "parted": (user("1?"), model("One."), model(call("c1", a=1)), *SAID[2:]),
-    "an empty answer": (*SAID[:3], model(), *SAID[3:]),
-    "numbers as JavaScript has them": (user("1?"), model("One.", call("c1", a=1.0)), *SAID[2:]),
+    "reasoning": (
+        user("1?"),
+        model(ContentPartReasoning(text="hm"), "One.", call("c1", a=1)),
+        *CONVERSATION[2:],
+    ),
+    "parted": (user("1?"), model("One."), model(call("c1", a=1)), *CONVERSATION[2:]),
+    "an empty answer": (*CONVERSATION[:3], model(), *CONVERSATION[3:]),
+    "numbers as JavaScript has them": (user("1?"), model("One.", call("c1", a=1.0)), *CONVERSATION[2:]),
 }
 
 OTHER = {
     "nothing": (),
-    "less": SAID[:3],
-    "more": (*SAID, model("Three.")),
-    "another question": (user("one?"), *SAID[1:]),
-    "another answer": (*SAID[:3], model("Zwei."), user("3?")),
-    "other arguments": (user("1?"), model("One.", call("c1", a=2)), *SAID[2:]),
-    "another id": (user("1?"), model("One.", call("c2", a=1)), result("c2", "x"), *SAID[3:]),
-    "another result": (*SAID[:2], result("c1", "y"), *SAID[3:]),
-    "no call": (user("1?"), model("One."), result("c1", "x"), *SAID[3:]),
+    "less": CONVERSATION[:3],
+    "more": (*CONVERSATION, model("Three.")),
+    "another question": (user("one?"), *CONVERSATION[1:]),
+    "another answer": (*CONVERSATION[:3], model("Zwei."), user("3?")),
+    "other arguments": (user("1?"), model("One.", call("c1", a=2)), *CONVERSATION[2:]),
+    "another id": (user("1?"), model("One.", call("c2", a=1)), result("c2", "x"), *CONVERSATION[3:]),
+    "another result": (*CONVERSATION[:2], result("c1", "y"), *CONVERSATION[3:]),
+    "no call": (user("1?"), model("One."), result("c1", "x"), *CONVERSATION[3:]),
 }
 
 
 @pytest.mark.parametrize("name", SAME)
 def test_what_is_the_same(name: str) -> None:
-    assert is_same_conversation(SAME[name], stored(*SAID))
-    assert is_same_conversation(SAID, stored(*SAME[name]))
+    assert is_same_conversation(SAME[name], stored(*CONVERSATION))
+    assert is_same_conversation(CONVERSATION, stored(*SAME[name]))
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_what_is_another(name: str) -> None:
-    assert not is_same_conversation(OTHER[name], stored(*SAID))
+    assert not is_same_conversation(OTHER[name], stored(*CONVERSATION))
 
 
 def test_rounds_with_tools_of_the_server_are_one_answer() -> None:
@@ -99,12 +103,12 @@ def test_rounds_with_tools_of_the_server_are_one_answer() -> None:
         results_message(result("s2", "secret")),
         model("Done."),
     )
-    told = (user("1?"), model("Looking.", call("c1")), result("c1", "x"), model("Still.\nDone."))
-    assert is_same_conversation(told, rounds)
-    assert not is_same_conversation((*told[:3], model("Done.")), rounds)
+    request = (user("1?"), model("Looking.", call("c1")), result("c1", "x"), model("Still.\nDone."))
+    assert is_same_conversation(request, rounds)
+    assert not is_same_conversation((*request[:3], model("Done.")), rounds)
 
 
-def test_a_client_that_is_shown_the_servers_tools_may_tell_of_them() -> None:
+def test_a_client_may_include_the_tools_of_the_server() -> None:
     here = stored(
         user("1?"), model("One.", call("c1", a=1)), results_message(result("c1", "x")), model("Two.")
     )
@@ -118,13 +122,13 @@ def test_of_an_answer_that_is_json_the_last_round_was_shown_alone() -> None:
     question, *answers = stored(
         user("1?"), model("Looking.", call("s1")), results_message(result("s1", "secret")), model('{"a": 1}')
     )
-    asked = keep_request_facts(question, RequestFacts(output=OutputFormat()))
-    told = (user("1?"), model('{"a": 1}'))
-    assert is_same_conversation(told, [asked, *answers])
-    assert not is_same_conversation(told, [question, *answers])
-    assert not is_same_conversation((user("1?"), model("Looking.")), [asked, *answers])
+    with_facts = keep_request_facts(question, RequestFacts(output=OutputFormat()))
+    request = (user("1?"), model('{"a": 1}'))
+    assert is_same_conversation(request, [with_facts, *answers])
+    assert not is_same_conversation(request, [question, *answers])
+    assert not is_same_conversation((user("1?"), model("Looking.")), [with_facts, *answers])
     calls = stored(user("1?"), model("Wait.", call("c1")))[1:]
-    assert is_same_conversation((user("1?"), model(call("c1"))), [asked, *calls])
+    assert is_same_conversation((user("1?"), model(call("c1"))), [with_facts, *calls])
     assert not is_same_conversation((user("1?"), model(call("c1"))), [question, *calls])
 
 
@@ -134,22 +138,22 @@ def test_calls_of_the_providers_tools_are_not_shown() -> None:
 
 
 def test_a_refusal_is_an_answer() -> None:
-    said = stored(user("1?"), model(refusal="No."))
-    assert is_same_conversation((user("1?"), model(refusal="No.")), said)
-    assert is_same_conversation((user("1?"), model("No.")), said)
-    assert not is_same_conversation((user("1?"), model("Yes.")), said)
+    recorded = stored(user("1?"), model(refusal="No."))
+    assert is_same_conversation((user("1?"), model(refusal="No.")), recorded)
+    assert is_same_conversation((user("1?"), model("No.")), recorded)
+    assert not is_same_conversation((user("1?"), model("Yes.")), recorded)
 
 
 def test_words_of_a_status_may_have_been_shown() -> None:
-    said = stored(user("1?"), user("this"))
-    assert is_same_conversation((user("1?"), model("which?"), user("this")), said, {"m0": "which?"})
-    assert not is_same_conversation((user("1?"), model("what?"), user("this")), said, {"m0": "which?"})
+    recorded = stored(user("1?"), user("this"))
+    assert is_same_conversation((user("1?"), model("which?"), user("this")), recorded, {"m0": "which?"})
+    assert not is_same_conversation((user("1?"), model("what?"), user("this")), recorded, {"m0": "which?"})
     beside = stored(user("1?"), model("Well."))
     for text in ("Well.", "Well.\n\nwhich?"):
         assert is_same_conversation((user("1?"), model(text)), beside, {"m1": "which?"})
 
 
-def test_texts_of_several_messages_are_told_apart() -> None:
+def test_separate_texts_differ_from_a_concatenated_one() -> None:
     one = stored(user("a", "b"))
     assert is_same_conversation((user("a"), user("b")), one)
     assert is_same_conversation((user("a\n\nb"),), one)

@@ -73,7 +73,7 @@ async def test_the_user_names_a_conversation_only_where_the_application_says_so(
             assert context == "bob"
 
 
-async def test_without_a_key_every_question_begins_a_conversation_with_what_was_said() -> None:
+async def test_without_a_key_every_request_begins_a_conversation_with_its_messages() -> None:
     async with ScriptedUpstream(answer("One."), answer("Two.")) as upstream, facade_over(upstream) as facade:
         first, context, _ = await facade.chat_named(user("1?"))
         _, other, _ = await facade.chat_named(user("1?"), assistant(first), user("2?"))
@@ -94,13 +94,13 @@ async def test_without_a_key_every_question_begins_a_conversation_with_what_was_
 
 
 async def test_a_key_whose_beginning_is_known_to_the_client_alone() -> None:
-    said = [user("1?"), {"role": "assistant", "content": "One."}]
+    messages = [user("1?"), {"role": "assistant", "content": "One."}]
     async with (
         ScriptedUpstream(answer("Two."), answer("Three.")) as upstream,
         facade_over(upstream) as facade,
     ):
-        second, context, _ = await facade.chat_named(*said, user("2?"), **KEY)
-        _, again, task = await facade.chat_named(*said, user("2?"), assistant(second), user("3?"), **KEY)
+        second, context, _ = await facade.chat_named(*messages, user("2?"), **KEY)
+        _, again, task = await facade.chat_named(*messages, user("2?"), assistant(second), user("3?"), **KEY)
         assert await history_of(facade, task) == ["3?"]
     assert context == again == "chat-1"
     assert texts(upstream) == ["1?", "One.", "2?", "Two.", "3?"]
@@ -174,7 +174,7 @@ async def test_a_picture_of_the_agents_is_one_again() -> None:
     assert turns[2].history == turns[1].history
 
 
-async def test_structured_output_is_said_once() -> None:
+async def test_structured_output_is_recorded_once() -> None:
     form = {"response_format": {"type": "json_object"}}
     async with (
         ScriptedUpstream(answer('{"a": 1}'), answer('{"b": 2}')) as upstream,
@@ -186,7 +186,7 @@ async def test_structured_output_is_said_once() -> None:
     assert texts(upstream) == ["1?", '{"a": 1}', "2?"]
 
 
-async def test_the_responses_api_tells_the_same_conversation() -> None:
+async def test_the_responses_api_has_the_same_conversation() -> None:
     header = {"X-Conversation-Id": "chat-1"}
     async with ScriptedUpstream(answer("One.", reasoning="hm"), answer("Two.")) as upstream:
         async with facade_over(upstream) as facade:
@@ -231,7 +231,7 @@ async def test_regenerating_an_answer_to_results_is_a_new_conversation() -> None
     assert roles(upstream) == ["user", "assistant", "tool"]
 
 
-async def test_results_of_calls_that_nobody_made_are_refused() -> None:
+async def test_results_of_unknown_calls_are_refused() -> None:
     async with ScriptedUpstream(answer("Hi")) as upstream, facade_over(upstream) as facade:
         with pytest.raises(openai.BadRequestError, match="no call 'c9' waits"):
             await facade.chat(user("Weather?"), {"role": "assistant", "content": "Hm."}, tool("c9", "sunny"))
@@ -244,19 +244,19 @@ async def test_a_tool_of_the_agents_own_name_is_refused() -> None:
             await facade.chat(user("Time?"), tools=[mine])
 
 
-async def test_some_of_the_results_are_asked_for_again() -> None:
+async def test_missing_results_are_requested_again() -> None:
     script = answer(calls=[PARIS, ("c2", "get_weather", {"city": "Rome"})]), answer("Sun.")
     async with ScriptedUpstream(*script) as upstream, facade_over(upstream) as facade:
         first, _, task = await facade.chat_named(user("Weather?"), tools=[WEATHER], **KEY)
-        said = [user("Weather?"), assistant(first), tool("c1", "sunny")]
-        owed, _, same = await facade.chat_named(*said, tools=[WEATHER], **KEY)
+        messages = [user("Weather?"), assistant(first), tool("c1", "sunny")]
+        owed, _, same = await facade.chat_named(*messages, tools=[WEATHER], **KEY)
     assert task == same
     assert [call.id for call in owed.choices[0].message.tool_calls or ()] == ["c2"]
 
 
 @pytest.mark.parametrize("naming", [{}, KEY])
 @pytest.mark.parametrize("stored", [True, False])
-async def test_the_results_that_were_asked_for_again_go_to_the_same_round(
+async def test_results_that_were_requested_again_go_to_the_same_round(
     naming: dict[str, Any], stored: bool
 ) -> None:
     round_of_two = answer(calls=[PARIS, ("c2", "get_weather", {"city": "Rome"})])
@@ -265,19 +265,19 @@ async def test_the_results_that_were_asked_for_again_go_to_the_same_round(
         facade_over(upstream) as facade,
         facade_over(upstream) as another,
     ):
-        said = [user("Weather?")]
-        first, _, task = await facade.chat_named(*said, tools=[WEATHER], **naming)
-        said += [assistant(first), tool("c1", "sunny")]
+        messages = [user("Weather?")]
+        first, _, task = await facade.chat_named(*messages, tools=[WEATHER], **naming)
+        messages += [assistant(first), tool("c1", "sunny")]
         # Partial results require the conversation's name; without it, the task that waits for all gets them.
         named = naming or {"extra_headers": {"X-Conversation-Id": await conversation_of(facade, task)}}
-        owed, _, _ = await facade.chat_named(*said, tools=[WEATHER], **named)
-        said += [assistant(owed), tool("c2", "rain")]
+        owed, _, _ = await facade.chat_named(*messages, tools=[WEATHER], **named)
+        messages += [assistant(owed), tool("c2", "rain")]
         last, context, same = await (facade if stored else another).chat_named(
-            *said, tools=[WEATHER], **naming
+            *messages, tools=[WEATHER], **naming
         )
-        said += [assistant(last), user("Bye!")]
+        messages += [assistant(last), user("Bye!")]
         header = {"X-Conversation-Id": context}
-        _, again, _ = await (facade if stored else another).chat_named(*said, extra_headers=header)
+        _, again, _ = await (facade if stored else another).chat_named(*messages, extra_headers=header)
     assert again == context
     assert (same == task) is stored
     assert roles(upstream, 1) == ["user", "assistant", "tool", "tool"]
@@ -293,8 +293,8 @@ async def conversation_of(facade: Facade, task_id: str) -> str:
 async def test_every_one_of_several_alike_finds_a_task_that_waits() -> None:
     script = [*([answer(calls=[PARIS])] * 3), *([answer("Sun.")] * 4)]
     async with ScriptedUpstream(*script) as upstream, facade_over(upstream) as facade:
-        asked = [await facade.chat_named(user("Weather?"), tools=[WEATHER]) for _ in range(3)]
-        messages = [user("Weather?"), assistant(asked[0][0]), tool("c1", "sunny")]
+        conversations = [await facade.chat_named(user("Weather?"), tools=[WEATHER]) for _ in range(3)]
+        messages = [user("Weather?"), assistant(conversations[0][0]), tool("c1", "sunny")]
         answers: list[tuple[ChatCompletion, str, str]] = []
 
         async def answer_one() -> None:
@@ -306,7 +306,7 @@ async def test_every_one_of_several_alike_finds_a_task_that_waits() -> None:
     assert [completion.choices[0].message.content for completion, *_ in answers] == ["Sun."] * 4
     tasks = {task for *_, task in answers}
     assert len(tasks) == 4
-    assert tasks > {task for *_, task in asked}  # the fourth began a conversation
+    assert tasks > {task for *_, task in conversations}  # the fourth began a conversation
     assert roles(upstream) == ["user", "assistant", "tool"]
 
 
@@ -384,30 +384,30 @@ async def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
 async def test_the_answer_to_a_question_goes_to_its_task() -> None:
     handler = Scripted()
     async with facade_over(handler=handler) as facade:
-        said: list[Any] = [user("ask")]
+        messages: list[Any] = [user("ask")]
         tasks: list[str] = []
         for text in ("ask", "that one", "thanks"):
-            completion, context, task = await facade.chat_named(*said, **KEY)
+            completion, context, task = await facade.chat_named(*messages, **KEY)
             assert context == "chat-1"
             tasks.append(task)
-            said += [assistant(completion), user(text)]
+            messages += [assistant(completion), user(text)]
     assert len(tasks) == 3
     assert len(set(tasks)) == 1
     assert [turn.message.parts[0].text for turn in handler.turns] == ["ask", "ask", "that one"]
 
 
-async def test_what_an_agent_said_with_a_status_is_known_later() -> None:
+async def test_the_status_message_of_an_agent_is_recognized_later() -> None:
     async def handle(turn: Turn) -> AsyncIterator[Update]:
         yield StatusUpdate(TaskState.COMPLETED, agent_message(f"answer {turn.message.parts[0].text}"))
 
     async with facade_over(handler=handle) as facade:
-        said: list[Any] = []
+        messages: list[Any] = []
         for text in ("1", "2", "3"):
-            said.append(user(text))
-            completion, context, _ = await facade.chat_named(*said, **KEY)
+            messages.append(user(text))
+            completion, context, _ = await facade.chat_named(*messages, **KEY)
             assert context == "chat-1"
-            said.append(assistant(completion))
-    assert [message["content"] for message in said] == ["1", "answer 1", "2", "answer 2", "3", "answer 3"]
+            messages.append(assistant(completion))
+    assert [message["content"] for message in messages] == ["1", "answer 1", "2", "answer 2", "3", "answer 3"]
 
 
 async def test_a_key_is_each_callers_own() -> None:
@@ -432,9 +432,9 @@ async def test_the_two_protocols_share_a_conversation() -> None:
                 "parts": [{"text": "2?"}],
             }
             await rpc.result("SendMessage", {"message": message})
-        said = [user("1?"), {"role": "assistant", "content": "One."}, user("2?")]
-        said += [{"role": "assistant", "content": "Two."}, user("3?")]
-        _, context, _ = await facade.chat_named(*said, **KEY)
+        messages = [user("1?"), {"role": "assistant", "content": "One."}, user("2?")]
+        messages += [{"role": "assistant", "content": "Two."}, user("3?")]
+        _, context, _ = await facade.chat_named(*messages, **KEY)
     assert context == "chat-1"
     assert texts(upstream) == ["1?", "One.", "2?", "Two.", "3?"]
     assert MODEL in {request.json["model"] for request in upstream.requests}

@@ -57,8 +57,8 @@ def test_an_answer_has_its_files_again() -> None:
         ContentPartFile(**PNG),
         ContentPartText(text="Nice?"),
     )
-    said = Message(role=Role.MODEL, content=(ContentPartText(text=markdown_of(content)),))
-    assert with_files(said).content == content
+    message = Message(role=Role.MODEL, content=(ContentPartText(text=markdown_of(content)),))
+    assert with_files(message).content == content
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_an_answer_has_its_files_again() -> None:
     ],
 )
 def test_what_is_no_file_of_ours_stays_text(text: str) -> None:
-    said = Message(role=Role.MODEL, content=(ContentPartText(text=text),))
-    assert with_files(said) == said
+    message = Message(role=Role.MODEL, content=(ContentPartText(text=text),))
+    assert with_files(message) == message
 
 
 HOSTILE = {

@@ -10,7 +10,7 @@ from support.serving import serving
 from tailrace.server import Settings, create_app
 
 SITE = "https://example.com"
-ASKED = {
+PREFLIGHT = {
     "access-control-request-method": "POST",
     "access-control-request-headers": "a2a-extensions,a2a-version,authorization,content-type,idempotency-key,last-event-id,x-api-key",
 }
@@ -19,7 +19,9 @@ ASKED = {
 async def preflight(origins: tuple[str, ...], origin: str) -> tuple[int, dict[str, str]]:
     app = create_app(Settings(store="sqlite://", allowed_origins=origins), handler=nothing)
     async with serving(app) as url, Rpc(url) as rpc:
-        status, headers, _ = await HttpJson(rpc).exchange("OPTIONS", "/", headers={"origin": origin, **ASKED})
+        status, headers, _ = await HttpJson(rpc).exchange(
+            "OPTIONS", "/", headers={"origin": origin, **PREFLIGHT}
+        )
         return status, headers
 
 

@@ -37,13 +37,13 @@ DEGREES = {"Paris": "18", "Rome": "24", "Oslo": "9"}
 async def kept(url: str, context_id: str) -> list[CommonMessage]:
     """Return the stored conversation."""
     async with Rpc(url) as rpc:
-        said = (await rpc.result("GetConversation", {"contextId": context_id}))["messages"]
+        recorded = (await rpc.result("GetConversation", {"contextId": context_id}))["messages"]
     # Options sent with a message are not part of its text, and the two clients encode them differently.
     return [
         each.model_copy(
             update={"metadata": {key: value for key, value in each.metadata.items() if key != EXTENSION_URI}}
         )
-        for each in map(to_common_message, said)
+        for each in map(to_common_message, recorded)
     ]
 
 
@@ -58,12 +58,14 @@ async def by_openai(client: openai.AsyncOpenAI) -> tuple[str, str]:
         ) as stream:
             async for _ in stream:
                 pass
-            said = (await stream.get_final_completion()).choices[0]
+            choice = (await stream.get_final_completion()).choices[0]
             headers = {"x-conversation-id": stream._response.headers["x-conversation-id"]}  # pyright: ignore[reportPrivateUsage]
-        messages.append(said.message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
-        if said.finish_reason != "tool_calls":
-            return headers["x-conversation-id"], said.message.content or ""
-        for call in said.message.tool_calls or ():
+        messages.append(
+            choice.message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"})
+        )
+        if choice.finish_reason != "tool_calls":
+            return headers["x-conversation-id"], choice.message.content or ""
+        for call in choice.message.tool_calls or ():
             city = json.loads(call.function.arguments)["city"]
             messages.append({"role": "tool", "tool_call_id": call.id, "content": DEGREES[city]})
 
@@ -115,11 +117,11 @@ async def test_three_rounds_of_tools_are_kept_alike_whichever_client_runs_them()
         first, answer_first = await by_openai(facade.client)
         async with client_at(facade.url) as client:
             second, answer_second = await by_a2a(client)
-        asked = [request.json for request in upstream.requests]
+        requests = [request.json for request in upstream.requests]
         one, other = await kept(facade.url, first), await kept(facade.url, second)
     assert (answer_first, answer_second) == ("Rome.", "Rome.")
     assert first != second
-    assert asked[:3] == asked[3:]  # the provider's requests are identical
+    assert requests[:3] == requests[3:]  # the provider's requests are identical
     assert one == other
     assert [each.role for each in one] == [
         Speaker.USER,

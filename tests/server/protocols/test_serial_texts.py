@@ -27,7 +27,7 @@ from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDe
 LOOK = {"call_id": "c1", "name": "look", "arguments": {"a": 1}}
 
 
-def asked(text: str = "hi") -> Message:
+def user_message(text: str = "hi") -> Message:
     return Message(message_id=f"m-{text}", role=Role.USER, parts=(Part(text=text),))
 
 
@@ -41,7 +41,7 @@ def waiting(*calls: dict[str, Any]) -> StatusUpdate:
 
 
 def begun() -> TaskRecord:
-    record = TaskRecord.create(asked())
+    record = TaskRecord.create(user_message())
     record.submitted()
     record.apply(StatusUpdate(TaskState.WORKING))
     return record
@@ -133,10 +133,10 @@ def test_a_turn_that_was_left_behind_is_given_the_rest_once() -> None:
     assert feed(turn, events(record, TextDelta("text", "!", last=True))) == [text_added("!")]
 
 
-def test_what_an_earlier_turn_made_is_not_told_again() -> None:
+def test_artifacts_of_an_earlier_turn_are_not_sent_again() -> None:
     record = begun()
     events(record, ArtifactUpdate(artifact("text", Part(text="One."), channel="text")), waiting())
-    message = record.receive(asked("more"))
+    message = record.receive(user_message("more"))
     record.receipt(message)
     first = Event(record.number, _task(record), record.state)
     turn = serial()

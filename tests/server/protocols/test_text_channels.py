@@ -40,7 +40,7 @@ def test_a_text_that_is_replaced_by_a_shorter_one_is_an_error_once_it_is_complet
         channel.feed("a", "Hell", append=False, last=True)
 
 
-def test_a_text_that_nobody_was_sent_may_become_another() -> None:
+def test_a_text_that_was_not_sent_may_be_replaced() -> None:
     channel = SerialChannel("text", live=True)
     channel.feed("a", "one", append=False, last=False)
     assert channel.feed("b", "two", append=False, last=False) == ""

@@ -33,7 +33,7 @@ CALL = ContentPartToolCall(id="c1", name="look", arguments={"a": 1})
 DONE = StatusUpdate(TaskState.COMPLETED)
 
 
-def asked(text: str = "hi") -> Message:
+def user_message(text: str = "hi") -> Message:
     return Message(message_id=f"m-{text}", role=Role.USER, parts=(Part(text=text),))
 
 
@@ -70,7 +70,7 @@ def waiting(*calls: dict[str, Any]) -> StatusUpdate:
 
 
 def begun() -> TaskRecord:
-    record = TaskRecord.create(asked(), task_id="t", context_id="c")
+    record = TaskRecord.create(user_message(), task_id="t", context_id="c")
     record.submitted()
     record.apply(StatusUpdate(TaskState.WORKING))
     return record
@@ -87,7 +87,7 @@ def standing(record: TaskRecord) -> Event:
     return Event(record.number, body, record.state)
 
 
-def test_a_text_is_told_as_it_grows() -> None:
+def test_a_text_is_reported_as_it_grows() -> None:
     assert read(TurnFold(), text("a"), TextDelta("text", "b"), TextDelta("text", "", last=True), DONE) == [
         RoundStarted(1, 1),
         TextStarted("text", "text"),
@@ -133,7 +133,7 @@ def test_why_an_answer_broke_off_counts_more_than_that_it_was_begun_anew() -> No
     assert ended.error.code == "task_failed"
 
 
-def test_a_call_of_the_clients_is_told_as_it_is_written_and_waits() -> None:
+def test_a_client_call_is_reported_as_it_is_written_and_waits() -> None:
     turn = TurnFold(tools=["look"])
     assert read(turn, *call('{"a"', ": 1}", callId="c1"), waiting(LOOK)) == [
         RoundStarted(1, 1),
@@ -145,7 +145,7 @@ def test_a_call_of_the_clients_is_told_as_it_is_written_and_waits() -> None:
     ]
 
 
-def test_a_call_whose_id_was_there_before_is_told_when_it_has_its_own() -> None:
+def test_a_call_with_a_known_id_is_reported_under_its_new_id() -> None:
     turn = TurnFold(tools=["look"], known_ids=["c1"])
     renamed = {**LOOK, "call_id": "c9"}
     folded = read(turn, *call('{"a": 1}', whole=renamed, callId="c1"), waiting(renamed))
@@ -159,7 +159,7 @@ def test_a_call_that_waits_is_the_clients_though_it_has_not_declared_it() -> Non
     assert ended.pending == ("c1",)
 
 
-def test_a_call_of_which_there_is_nothing_but_that_it_waits_is_told_whole() -> None:
+def test_a_call_that_is_only_in_the_status_is_reported_completely() -> None:
     assert read(TurnFold(tools=["look"]), waiting(LOOK))[:-1] == [
         CallStarted("c1", "look", declared=True),
         ArgumentsAdded("c1", '{"a": 1}'),
@@ -167,7 +167,7 @@ def test_a_call_of_which_there_is_nothing_but_that_it_waits_is_told_whole() -> N
     ]
 
 
-def test_arguments_that_cannot_be_read_are_told_as_they_are() -> None:
+def test_invalid_arguments_are_reported_verbatim() -> None:
     broken: dict[str, Any] = {
         "call_id": "c1",
         "name": "look",
@@ -180,12 +180,12 @@ def test_arguments_that_cannot_be_read_are_told_as_they_are() -> None:
     assert (ended.input, ended.call.arguments_error, ended.as_written) == ('{"a', "no", True)
 
 
-def test_arguments_that_were_written_otherwise_are_said_to_be() -> None:
+def test_rewritten_arguments_are_marked() -> None:
     *_, ended, _ = read(TurnFold(), *call('{"a": 1}{"a": 1}', callId="c1"), DONE)
     assert ended == CallEnded(CALL, False, as_written=False)
 
 
-def test_what_the_agents_tools_answered_is_told_once() -> None:
+def test_results_of_the_agents_tools_are_reported_once() -> None:
     entries = [
         {"call_id": "c1", "name": "look", "output": {"b": 2}},
         {"call_id": "c1", "name": "look", "output": "again"},
@@ -246,22 +246,22 @@ def test_an_agent_that_knows_nothing_of_channels_is_read_as_text_files_and_data(
     ]
 
 
-def test_what_an_agent_says_with_its_last_status_is_told_where_nothing_else_is() -> None:
-    said = Message(message_id="s", role=Role.AGENT, parts=(Part(text="Which?"),))
-    question = StatusUpdate(TaskState.INPUT_REQUIRED, said)
+def test_the_last_status_message_is_reported_if_there_is_no_other_text() -> None:
+    agent_message = Message(message_id="s", role=Role.AGENT, parts=(Part(text="Which?"),))
+    question = StatusUpdate(TaskState.INPUT_REQUIRED, agent_message)
     folded = read(TurnFold(), question)
     assert folded[:-1] == [
         TextStarted("status", "text"),
         TextAdded("status", "text", "Which?"),
         TextEnded("status", "text"),
     ]
-    answered = read(TurnFold(), text("a"), StatusUpdate(TaskState.COMPLETED, said))
+    answered = read(TurnFold(), text("a"), StatusUpdate(TaskState.COMPLETED, agent_message))
     assert [each.text for each in answered if isinstance(each, TextAdded)] == ["a"]
 
 
-def test_progress_is_told() -> None:
-    said = Message(message_id="s", role=Role.AGENT, parts=(Part(text="Searching"),))
-    folded = read(TurnFold(), StatusUpdate(TaskState.WORKING, said))
+def test_progress_is_reported() -> None:
+    agent_message = Message(message_id="s", role=Role.AGENT, parts=(Part(text="Searching"),))
+    folded = read(TurnFold(), StatusUpdate(TaskState.WORKING, agent_message))
     assert folded == [StateChanged(TaskState.WORKING, "Searching")]
 
 
@@ -284,7 +284,7 @@ def test_what_was_counted_and_referred_to_comes_at_the_end() -> None:
 
 
 def test_a_direct_answer_has_no_task() -> None:
-    said = Message(
+    agent_message = Message(
         message_id="d",
         role=Role.AGENT,
         parts=(
@@ -294,7 +294,7 @@ def test_a_direct_answer_has_no_task() -> None:
         ),
     )
     turn = TurnFold()
-    folded = turn.feed(Event(0, StreamResponse(message=said).to_json()))
+    folded = turn.feed(Event(0, StreamResponse(message=agent_message).to_json()))
     assert [each.text for each in folded if isinstance(each, TextAdded)] == ["hm", "Hello"]
     assert FileAdded("message", "https://x.example/a.png", "image/png") in folded
     assert folded[-1] == TurnEnded(TaskState.COMPLETED)
@@ -315,7 +315,7 @@ def in_second_turn() -> TaskRecord:
     return record
 
 
-def test_a_turn_that_goes_on_with_a_task_tells_nothing_of_those_before() -> None:
+def test_a_turn_that_continues_a_task_omits_the_earlier_turns() -> None:
     record = in_second_turn()
     turn = TurnFold()
     assert turn.feed(standing(record)) == [
@@ -327,7 +327,7 @@ def test_a_turn_that_goes_on_with_a_task_tells_nothing_of_those_before() -> None
     assert read(turn, TextDelta("text-turn-2", "."), record=record) == [TextAdded("text-turn-2", "text", ".")]
 
 
-def test_a_whole_answer_begins_with_what_the_user_said() -> None:
+def test_a_full_response_begins_after_the_users_message() -> None:
     record = in_second_turn()
     turn = TurnFold(full_response=True)
     folded = turn.feed(standing(record))
@@ -340,17 +340,17 @@ def test_a_whole_answer_begins_with_what_the_user_said() -> None:
     ]
 
 
-def test_a_whole_answer_does_not_go_back_beyond_what_the_user_said() -> None:
+def test_a_full_response_does_not_reach_back_beyond_the_users_message() -> None:
     record = begun()
     record.apply(text("Which?"))
     record.apply(StatusUpdate(TaskState.INPUT_REQUIRED))
-    record.receive(asked("That one"))
+    record.receive(user_message("That one"))
     record.apply(StatusUpdate(TaskState.WORKING))
     folded = TurnFold(full_response=True).feed(standing(record))
     assert folded == [TurnStarted("t", "c", 2)]
 
 
-def test_a_task_that_is_over_is_told_whole() -> None:
+def test_a_finished_task_is_reported_completely() -> None:
     record = begun()
     record.apply(text("All"))
     record.apply(StatusUpdate(TaskState.COMPLETED, metadata={EXTENSION_URI: {"usage": {"totalTokens": 3}}}))
@@ -359,15 +359,15 @@ def test_a_task_that_is_over_is_told_whole() -> None:
     assert ended == TurnEnded(TaskState.COMPLETED, usage={"totalTokens": 3})
 
 
-def test_a_turn_that_fell_behind_has_the_rest_of_what_it_was_told() -> None:
+def test_a_lagging_turn_receives_the_rest() -> None:
     record = begun()
     turn = TurnFold()
-    told = read(turn, text("ab"), record=record)
+    folded = read(turn, text("ab"), record=record)
     record.apply(TextDelta("text", "cd"))
     for update in call('{"a": 1}', callId="c1"):
         record.apply(update)
     for event in record.overview():
-        told += turn.feed(event)
-    told += read(turn, TextDelta("text", "e", last=True), DONE, record=record)
-    assert "".join(each.text for each in told if isinstance(each, TextAdded)) == "abcde"
-    assert [each for each in told if isinstance(each, CallEnded)] == [CallEnded(CALL, False)]
+        folded += turn.feed(event)
+    folded += read(turn, TextDelta("text", "e", last=True), DONE, record=record)
+    assert "".join(each.text for each in folded if isinstance(each, TextAdded)) == "abcde"
+    assert [each for each in folded if isinstance(each, CallEnded)] == [CallEnded(CALL, False)]

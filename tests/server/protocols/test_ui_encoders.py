@@ -45,13 +45,13 @@ CALL: list[UiEvent] = [
 ]
 
 
-def chunks(*happenings: UiEvent, message_id: str = "") -> list[dict[str, Any]]:
-    said = UiMessageEncoder(TurnFold(), message_id).payloads(happenings)
-    return [json.loads(each) for each in said if each != b"[DONE]"]
+def chunks(*ui_events: UiEvent, message_id: str = "") -> list[dict[str, Any]]:
+    encoded = UiMessageEncoder(TurnFold(), message_id).payloads(ui_events)
+    return [json.loads(each) for each in encoded if each != b"[DONE]"]
 
 
-def events(*happenings: UiEvent) -> list[dict[str, Any]]:
-    return [json.loads(each) for each in AgUiEncoder(TurnFold(), "thread", "run").payloads(happenings)]
+def events(*ui_events: UiEvent) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in AgUiEncoder(TurnFold(), "thread", "run").payloads(ui_events)]
 
 
 def test_a_message_has_the_id_of_its_task_and_of_the_turn_that_began_it() -> None:
@@ -64,11 +64,11 @@ def test_a_message_has_the_id_of_its_task_and_of_the_turn_that_began_it() -> Non
 
 
 def test_no_line_separator_leaves_as_it_is() -> None:
-    for said in (
+    for encoded in (
         UiMessageEncoder(TurnFold()).payloads([BEGUN, *TEXT]),
         AgUiEncoder(TurnFold(), "t", "r").payloads([BEGUN, *TEXT]),
     ):
-        body = b"".join(said)
+        body = b"".join(encoded)
         assert "\u2028".encode() not in body
         assert rb"a\u2028b" in body
 
@@ -110,8 +110,8 @@ def test_a_failed_task_is_an_error() -> None:
 
 def test_tools_that_fail_say_so_in_words() -> None:
     failed = CallResult("c1", {"why": "x"}, is_error=True)
-    told = read_ui_messages(UiMessageEncoder(TurnFold()).payloads([BEGUN, *CALL, failed, DONE]))
-    assert (told.results, told.failed) == ({"c1": '{"why": "x"}'}, {"c1"})
+    turn = read_ui_messages(UiMessageEncoder(TurnFold()).payloads([BEGUN, *CALL, failed, DONE]))
+    assert (turn.results, turn.failed) == ({"c1": '{"why": "x"}'}, {"c1"})
     assert read_run(AgUiEncoder(TurnFold(), "t", "r").payloads([BEGUN, *CALL, failed, DONE])).results == {
         "c1": '{"why": "x"}'
     }
@@ -146,17 +146,17 @@ def test_files_and_data_have_their_place() -> None:
 
 
 def test_texts_and_calls_of_a_round_are_one_message_of_ag_ui() -> None:
-    said = events(BEGUN, RoundStarted(1, 2), *CALL, *TEXT, TextStarted("refusal", "text"))
-    assert [event["parentMessageId"] for event in said if event["type"] == "TOOL_CALL_START"] == ["t-1-2"]
-    starts = [event["messageId"] for event in said if event["type"] == "TEXT_MESSAGE_START"]
+    encoded = events(BEGUN, RoundStarted(1, 2), *CALL, *TEXT, TextStarted("refusal", "text"))
+    assert [event["parentMessageId"] for event in encoded if event["type"] == "TOOL_CALL_START"] == ["t-1-2"]
+    starts = [event["messageId"] for event in encoded if event["type"] == "TEXT_MESSAGE_START"]
     assert starts == ["t-1-2", "t-1-2-refusal"]
 
 
 def test_an_answer_without_a_task_is_a_run_all_the_same() -> None:
-    told = read_run(
+    turn = read_run(
         AgUiEncoder(TurnFold(), "t", "r").payloads([WITHOUT_TASK, RoundStarted(1, 1), *TEXT, DONE])
     )
-    assert told.texts == ["a\u2028b"]
+    assert turn.texts == ["a\u2028b"]
 
 
 def test_the_last_frame_of_an_event_has_its_number() -> None:

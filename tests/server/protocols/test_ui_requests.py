@@ -47,27 +47,27 @@ CALL = ContentPartToolCall(id="c1", name="look", arguments={"a": 1})
 # --- the AI SDK -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_new_is_behind_what_the_assistant_said() -> None:
+def test_new_messages_follow_the_last_assistant_message() -> None:
     request = read_ui_request(chat(user(text("Hi")), assistant(STEP, text("Hello")), user(text("So?"))))
-    asked = request
-    assert (asked.key, asked.continues, request.message_id) == ("chat", False, "")
-    assert [(message.role, message.text) for message in asked.earlier] == [
+    chat_request = request
+    assert (chat_request.key, chat_request.continues, request.message_id) == ("chat", False, "")
+    assert [(message.role, message.text) for message in chat_request.earlier] == [
         (Role.USER, "Hi"),
         (Role.MODEL, "Hello"),
     ]
-    assert asked.new.text == "So?"
+    assert chat_request.new.text == "So?"
 
 
 def test_one_message_alone_goes_on_with_what_is_stored() -> None:
-    asked = read_ui_request({"id": "chat", "message": user(text("So?"))})
-    assert (asked.continues, asked.earlier, asked.new.text) == (True, (), "So?")
+    chat_request = read_ui_request({"id": "chat", "message": user(text("So?"))})
+    assert (chat_request.continues, chat_request.earlier, chat_request.new.text) == (True, (), "So?")
 
 
 def test_steps_are_rounds_with_their_results() -> None:
     thought: Fields = {"type": "reasoning", "text": "hm"}
     done = tool("output-available", output={"b": 2})
-    said = assistant(STEP, thought, text("Look:"), done, STEP, text("So."))
-    earlier = read_ui_request(chat(user(text("Hi")), said, user(text("Ok")))).earlier
+    reply = assistant(STEP, thought, text("Look:"), done, STEP, text("So."))
+    earlier = read_ui_request(chat(user(text("Hi")), reply, user(text("Ok")))).earlier
     assert [message.role for message in earlier] == [Role.USER, Role.MODEL, Role.TOOL, Role.MODEL]
     assert earlier[1].content == (ContentPartReasoning(text="hm"), ContentPartText(text="Look:"), CALL)
     assert earlier[2].content == (ContentPartToolResult(id="c1", name="look", output={"b": 2}),)
@@ -182,7 +182,7 @@ def run(*messages: Fields, **fields: Any) -> Fields:
     return {"threadId": "thread", "runId": "run", "messages": list(messages), **fields}
 
 
-def said(role: str, content: object, **fields: Any) -> Fields:
+def ag_ui_message(role: str, content: object, **fields: Any) -> Fields:
     return {"id": f"{role}-1", "role": role, "content": content, **fields}
 
 
@@ -190,45 +190,50 @@ def ag_ui_call(arguments: str = '{"a": 1}') -> Fields:
     return {"id": "c1", "type": "function", "function": {"name": "look", "arguments": arguments}}
 
 
-def test_a_run_tells_the_whole_conversation() -> None:
+def test_a_run_has_the_complete_conversation() -> None:
     request = read_run_request(
         run(
-            said("system", "Be brief."),
-            said("developer", "Be kind."),
-            said("user", "Hi"),
-            said("reasoning", "hm"),
-            said("activity", {"x": 1}, activityType="plan"),
-            said("assistant", None, toolCalls=[ag_ui_call()]),
-            said("tool", "seen", toolCallId="c1"),
-            said("assistant", "So."),
-            said("user", [{"type": "text", "text": "And "}, {"type": "text", "text": "now?"}]),
+            ag_ui_message("system", "Be brief."),
+            ag_ui_message("developer", "Be kind."),
+            ag_ui_message("user", "Hi"),
+            ag_ui_message("reasoning", "hm"),
+            ag_ui_message("activity", {"x": 1}, activityType="plan"),
+            ag_ui_message("assistant", None, toolCalls=[ag_ui_call()]),
+            ag_ui_message("tool", "seen", toolCallId="c1"),
+            ag_ui_message("assistant", "So."),
+            ag_ui_message("user", [{"type": "text", "text": "And "}, {"type": "text", "text": "now?"}]),
             context=[{"description": "The page", "value": "rivers"}],
             tools=[{"name": "look", "description": "Look.", "parameters": SCHEMA}],
             forwardedProps={"temperature": 1},
         )
     )
     assert (request.thread_id, request.run_id) == ("thread", "run")
-    asked = request.request
-    assert asked is not None
-    assert [message.role for message in asked.earlier] == [Role.USER, Role.MODEL, Role.TOOL, Role.MODEL]
-    assert asked.earlier[1].content == (CALL,)
-    assert asked.earlier[2].content == (ContentPartToolResult(id="c1", name="look", output="seen"),)
-    assert asked.new.text == "And now?"
-    assert asked.facts.instructions == "Be brief.\n\nBe kind.\n\nThe page: rivers"
-    assert asked.facts.temperature == 1
-    assert asked.tool_names == {"look"}
+    chat_request = request.request
+    assert chat_request is not None
+    assert [message.role for message in chat_request.earlier] == [
+        Role.USER,
+        Role.MODEL,
+        Role.TOOL,
+        Role.MODEL,
+    ]
+    assert chat_request.earlier[1].content == (CALL,)
+    assert chat_request.earlier[2].content == (ContentPartToolResult(id="c1", name="look", output="seen"),)
+    assert chat_request.new.text == "And now?"
+    assert chat_request.facts.instructions == "Be brief.\n\nBe kind.\n\nThe page: rivers"
+    assert chat_request.facts.temperature == 1
+    assert chat_request.tool_names == {"look"}
 
 
 def test_a_tool_that_failed_says_why() -> None:
-    asked = read_run_request(
+    chat_request = read_run_request(
         run(
-            said("user", "Hi"),
-            said("assistant", "", toolCalls=[ag_ui_call()]),
-            said("tool", "half", toolCallId="c1", error="broken"),
+            ag_ui_message("user", "Hi"),
+            ag_ui_message("assistant", "", toolCalls=[ag_ui_call()]),
+            ag_ui_message("tool", "half", toolCallId="c1", error="broken"),
         )
     ).request
-    assert asked is not None
-    [result] = asked.new.tool_results
+    assert chat_request is not None
+    [result] = chat_request.new.tool_results
     assert (result.output, result.is_error) == ("broken\nhalf", True)
 
 
@@ -241,19 +246,21 @@ def test_a_tool_that_failed_says_why() -> None:
     ids=["1.0", "before"],
 )
 def test_media_are_files(part: Fields) -> None:
-    asked = read_run_request(run(said("user", [part]))).request
-    assert asked is not None
-    assert asked.new.content == (ContentPartFile(data=b"\x89PNG", media_type="image/png"),)
+    chat_request = read_run_request(run(ag_ui_message("user", [part]))).request
+    assert chat_request is not None
+    assert chat_request.new.content == (ContentPartFile(data=b"\x89PNG", media_type="image/png"),)
 
 
 def test_a_file_by_its_address() -> None:
     source = {"type": "url", "value": "https://x.example/a"}
-    asked = read_run_request(run(said("user", [{"type": "document", "source": source}]))).request
-    assert asked is not None
-    assert asked.new.content == (ContentPartFile(url="https://x.example/a"),)
+    chat_request = read_run_request(
+        run(ag_ui_message("user", [{"type": "document", "source": source}]))
+    ).request
+    assert chat_request is not None
+    assert chat_request.new.content == (ContentPartFile(url="https://x.example/a"),)
 
 
-def test_a_run_without_messages_asks_for_what_was_said() -> None:
+def test_a_run_without_messages_requests_the_history() -> None:
     assert read_run_request(run()).request is None
 
 
@@ -262,9 +269,9 @@ def test_a_run_without_messages_asks_for_what_was_said() -> None:
     [
         ({"runId": "run", "messages": []}, "Invalid value for 'threadId'"),
         (run(threadId="ü"), "printable ASCII"),
-        (run(said("assistant", "Hi")), "must end with a message of the user or a tool"),
-        (run(said("user", [{"type": "image"}])), r"messages\[0\].content\[0\]"),
-        (run(said("user", "Hi"), tools=[{"description": "x"}]), r"tools.0.name"),
+        (run(ag_ui_message("assistant", "Hi")), "must end with a message of the user or a tool"),
+        (run(ag_ui_message("user", [{"type": "image"}])), r"messages\[0\].content\[0\]"),
+        (run(ag_ui_message("user", "Hi"), tools=[{"description": "x"}]), r"tools.0.name"),
     ],
 )
 def test_a_run_that_cannot_be_read_is_refused(body: Fields, why: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.folding import FoldedTask, fold
 from support.scenarios import Scenario, completion, cut_at, load_scenarios
-from support.ui_streams import Told, read_run, read_ui_messages
+from support.ui_streams import ClientTurn, read_run, read_ui_messages
 from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder
 from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
 from tailrace.server.protocols.turn import TurnFold
@@ -31,13 +31,13 @@ def events_of(reads: Iterable[bytes]) -> list[Event]:
     return events + conversion.close()
 
 
-def as_ui_message(events: Sequence[Event], tools: Sequence[str] = ()) -> Told:
+def as_ui_message(events: Sequence[Event], tools: Sequence[str] = ()) -> ClientTurn:
     turn = TurnFold(tools=tools)
     encoder = UiMessageEncoder(turn)
     return read_ui_messages([chunk for event in events for chunk in encoder.payloads(turn.feed(event))])
 
 
-def as_run(events: Sequence[Event], tools: Sequence[str] = ()) -> Told:
+def as_run(events: Sequence[Event], tools: Sequence[str] = ()) -> ClientTurn:
     turn = TurnFold(tools=tools)
     encoder = AgUiEncoder(turn, "thread", "run")
     return read_run([each for event in events for each in encoder.payloads(turn.feed(event))])
@@ -83,10 +83,10 @@ def test_every_shape_of_a_stream_is_the_answer_that_it_means(scenario: Scenario)
     calls = calls_of(task)
     tools = sorted({name for name, _ in calls.values()})
     message, run = as_ui_message(events, tools), as_run(events, tools)
-    for told in (message, run):
+    for turn in (message, run):
         if "images" not in choice["message"]:
-            assert told.text == answer_of(task)
-        assert "".join(told.reasoning) == task.texts.get("reasoning", "")
+            assert turn.text == answer_of(task)
+        assert "".join(turn.reasoning) == task.texts.get("reasoning", "")
     if "error" in expected:
         assert message.end["type"] == "error"
         assert run.end["type"] == "RUN_ERROR"
@@ -126,12 +126,12 @@ def test_who_comes_in_the_middle_has_the_same_in_the_end(scenario: Scenario) -> 
     bodies = [event.body for event in events]
     for at in sorted({1, len(events) // 2, len(events) - 1}):
         late = [standing(bodies[:at], events[at - 1]), *events[at:]]
-        told = as_ui_message(late)
-        assert "".join(told.texts) == "".join(whole.texts)
-        assert "".join(told.reasoning) == "".join(whole.reasoning)
-        assert told.calls == whole.calls
-        assert told.end == whole.end
-        assert told.waiting == whole.waiting
+        turn = as_ui_message(late)
+        assert "".join(turn.texts) == "".join(whole.texts)
+        assert "".join(turn.reasoning) == "".join(whole.reasoning)
+        assert turn.calls == whole.calls
+        assert turn.end == whole.end
+        assert turn.waiting == whole.waiting
 
 
 def standing(bodies: Sequence[bytes], last: Event) -> Event:

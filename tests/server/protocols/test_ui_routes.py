@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from support.facade import Facade, facade_over
 from support.rounds import answer, sent
 from support.rpc import tasks_of, text_of
-from support.ui_streams import Told, payloads, read_run, read_ui_messages
-from support.upstream import ScriptedUpstream, Tell, Wait
+from support.ui_streams import ClientTurn, payloads, read_run, read_ui_messages
+from support.upstream import ScriptedUpstream, SetEvent, Wait
 from tailrace.server.runtime.handlers import DirectHandler, FunctionHandler, Turn
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.task.updates import ArtifactUpdate
@@ -53,14 +53,16 @@ class Page:
             self.status = response.status
             return await response.read()
 
-    async def chat(self, *messages: Fields, chat: str = "chat", tools: Any = (), **more: Any) -> Told:
+    async def chat(self, *messages: Fields, chat: str = "chat", tools: Any = (), **more: Any) -> ClientTurn:
         """Return a response of the AI SDK protocol."""
         body = {"id": chat, "messages": list(messages), "trigger": "submit-message", "tools": list(tools)}
-        said = await self.ask("POST", "/ai-sdk", {**body, **more.pop("fields", {})}, **more)
-        assert self.status == 200, said
-        return read_ui_messages(payloads(said))
+        content = await self.ask("POST", "/ai-sdk", {**body, **more.pop("fields", {})}, **more)
+        assert self.status == 200, content
+        return read_ui_messages(payloads(content))
 
-    async def run(self, *messages: Fields, thread: str = "thread", tools: Any = (), **headers: str) -> Told:
+    async def run(
+        self, *messages: Fields, thread: str = "thread", tools: Any = (), **headers: str
+    ) -> ClientTurn:
         """Return a run of AG-UI."""
         return read_run(await self.events(*messages, thread=thread, tools=tools, **headers))
 
@@ -69,11 +71,11 @@ class Page:
     ) -> list[bytes]:
         """Return the events of a run of AG-UI, as a client of that version; versions before 1.0 declare none."""
         body = {"threadId": thread, "runId": "run", "messages": list(messages), "tools": list(tools)}
-        said = await self.ask(
+        text_part = await self.ask(
             "POST", "/ag-ui", body | {"protocolVersion": version} if version else body, **headers
         )
-        assert self.status == 200, said
-        return payloads(said)
+        assert self.status == 200, text_part
+        return payloads(text_part)
 
 
 def user(text: str) -> Fields:
@@ -84,7 +86,7 @@ def assistant(*parts: Fields, id: str = "a") -> Fields:
     return {"id": id, "role": "assistant", "parts": list(parts)}
 
 
-def said(text: str) -> Fields:
+def text_part(text: str) -> Fields:
     return {"type": "text", "text": text}
 
 
@@ -102,7 +104,9 @@ async def test_a_chat_is_a_conversation_and_only_what_is_new_is_sent() -> None:
             assert (await page.chat(user("First"))).text == "One."
             assert page.headers["x-vercel-ai-ui-message-stream"] == "v1"
             assert page.headers["x-conversation-id"] == "chat"
-            assert (await page.chat(user("First"), assistant(said("One.")), user("Second"))).text == "Two."
+            assert (
+                await page.chat(user("First"), assistant(text_part("One.")), user("Second"))
+            ).text == "Two."
             tasks = await tasks_of(facade.url, "chat")
             assert sorted(map(text_of, tasks)) == ["One.", "Two."]
             assert [len(task["history"]) for task in tasks] == [1, 1]
@@ -113,12 +117,12 @@ async def test_a_chat_that_sends_its_last_message_alone_goes_on() -> None:
     async with ScriptedUpstream(answer("One."), answer("Two.")) as upstream:
         async with page_over(upstream) as (page, _):
             await page.chat(user("First"))
-            told = await page.chat(fields={"messages": None, "message": user("Second")})
-            assert told.text == "Two."
+            turn = await page.chat(fields={"messages": None, "message": user("Second")})
+            assert turn.text == "Two."
         assert [message["content"] for message in sent(upstream.requests[1])] == ["First", "One.", "Second"]
 
 
-async def test_what_the_agents_tools_did_is_told_and_may_be_told_again() -> None:
+async def test_results_of_the_agents_tools_are_sent_and_accepted_in_return() -> None:
     rounds = (
         answer("Let me see.", calls=[("c1", "look", {"city": "Oslo"})]),
         answer("Sunny."),
@@ -140,7 +144,7 @@ async def test_what_the_agents_tools_did_is_told_and_may_be_told_again() -> None
             "providerExecuted": True,
         }
         step = {"type": "step-start"}
-        shown = assistant(step, said("Let me see."), tool, step, said("Sunny."))
+        shown = assistant(step, text_part("Let me see."), tool, step, text_part("Sunny."))
         assert (await page.chat(user("First"), shown, user("Thanks"))).text == "Bye."
         assert len(await tasks_of(facade.url, "chat")) == 2
 
@@ -152,8 +156,8 @@ async def test_the_same_through_ag_ui() -> None:
         answer("Bye."),
     )
     async with ScriptedUpstream(*rounds) as upstream, page_over(upstream, tools=[look]) as (page, facade):
-        asked = {"id": "1", "role": "user", "content": "First"}
-        first = await page.run(asked)
+        question = {"id": "1", "role": "user", "content": "First"}
+        first = await page.run(question)
         assert (first.texts, first.results) == (["Let me see.", "Sunny."], {"c1": "sunny in Oslo"})
         function = {"name": "look", "arguments": '{"city": "Oslo"}'}
         calls = [{"id": "c1", "type": "function", "function": function}]
@@ -163,7 +167,7 @@ async def test_the_same_through_ag_ui() -> None:
             {"id": "4", "role": "assistant", "content": "Sunny."},
         ]
         thanks = {"id": "5", "role": "user", "content": "Thanks"}
-        assert (await page.run(asked, *shown, thanks)).text == "Bye."
+        assert (await page.run(question, *shown, thanks)).text == "Bye."
         assert len(await tasks_of(facade.url, "thread")) == 2
         assert page.headers["x-conversation-id"] == "thread"
         # A new subscriber receives the same.
@@ -184,10 +188,10 @@ async def test_the_same_through_ag_ui() -> None:
 
 
 async def test_clients_before_1_0_get_no_outcome_since_they_reject_its_new_members() -> None:
-    asked: Fields = {"id": "1", "role": "user", "content": "First"}
+    question: Fields = {"id": "1", "role": "user", "content": "First"}
     calls = [("c1", "get_weather", {"city": "Oslo"})]
     async with ScriptedUpstream(answer(calls=calls)) as upstream, page_over(upstream) as (page, _):
-        old = list(map(json.loads, await page.events(asked, tools=[WEATHER], version="")))
+        old = list(map(json.loads, await page.events(question, tools=[WEATHER], version="")))
         assert [event["type"] for event in old[-2:]] == ["TOOL_CALL_END", "RUN_FINISHED"]
         assert "outcome" not in old[-1]
         joined_old, joined = [json.loads((await page.events(version=each))[-1]) for each in ("", "1.0")]
@@ -234,7 +238,7 @@ async def test_a_request_that_is_sent_again_is_taken_once() -> None:
 async def test_an_answer_is_resumed_from_its_beginning_and_stopped() -> None:
     half, go_on = anyio.Event(), anyio.Event()
     role, first, second, *rest = answer("One, ", "two.")
-    script = [role, first, Tell(half), Wait(go_on), second, *rest]
+    script = [role, first, SetEvent(half), Wait(go_on), second, *rest]
     async with ScriptedUpstream(script, script) as upstream, page_over(upstream) as (page, facade):
         assert await page.ask("GET", "/ai-sdk/chat/stream") == b""
         assert page.status == 204
@@ -247,8 +251,8 @@ async def test_an_answer_is_resumed_from_its_beginning_and_stopped() -> None:
             async with http.get(f"{facade.url}/ai-sdk/chat/stream") as response:
                 begun = await response.content.readany()
                 go_on.set()
-                told = read_ui_messages(payloads(begun + await response.read()))
-        assert (told.text, told.end["finishReason"]) == ("One, two.", "stop")
+                turn = read_ui_messages(payloads(begun + await response.read()))
+        assert (turn.text, turn.end["finishReason"]) == ("One, two.", "stop")
         await page.ask("DELETE", "/ai-sdk/chat/stream")
         assert page.status == 204
         [task] = await tasks_of(facade.url, "chat")
@@ -276,7 +280,7 @@ async def test_an_agent_may_answer_directly() -> None:
         assert (await page.run({"id": "1", "role": "user", "content": "Hi"})).text == "Hello"
 
 
-async def test_an_object_that_an_agent_shows_is_told_anew_whenever_it_changes() -> None:
+async def test_a_data_artifact_is_sent_again_whenever_it_changes() -> None:
     async def plan(turn: Turn) -> AsyncGenerator[ArtifactUpdate]:
         for steps in (["look"], ["look", "leap"]):
             shown = Artifact(artifact_id="plan", name="Plan", parts=(Part(data={"steps": steps}),))
@@ -285,8 +289,8 @@ async def test_an_object_that_an_agent_shows_is_told_anew_whenever_it_changes() 
     values = [{"name": "Plan", "data": {"steps": steps}} for steps in (["look"], ["look", "leap"])]
     async with page_over(handler=FunctionHandler(plan)) as (page, _):
         assert [value for _, value in (await page.chat(user("Go"))).data] == values
-        told = await page.run({"id": "1", "role": "user", "content": "Go"})
-        assert told.data == [("CUSTOM", value) for value in values]
+        run = await page.run({"id": "1", "role": "user", "content": "Go"})
+        assert run.data == [("CUSTOM", value) for value in values]
 
 
 @pytest.mark.parametrize("path", ["/ai-sdk", "/ag-ui"])

@@ -28,7 +28,7 @@ def card(*interfaces: Any, **members: Any) -> RemoteCard:
 
 
 @pytest.mark.parametrize(
-    ("offered", "chosen"),
+    ("interfaces", "chosen"),
     [
         ([("JSONRPC", "0.3"), ("HTTP+JSON", "1.0")], ("HTTP+JSON", "1.0")),
         ([("HTTP+JSON", "1.0"), ("JSONRPC", "1.0.1")], ("JSONRPC", "1.0.1")),
@@ -40,9 +40,9 @@ def card(*interfaces: Any, **members: Any) -> RemoteCard:
     ],
 )
 def test_the_newest_version_is_chosen_then_the_first_binding(
-    offered: list[tuple[str, Any]], chosen: tuple[str, str]
+    interfaces: list[tuple[str, Any]], chosen: tuple[str, str]
 ):
-    found = card(*(interface(*each) for each in offered))
+    found = card(*(interface(*each) for each in interfaces))
     assert (found.binding, found.version) == chosen
     assert [each.protocol_binding for each in found.raw.supported_interfaces] == [chosen[0]]
 
@@ -58,7 +58,7 @@ def test_an_interface_may_have_a_tenant(given: dict[str, Any], tenant: str):
     assert card("nonsense", {**interface("JSONRPC", "1.0"), **given}).tenant == tenant
 
 
-def test_a_card_of_0_3_has_its_addresses_elsewhere():
+def test_the_addresses_of_a_card_of_0_3_are_found():
     fields = {
         "name": "old",
         "url": "https://agent.example/rpc",

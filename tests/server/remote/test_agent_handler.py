@@ -25,7 +25,7 @@ from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelt
 from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.task.task import agent_message
-from tailrace.streaming.task.updates import Said
+from tailrace.streaming.task.updates import MessageAdded
 
 STORE = Settings(store="sqlite://")
 AT_ONCE = (0.0,) * 5
@@ -69,7 +69,7 @@ def words(task: dict[str, Any]) -> str:
     return "".join(part.get("text", "") for part in task["status"]["message"]["parts"])
 
 
-def said(turn: Turn) -> list[tuple[str, str]]:
+def outline(turn: Turn) -> list[tuple[str, str]]:
     return [(str(each.role), each.text) for each in turn.history.conversation]
 
 
@@ -106,7 +106,7 @@ async def test_any_agent_of_the_sdk_can_stand_behind(binding: str, version: str,
         assert answer["id"] == question["id"]
     first_turn, second_turn, asking, answered = scripted.turns
     assert first_turn.context_id == second_turn.context_id != first["contextId"]
-    assert said(second_turn) == [("user", "river"), ("model", "river"), ("user", "brook")]
+    assert outline(second_turn) == [("user", "river"), ("model", "river"), ("user", "brook")]
     assert (asking.task_id, answered.number) == (answered.task_id, 2)
 
 
@@ -177,7 +177,7 @@ async def test_the_message_goes_on_as_it_is_but_for_its_ids():
 
 
 @pytest.mark.parametrize("how", ["failed", "rejected", "canceled", "auth_required", "input_required"])
-async def test_what_is_no_success_is_none_here_and_says_what_the_agent_said(how: str):
+async def test_an_unsuccessful_task_keeps_its_state_and_the_message_of_the_agent(how: str):
     async with in_front_of_sdk(Saying(says(how, "no paper"))) as rpc:
         task = await send(rpc, "print")
         assert (state(task), words(task)) == (how, "no paper")
@@ -209,7 +209,7 @@ async def test_an_agent_that_crashes_or_is_away_fails_the_task_in_a_line():
         assert task["metadata"][EXTENSION_URI]["error"]["type"] == "connection_failed"
 
 
-async def test_an_agent_that_was_away_is_told_later_what_was_said_and_nothing_about_itself():
+async def test_an_unreachable_agent_later_receives_the_users_messages_alone():
     scripted = Scripted()
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(create_app(STORE, handler=scripted)))
@@ -220,10 +220,10 @@ async def test_an_agent_that_was_away_is_told_later_what_was_said_and_nothing_ab
         proxy.turn_to(url)
         back = await send(rpc, "brook", contextId=away["contextId"])
     assert (state(away), state(back)) == ("failed", "completed")
-    told, _ = scripted.turns[0].message.parts
-    assert told.text is not None
-    assert "User: river" in told.text
-    assert "Agent" not in told.text
+    transcript, _ = scripted.turns[0].message.parts
+    assert transcript.text is not None
+    assert "User: river" in transcript.text
+    assert "Agent" not in transcript.text
 
 
 async def test_what_arrived_before_an_agent_was_lost_is_kept():
@@ -435,9 +435,9 @@ class ToolAsking:
         calls = [{"call_id": "c1", "name": "weather", "arguments": {"city": "Rome"}}]
         call = Part(data={"tool_calls": calls})
         yield ArtifactUpdate(Artifact(artifact_id="said", parts=(Part(text="Let me see."),)))
-        asked = Message(message_id="q", role=Role.AGENT, parts=(call,))
-        yield Said(asked.model_copy(update={"parts": (Part(text="Let me see."), call)}))
-        yield StatusUpdate(TaskState.INPUT_REQUIRED, asked)
+        question = Message(message_id="q", role=Role.AGENT, parts=(call,))
+        yield MessageAdded(question.model_copy(update={"parts": (Part(text="Let me see."), call)}))
+        yield StatusUpdate(TaskState.INPUT_REQUIRED, question)
 
 
 async def test_tool_calls_come_through_and_results_go_back_on_the_same_task_after_a_restart(tmp_path: Path):
@@ -445,17 +445,17 @@ async def test_tool_calls_come_through_and_results_go_back_on_the_same_task_afte
     settings = Settings(store=f"sqlite:///{tmp_path}/front.db")
     async with serving(create_app(STORE, handler=remote)) as url:
         async with fronted(url, settings) as rpc:
-            asked = await send(rpc, "weather?")
-            assert state(asked) == "input_required"
-            [part] = asked["status"]["message"]["parts"]
+            question = await send(rpc, "weather?")
+            assert state(question) == "input_required"
+            [part] = question["status"]["message"]["parts"]
             [call] = part["data"]["tool_calls"]
             assert (call["call_id"], call["name"], call["arguments"]) == ("c1", "weather", {"city": "Rome"})
         async with fronted(url, settings) as rpc:
             results = [{"data": {"tool_results": [{"call_id": "c1", "name": "weather", "output": "sunny"}]}}]
-            done = await send(rpc, "", taskId=asked["id"], parts=results)
+            done = await send(rpc, "", taskId=question["id"], parts=results)
             assert (state(done), text_of(done)) == ("completed", "sunny")
             assert text_of(done, "said") == "Let me see."
-            further = await send(rpc, "and now?", contextId=asked["contextId"])
+            further = await send(rpc, "and now?", contextId=question["contextId"])
             assert state(further) == "input_required"
     first, second, third = remote.turns
     assert (first.task_id, first.context_id) == (second.task_id, second.context_id)
@@ -469,7 +469,7 @@ async def test_tool_calls_come_through_and_results_go_back_on_the_same_task_afte
     ]
 
 
-async def test_a_conversation_that_the_remote_does_not_know_is_told_to_it(tmp_path: Path):
+async def test_a_conversation_unknown_to_the_remote_agent_is_sent_to_it(tmp_path: Path):
     settings = Settings(store=f"sqlite:///{tmp_path}/front.db")
     before, scripted = Scripted(), Scripted()
     async with serving(create_app(settings, handler=before)) as url, Rpc(url) as rpc:
@@ -477,27 +477,27 @@ async def test_a_conversation_that_the_remote_does_not_know_is_told_to_it(tmp_pa
     async with serving(create_app(STORE, handler=scripted)) as url, fronted(url, settings) as rpc:
         second = await send(rpc, "brook", contextId=first["contextId"])
         await send(rpc, "pond", contextId=first["contextId"])
-    told, asked = scripted.turns[0].message.parts
-    assert told.text is not None
-    assert "User: river\n\nAgent: river" in told.text
-    assert asked.text == "brook"
+    transcript, question = scripted.turns[0].message.parts
+    assert transcript.text is not None
+    assert "User: river\n\nAgent: river" in transcript.text
+    assert question.text == "brook"
     assert state(second) == "completed"
     assert [part.text for part in scripted.turns[1].message.parts] == ["pond"]
 
 
-async def test_what_is_told_later_has_tools_files_and_data_in_it(tmp_path: Path):
+async def test_a_conversation_that_is_sent_later_includes_tools_files_and_data(tmp_path: Path):
     settings = Settings(store=f"sqlite:///{tmp_path}/front.db")
     scripted = Scripted()
     async with serving(create_app(settings, handler=ToolAsking())) as url, Rpc(url) as rpc:
         file = {"raw": "eA==", "filename": "a.png", "mediaType": "image/png"}
-        asked = await send(rpc, "", parts=[{"text": "weather?"}, file, {"data": {"k": 1}}])
+        question = await send(rpc, "", parts=[{"text": "weather?"}, file, {"data": {"k": 1}}])
         results = [{"data": {"tool_results": [{"call_id": "c1", "name": "weather", "output": {"sun": 1}}]}}]
-        await send(rpc, "", taskId=asked["id"], parts=results)
+        await send(rpc, "", taskId=question["id"], parts=results)
     async with serving(create_app(STORE, handler=scripted)) as url, fronted(url, settings) as rpc:
-        await send(rpc, "river", contextId=asked["contextId"])
-    told, _ = scripted.turns[0].message.parts
-    assert told.text is not None
-    assert told.text.split("\n\n")[1:-2] == [
+        await send(rpc, "river", contextId=question["contextId"])
+    transcript, _ = scripted.turns[0].message.parts
+    assert transcript.text is not None
+    assert transcript.text.split("\n\n")[1:-2] == [
         "User: weather?",
         "User: [file a.png]",
         'User: {"k": 1}',
@@ -511,11 +511,11 @@ async def test_what_is_told_later_has_tools_files_and_data_in_it(tmp_path: Path)
 async def test_a_task_that_does_not_wait_any_more_is_followed_by_another():
     scripted = Scripted()
     async with serving(create_app(STORE, handler=scripted)) as url, fronted(url) as rpc, Rpc(url) as direct:
-        asked = await send(rpc, "ask")
+        question = await send(rpc, "ask")
         await direct.result("CancelTask", {"id": scripted.turns[0].task_id})
         # Another task of the conversation is not the waiting one.
-        other = await send(rpc, "brook", contextId=asked["contextId"])
-        answered = await send(rpc, "river", taskId=asked["id"])
+        other = await send(rpc, "brook", contextId=question["contextId"])
+        answered = await send(rpc, "river", taskId=question["id"])
     assert (text_of(other), text_of(answered, "text-turn-2")) == ("brook", "river")
     assert len({turn.task_id for turn in scripted.turns}) == 3
     assert len({turn.context_id for turn in scripted.turns}) == 1
@@ -527,18 +527,18 @@ async def test_a_remote_that_forgot_the_task_that_waited_begins_another():
         first = await stack.enter_async_context(serving(create_app(STORE, handler=scripted)))
         proxy = await stack.enter_async_context(CuttingProxy(first))
         rpc = await stack.enter_async_context(fronted(proxy.url))
-        asked = await send(rpc, "ask")
+        question = await send(rpc, "ask")
         proxy.cut_now()
         proxy.turn_to(await stack.enter_async_context(serving(create_app(STORE, handler=scripted))))
-        answered = await send(rpc, "river", taskId=asked["id"])
+        answered = await send(rpc, "river", taskId=question["id"])
     assert (state(answered), text_of(answered, "text-turn-2")) == ("completed", "river")
     assert scripted.turns[1].number == 1
 
 
 async def test_a_task_of_several_turns_keeps_what_each_made():
     async with in_front_of(Scripted()) as rpc:
-        asked = await send(rpc, "ask")
-        second = await send(rpc, "river", taskId=asked["id"])
+        question = await send(rpc, "ask")
+        second = await send(rpc, "river", taskId=question["id"])
         assert text_of(second) == "river"
 
 
@@ -549,14 +549,14 @@ async def test_a_task_of_several_turns_keeps_what_each_made():
 async def test_tools_of_the_caller_reach_the_model_and_its_facts_the_caller(path: str):
     asks = answer("I look.", calls=[("c1", "weather", {"city": "Rome"})], finish="tool_calls", reasoning="hm")
     tool: dict[str, Any] = {"name": "weather", "description": "Now.", "parameters": {"type": "object"}}
-    asked = message("How is Rome?")
-    asked["metadata"] = {EXTENSION_URI: {"tools": [tool], "temperature": 0}}
+    question = message("How is Rome?")
+    question["metadata"] = {EXTENSION_URI: {"tools": [tool], "temperature": 0}}
     async with ScriptedUpstream(asks, answer("Sunny.")) as upstream:
         settings = Settings.model_validate(
             {"store": "sqlite://", "model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
         )
         async with serving(create_app(settings)) as url, fronted(url + path) as rpc, Rpc(url) as direct:
-            events = await rpc.stream("SendStreamingMessage", asked)
+            events = await rpc.stream("SendStreamingMessage", question)
             waiting = events[-1][1]["statusUpdate"]
             [part] = waiting["status"]["message"]["parts"]
             [call] = part["data"]["tool_calls"]
@@ -565,7 +565,7 @@ async def test_tools_of_the_caller_reach_the_model_and_its_facts_the_caller(path
             ]
             done = await send(rpc, "", taskId=waiting["taskId"], parts=results)
             there = (await direct.result("ListTasks", {"includeArtifacts": True}))["tasks"]
-            heard = await conversation(rpc, done["contextId"])
+            received = await conversation(rpc, done["contextId"])
             kept = await conversation(direct, there[0]["contextId"])
         first, second = [(await upstream.received(at)).json for at in (0, 1)]
     assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
@@ -580,10 +580,10 @@ async def test_tools_of_the_caller_reach_the_model_and_its_facts_the_caller(path
         _without_ids(artifact) for artifact in task["artifacts"]
     ]
     assert {artifact["artifactId"] for artifact in done["artifacts"]} >= {"text", "reasoning", "tool-call-1"}
-    assert heard == kept
+    assert received == kept
 
 
 async def conversation(rpc: Rpc, context_id: str) -> list[tuple[str, Any]]:
     """Return roles and texts of a conversation; the provider's field name for reasoning is irrelevant."""
-    said = (await rpc.result("GetConversation", {"contextId": context_id}))["messages"]
-    return [(each["role"], [{**part, "metadata": None} for part in each["parts"]]) for each in said]
+    recorded = (await rpc.result("GetConversation", {"contextId": context_id}))["messages"]
+    return [(each["role"], [{**part, "metadata": None} for part in each["parts"]]) for each in recorded]

@@ -30,7 +30,7 @@ async def call(tool: AgentTool, message: object, context_id: str = "") -> Any:
     return await tool.call(dict(given.arguments), ToolContext(given, external_context_id=context_id))
 
 
-async def test_the_card_says_what_the_model_is_told():
+async def test_the_tool_definition_comes_from_the_card():
     skills = [AgentSkill(id="s", name="Echo", description="Says it back", tags=("t",))]
     async with serving(create_app(STORE, handler=Scripted(), skills=skills)) as url:
         async with agent_tools(url, url + "/.well-known/agent.json").connected() as tools:
@@ -64,8 +64,8 @@ async def test_a_question_comes_back_and_the_next_message_answers_it():
         assert "which one?" in await call(tool, "ask", "a")
         assert await call(tool, "the red one", "a") == "the red one"
         assert await call(tool, "another", "a") == "another"
-    asked, answered, another = (turn.task_id for turn in scripted.turns)
-    assert asked == answered != another
+    question, answered, another = (turn.task_id for turn in scripted.turns)
+    assert question == answered != another
 
 
 async def test_an_agent_that_never_completes_a_task_has_its_response_as_the_result():
@@ -93,8 +93,8 @@ async def test_files_and_data_are_json_and_thoughts_are_left_out():
         yield ArtifactUpdate(Artifact(artifact_id="r", parts=(Part(text="hm"),), metadata=thought))
         yield ArtifactUpdate(Artifact(artifact_id="t", parts=(Part(text="see: "),)))
         file = Part(raw=b"the bytes", media_type="image/png", filename="p.png")
-        elsewhere = Part(url="https://x.example/p.png", media_type="image/png")
-        yield ArtifactUpdate(Artifact(artifact_id="f", parts=(file, elsewhere, Part(data={"n": 1}))))
+        linked_file = Part(url="https://x.example/p.png", media_type="image/png")
+        yield ArtifactUpdate(Artifact(artifact_id="f", parts=(file, linked_file, Part(data={"n": 1}))))
 
     async with serving(create_app(STORE, handler=handle)) as url, RemoteAgent(url) as agent:
         output = await call(AgentTool(agent, await agent.card()), "draw")
@@ -183,6 +183,6 @@ async def test_an_agent_with_a_model_asks_a_remote_agent():
             )
             async with Agent(create_model(settings), tools=[agent_tools(url)]) as agent:
                 result = await agent.run("How is Rome?")
-        told = (await upstream.received(1)).json["messages"][-1]
+        tool_message = (await upstream.received(1)).json["messages"][-1]
     assert result.output == "Sunny."
-    assert (told["role"], told["content"]) == ("tool", "Rome is sunny")
+    assert (tool_message["role"], tool_message["content"]) == ("tool", "Rome is sunny")

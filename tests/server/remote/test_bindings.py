@@ -83,7 +83,7 @@ def test_a_state_has_one_name(name: str, version: str, state: str):
     )
 
 
-def test_an_object_of_0_3_without_its_kind_is_told_by_its_members():
+def test_an_object_of_0_3_without_its_kind_is_recognized_by_its_members():
     old = binding("JSONRPC", "0.3")
     parts = [{"kind": "text", "text": "x"}]
     message = event(old, {"messageId": "m", "role": "agent", "parts": parts})

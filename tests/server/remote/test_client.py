@@ -18,8 +18,8 @@ from support.upstream import (
     Received,
     Reset,
     ScriptedUpstream,
+    SetEvent,
     Step,
-    Tell,
     json_answer,
     openai_stream,
 )
@@ -106,8 +106,8 @@ async def test_a_message_is_answered_by_the_numbered_events_of_a_task_that_can_b
     assert [event.id for event in events] == [str(number + 1) for number in range(len(events))]
     assert texts(events) == "".join(PIECES) == text_of(task)
     assert states(events) == [TaskState.SUBMITTED, TaskState.WORKING, TaskState.COMPLETED]
-    [asked] = upstream.requests[0].json["messages"]
-    assert "hello" in str(asked["content"])
+    [prompt] = upstream.requests[0].json["messages"]
+    assert "hello" in str(prompt["content"])
     assert events[-1].raw == events[-1].response.to_dict()
 
 
@@ -212,10 +212,10 @@ async def test_a_task_that_waits_ends_the_stream_and_goes_on_with_the_answer():
             yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text=f"took {text}"),)))
 
     async with serving(create_app(STORE, handler=handle)) as url, AgentClient(url) as client:
-        asked = [event async for event in client.stream("buy a book")]
-        first = asked[0].response.task
+        events = [event async for event in client.stream("buy a book")]
+        first = events[0].response.task
         assert first is not None
-        assert states(asked)[-1] is TaskState.INPUT_REQUIRED
+        assert states(events)[-1] is TaskState.INPUT_REQUIRED
         answer = Message(message_id="m2", role=Role.USER, parts=(Part(text="the red one"),))
         rest = [event async for event in client.stream(answer, task_id=first.id, context_id=first.context_id)]
         with pytest.raises(UnsupportedOperationError, match="the task has ended"):
@@ -225,14 +225,14 @@ async def test_a_task_that_waits_ends_the_stream_and_goes_on_with_the_answer():
 
 
 async def test_a_stream_that_is_cancelled_from_outside_closes_its_connection():
-    said = anyio.Event()
-    async with ScriptedUpstream(agent(stream=[sse_task("working"), Tell(said), Hang()])) as server:
+    working = anyio.Event()
+    async with ScriptedUpstream(agent(stream=[sse_task("working"), SetEvent(working), Hang()])) as server:
         async with AgentClient(root(server)) as client:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as group:
 
                     async def leave() -> None:
-                        await said.wait()
+                        await working.wait()
                         scope.cancel()
 
                     group.start_soon(leave)
@@ -339,7 +339,7 @@ async def test_an_agent_that_numbers_nothing_gives_the_whole_task_which_replaces
     assert states(events)[-1] is TaskState.COMPLETED
 
 
-async def test_a_task_that_ended_while_nobody_listened_is_fetched():
+async def test_a_task_that_ended_during_a_disconnection_is_fetched():
     task = {**FAILED_TASK, "artifacts": [{"artifactId": "a", "parts": [{"text": "half"}]}]}
     script = agent(
         stream=[sse_task("working"), Cut()], subscribe=error(-32004, "the task has ended"), get=result(task)
@@ -417,7 +417,7 @@ async def test_a_direct_message_is_the_whole_answer():
 
 
 @pytest.mark.parametrize("code", [-32004, -32601])
-async def test_an_agent_that_does_not_stream_is_asked_for_one_answer(code: int):
+async def test_an_agent_that_does_not_stream_receives_a_plain_send(code: int):
     task = {**FAILED_TASK, "status": {"state": "TASK_STATE_COMPLETED"}}
     script = agent(stream=error(code, "no streaming"), send=result({"task": task}))
     async with ScriptedUpstream(script) as server:
@@ -456,7 +456,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_raised_and_nothing_is_sent_
         ([Head(401), b"who are you?"], "answered with an HTTP error (HTTP 401)"),
     ],
 )
-async def test_what_an_agent_gets_wrong_is_said_in_one_line(answer: Sequence[Step], message: str):
+async def test_a_protocol_violation_is_reported_in_one_line(answer: Sequence[Step], message: str):
     async with ScriptedUpstream(agent(stream=answer)) as server:
         with pytest.raises(UpstreamError) as caught:
             await streamed(server)
@@ -498,7 +498,7 @@ async def failure(url: str) -> TailraceError:
     return caught.value
 
 
-async def test_where_nobody_listens_the_agent_cannot_be_reached():
+async def test_a_closed_port_is_a_connection_error():
     async with ScriptedUpstream() as server:
         gone = root(server)
     error = await failure(gone)

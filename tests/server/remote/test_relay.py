@@ -40,8 +40,8 @@ def copy(*parts: Part, state: TaskState = TaskState.WORKING, **fields: Any) -> T
 def status(
     state: TaskState, message: Message | None = None, metadata: dict[str, Any] | None = None
 ) -> TaskStatusUpdateEvent:
-    said = TaskStatus(state=state, message=message)
-    return TaskStatusUpdateEvent(task_id="t", context_id="c", status=said, metadata=metadata or {})
+    task_status = TaskStatus(state=state, message=message)
+    return TaskStatusUpdateEvent(task_id="t", context_id="c", status=task_status, metadata=metadata or {})
 
 
 def relayed(relay: Relay, events: Sequence[RemoteEvent]) -> list[Update]:
@@ -50,8 +50,8 @@ def relayed(relay: Relay, events: Sequence[RemoteEvent]) -> list[Update]:
 
 def carried_out(updates: Sequence[Update]) -> Task:
     """Return the task that our server builds from updates; it rejects updates that break the rules."""
-    asked = Message(message_id="m", role=Role.USER, parts=(Part(text="?"),))
-    record = TaskRecord.create(asked)
+    question = Message(message_id="m", role=Role.USER, parts=(Part(text="?"),))
+    record = TaskRecord.create(question)
     record.submitted()
     record.apply(StatusUpdate(TaskState.WORKING))
     for update in updates:
@@ -117,11 +117,11 @@ def test_what_servers_get_wrong_about_artifacts_breaks_nothing(events: list[Remo
 def test_what_the_task_had_before_is_not_shown_again_and_can_be_added_to():
     before = Artifact(artifact_id="a", parts=(Part(text="one"),))
     relay = Relay((before,))
-    asked = agent_message("which?")
+    question = agent_message("which?")
     task = Task(
         id="t",
         context_id="c",
-        status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=asked),
+        status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=question),
         artifacts=(before,),
     )
     assert relay.feed(task) == []
@@ -162,7 +162,7 @@ def test_statuses_keep_their_facts_but_not_those_of_the_remotes_log():
     assert completed.message.parts[0].text == "done"
 
 
-def test_what_was_said_stands_in_rounds_and_holds_each_call_once():
+def test_messages_are_divided_into_rounds_with_each_call_once():
     def calls(*ids: str, **members: str) -> Part:
         listed: list[dict[str, Any]] = [
             {"call_id": each, "name": "f", "arguments": {}, **members} for each in ids
@@ -177,7 +177,7 @@ def test_what_was_said_stands_in_rounds_and_holds_each_call_once():
         made = Artifact(artifact_id=f"{channel}-{number}", parts=parts, metadata=facts)
         return TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=made)
 
-    asked = Message(message_id="q", role=Role.AGENT, parts=(calls("2"),))
+    question = Message(message_id="q", role=Role.AGENT, parts=(calls("2"),))
     relay = Relay()
     events = [
         artifact("reasoning", Part(text="hm")),
@@ -188,23 +188,23 @@ def test_what_was_said_stands_in_rounds_and_holds_each_call_once():
         artifact("tool_call", calls("s", kind="server"), result("s"), calls("2"), number=2),
         artifact("data", Part(data={"tool_calls": [{"no": "call"}]})),
         artifact("output", Part(data={"a": 1})),
-        status(TaskState.INPUT_REQUIRED, asked),
+        status(TaskState.INPUT_REQUIRED, question),
     ]
     relayed(relay, events)
-    said = [to_common_message(message) for message in relay.said({"k": 1})]
-    assert [(str(message.role), [part.type for part in message.content]) for message in said] == [
+    messages = [to_common_message(message) for message in relay.messages({"k": 1})]
+    assert [(str(message.role), [part.type for part in message.content]) for message in messages] == [
         ("model", ["reasoning", "text", "tool_call"]),
         ("tool", ["tool_result"]),
         ("model", ["text", "tool_call", "tool_result", "tool_call", "data"]),
     ]
-    assert [message.metadata.get("k") for message in said] == [None, None, 1]
+    assert [message.metadata.get("k") for message in messages] == [None, None, 1]
 
 
-def test_an_answer_of_nothing_was_said_too():
+def test_an_empty_answer_is_recorded():
     relay = Relay()
     relayed(relay, [status(TaskState.COMPLETED)])
-    [said] = relay.said()
-    assert to_common_message(said).content == ()
+    [message] = relay.messages()
+    assert to_common_message(message).content == ()
 
 
 def test_an_answer_in_messages_of_statuses_is_taken_over_as_text() -> None:
@@ -229,15 +229,15 @@ def test_an_answer_in_messages_of_statuses_is_taken_over_as_text() -> None:
     task = carried_out(updates)
     assert (task.status.state, task.status.message) == (TaskState.INPUT_REQUIRED, None)
     assert text_of(task) == "Grüße"
-    assert [to_common_message(message).text for message in relay.said()] == ["Grüße"]
+    assert [to_common_message(message).text for message in relay.messages()] == ["Grüße"]
 
 
 def test_a_request_for_credentials_is_forwarded_before_the_response_ends():
     relay = Relay()
-    asked = agent_message("Open the page.")
-    [request] = relay.feed(status(TaskState.AUTH_REQUIRED, asked))
-    assert request == StatusUpdate(TaskState.AUTH_REQUIRED, asked, continues=True)
-    again = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.AUTH_REQUIRED, message=asked))
+    question = agent_message("Open the page.")
+    [request] = relay.feed(status(TaskState.AUTH_REQUIRED, question))
+    assert request == StatusUpdate(TaskState.AUTH_REQUIRED, question, continues=True)
+    again = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.AUTH_REQUIRED, message=question))
     assert relay.feed(again) == []
     rest = relayed(relay, [status(TaskState.WORKING), piece("done", append=False, last=True)])
     assert rest[0] == StatusUpdate(TaskState.WORKING)
@@ -275,7 +275,7 @@ def test_thoughts_of_adk_are_reasoning():
     relay = Relay()
     task = carried_out(relayed(relay, [event, copy_of_all]))
     assert channels(task) == {"reasoning": "Let me see.", "": "Paris"}
-    [message] = relay.said()
+    [message] = relay.messages()
     assert [part.text for part in message.parts] == ["Let me see.", "Paris"]
     assert extension_facts(message.parts[0].metadata)["channel"] == "reasoning"
 

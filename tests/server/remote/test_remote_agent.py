@@ -166,7 +166,7 @@ async def test_a_stream_of_ours_that_is_cut_goes_on_after_the_last_event(path: s
                 assert shown(events) == "".join(PIECES)
 
 
-class Telling(AgentExecutor):
+class SnapshotAgent(AgentExecutor):
     """Signals when a turn is over."""
 
     def __init__(self, scripted: Scripted) -> None:
@@ -181,7 +181,7 @@ class Telling(AgentExecutor):
 @pytest.mark.parametrize(("version", "ends"), [("1.0", False), ("0.3", False), ("1.0", True)])
 async def test_a_stream_of_another_server_that_is_cut_goes_on_by_copies(version: str, ends: bool):
     scripted = Scripted()
-    executor = Telling(scripted)
+    executor = SnapshotAgent(scripted)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(sdk_agent(executor, sdk_card(version=version)))
         proxy = await stack.enter_async_context(CuttingProxy(url))
@@ -293,7 +293,7 @@ async def test_credentials_are_sent_as_the_card_asks_for_them():
         ([Reset()], UpstreamFault.CONNECTION, "broke off"),
     ],
 )
-async def test_a_card_that_cannot_be_had_is_said_in_a_line(
+async def test_an_unavailable_card_is_reported_in_one_line(
     script: list[Step], fault: UpstreamFault, words: str
 ):
     async with ScriptedUpstream(script, script) as upstream, RemoteAgent(_root(upstream)) as agent:
@@ -359,9 +359,9 @@ async def test_what_an_agent_left_out_is_made_up_where_nothing_depends_on_it():
     )
     async with ScriptedUpstream(json_answer(_CARD), [events]) as upstream:
         async with RemoteAgent(_root(upstream)) as agent:
-            heard = await ask(agent, "hello")
-    assert shown(heard) == "hi"
-    assert states(heard) == [TaskState.WORKING, TaskState.COMPLETED]
+            received = await ask(agent, "hello")
+    assert shown(received) == "hi"
+    assert states(received) == [TaskState.WORKING, TaskState.COMPLETED]
 
 
 async def test_an_agent_that_answers_at_once_with_a_task_at_work_is_looked_at_until_it_is_done():
@@ -381,7 +381,7 @@ async def test_an_agent_that_answers_at_once_with_a_task_at_work_is_looked_at_un
     assert states(events) == [TaskState.WORKING, TaskState.WORKING, TaskState.COMPLETED]
 
 
-async def test_a_failure_is_the_agents_own_to_tell():
+async def test_a_failure_is_reported_by_the_agent():
     async with sdk_agent(Saying(says("failed", "out of paper"))) as url, RemoteAgent(url) as agent:
         last = (await ask(agent, "hello"))[-1]
         assert isinstance(last, TaskStatusUpdateEvent)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from support.written import ASKED, MESSAGE, PIECE, WORKING, written
+from support.written import MESSAGE, PIECE, QUESTION, WORKING, written
 from tailrace.server.runtime.active_task import ends_turn
 from tailrace.server.runtime.operations import EventStream
 from tailrace.streaming import Event, TaskState
@@ -146,7 +146,7 @@ async def test_every_event_comes_once_and_in_order(
         async with anyio.create_task_group() as group:
             group.start_soon(reader.read)
             for step in steps:
-                toggle = WORKING if task.record.state is TaskState.INPUT_REQUIRED else ASKED
+                toggle = WORKING if task.record.state is TaskState.INPUT_REQUIRED else QUESTION
                 match step:
                     case "one":
                         await task.show(PIECE)

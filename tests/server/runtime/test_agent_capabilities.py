@@ -8,7 +8,7 @@ from support.http_json import HttpJson
 from support.rpc import Rpc, message
 from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
-from tailrace.server.runtime.agent_capabilities import Offer, fits, media_type_of
+from tailrace.server.runtime.agent_capabilities import Capabilities, fits, media_type_of
 from tailrace.server.settings import CardSettings
 from tailrace.streaming import StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.errors import ContentTypeNotSupportedError
@@ -20,7 +20,7 @@ NEEDED = AgentExtension(uri="urn:example:needed", required=True)
 SPOKEN = AgentExtension(uri="urn:example:spoken", description="Says more.", params={"level": 2})
 
 
-async def tell_extensions(turn: Turn) -> AsyncIterator[Update | Message]:
+async def return_extensions(turn: Turn) -> AsyncIterator[Update | Message]:
     """Answer with the extensions of the turn."""
     yield StatusUpdate(TaskState.INPUT_REQUIRED, metadata={"extensions": list(turn.extensions)})
 
@@ -34,7 +34,7 @@ def send_0_3(text: str = "hello") -> dict[str, object]:
 
 
 async def test_the_card_lists_the_extensions_beside_ours() -> None:
-    app = create_app(SETTINGS, handler=tell_extensions, extensions=(SPOKEN, NEEDED))
+    app = create_app(SETTINGS, handler=return_extensions, extensions=(SPOKEN, NEEDED))
     async with serving(app) as url, Rpc(url) as rpc:
         card = await HttpJson(rpc).ok("GET", "/.well-known/agent-card.json")
         old = await HttpJson(rpc).ok("GET", "/.well-known/agent.json")
@@ -46,24 +46,26 @@ async def test_the_card_lists_the_extensions_beside_ours() -> None:
 
 @pytest.mark.parametrize("name", ["A2A-Extensions", "X-A2A-Extensions", "a2a-extensions"])
 async def test_what_a_request_asks_for_reaches_the_handler_and_is_confirmed(name: str) -> None:
-    app = create_app(SETTINGS, handler=tell_extensions, extensions=(SPOKEN,))
-    asked = {name: f"urn:example:unknown, {SPOKEN.uri} ,{EXTENSION_URI}"}
+    app = create_app(SETTINGS, handler=return_extensions, extensions=(SPOKEN,))
+    requested = {name: f"urn:example:unknown, {SPOKEN.uri} ,{EXTENSION_URI}"}
     async with serving(app) as url, Rpc(url) as rpc:
         http = HttpJson(rpc)
-        events = await http.stream("POST", "/message:stream", message(), asked)
-        _, headers, _ = await http.exchange("POST", "/message:send", message(), asked)
+        events = await http.stream("POST", "/message:stream", message(), requested)
+        _, headers, _ = await http.exchange("POST", "/message:send", message(), requested)
         plain = await http.stream("POST", "/message:stream", message())
         by_query = await http.stream("POST", f"/message:stream?A2A-Extensions={SPOKEN.uri}", message())
         _, quiet, _ = await http.exchange("GET", "/tasks")
-    told = [event["statusUpdate"]["metadata"]["extensions"] for _, _, event in (events[-1], by_query[-1])]
-    assert told == [[EXTENSION_URI, SPOKEN.uri], [SPOKEN.uri]]
+    activated = [
+        event["statusUpdate"]["metadata"]["extensions"] for _, _, event in (events[-1], by_query[-1])
+    ]
+    assert activated == [[EXTENSION_URI, SPOKEN.uri], [SPOKEN.uri]]
     assert plain[-1][2]["statusUpdate"]["metadata"]["extensions"] == []
     assert headers[name.lower()] == f"{EXTENSION_URI}, {SPOKEN.uri}"
     assert "a2a-extensions" not in quiet
 
 
-async def test_json_rpc_confirms_and_tells_too() -> None:
-    app = create_app(SETTINGS, handler=tell_extensions, extensions=(SPOKEN,))
+async def test_json_rpc_confirms_the_extensions_too() -> None:
+    app = create_app(SETTINGS, handler=return_extensions, extensions=(SPOKEN,))
     async with serving(app) as url, Rpc(url) as rpc:
         body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message()}
         http = HttpJson(rpc)
@@ -73,8 +75,8 @@ async def test_json_rpc_confirms_and_tells_too() -> None:
     assert events[-1][1]["statusUpdate"]["metadata"]["extensions"] == [SPOKEN.uri]
 
 
-async def test_a_required_extension_must_be_asked_for_on_every_binding() -> None:
-    app = create_app(SETTINGS, handler=tell_extensions, extensions=(NEEDED, SPOKEN))
+async def test_a_required_extension_must_be_requested_on_every_binding() -> None:
+    app = create_app(SETTINGS, handler=return_extensions, extensions=(NEEDED, SPOKEN))
     async with serving(app) as url, Rpc(url) as rpc:
         http = HttpJson(rpc)
         for method, params in (
@@ -111,7 +113,7 @@ async def test_the_card_says_what_the_agent_is_good_at() -> None:
     skill = AgentSkill(id="sum", name="Sums", description="Adds numbers.", tags=("math",))
     app = create_app(
         SETTINGS,
-        handler=tell_extensions,
+        handler=return_extensions,
         skills=(skill,),
         input_modes=("text/plain", "image/*"),
         output_modes=("text/markdown",),
@@ -127,7 +129,7 @@ async def test_the_settings_name_media_types_too() -> None:
     settings = SETTINGS.model_copy(
         update={"card": CardSettings(input_modes=("text/plain", "image/*"), output_modes=("text/html",))}
     )
-    async with serving(create_app(settings, handler=tell_extensions)) as url, Rpc(url) as rpc:
+    async with serving(create_app(settings, handler=return_extensions)) as url, Rpc(url) as rpc:
         card = await HttpJson(rpc).ok("GET", "/.well-known/agent-card.json")
     assert (card["defaultInputModes"], card["defaultOutputModes"]) == (
         ["text/plain", "image/*"],
@@ -136,7 +138,7 @@ async def test_the_settings_name_media_types_too() -> None:
 
 
 async def test_a_part_of_another_media_type_is_refused_on_every_binding() -> None:
-    app = create_app(SETTINGS, handler=tell_extensions, input_modes=("text/plain",))
+    app = create_app(SETTINGS, handler=return_extensions, input_modes=("text/plain",))
     sent = message(parts=[{"text": "look"}, {"url": "https://example.com/a", "mediaType": "image/png"}])
     file = {"kind": "file", "file": {"uri": "https://example.com/a", "mimeType": "image/png"}}
     old = {"message": {"kind": "message", "messageId": "m", "role": "user", "parts": [file]}}
@@ -153,7 +155,7 @@ async def test_a_part_of_another_media_type_is_refused_on_every_binding() -> Non
 
 
 async def test_a_request_that_accepts_nothing_the_agent_gives_is_refused_on_every_binding() -> None:
-    app = create_app(SETTINGS, handler=tell_extensions, output_modes=("text/plain", "image/*"))
+    app = create_app(SETTINGS, handler=return_extensions, output_modes=("text/plain", "image/*"))
     sent = {**message(), "configuration": {"acceptedOutputModes": ["audio/wav", "application/json"]}}
     async with serving(app) as url, Rpc(url) as rpc:
         http = HttpJson(rpc)
@@ -168,8 +170,8 @@ async def test_a_request_that_accepts_nothing_the_agent_gives_is_refused_on_ever
 
 @pytest.mark.parametrize("accepted", [(), ("text/plain",), ("text",), ("image/png",), ("a/b", "*/*"), ("*",)])
 def test_a_request_that_accepts_one_of_the_agents_media_types_is_taken(accepted: tuple[str, ...]) -> None:
-    Offer(output_modes=("text/plain", "image/*")).check_output_modes(accepted)
-    Offer().check_output_modes(("audio/wav",))
+    Capabilities(output_modes=("text/plain", "image/*")).check_output_modes(accepted)
+    Capabilities().check_output_modes(("audio/wav",))
 
 
 def parts_message(part: Part) -> Message:
@@ -188,10 +190,10 @@ def parts_message(part: Part) -> Message:
 )
 def test_a_part_that_does_not_say_what_it_is_is_what_its_kind_is(part: Part, media_type: str) -> None:
     assert media_type_of(part) == media_type
-    Offer().check_message(parts_message(part))
-    Offer(input_modes=(media_type,)).check_message(parts_message(part))
+    Capabilities().check_message(parts_message(part))
+    Capabilities(input_modes=(media_type,)).check_message(parts_message(part))
     with pytest.raises(ContentTypeNotSupportedError):
-        Offer(input_modes=("audio/wav",)).check_message(parts_message(part))
+        Capabilities(input_modes=("audio/wav",)).check_message(parts_message(part))
 
 
 @pytest.mark.parametrize(

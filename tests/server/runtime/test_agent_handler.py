@@ -13,7 +13,7 @@ import pytest
 from support.rounds import Call, answer, model_at
 from support.rpc import Rpc, message
 from support.serving import serving
-from support.upstream import ScriptedUpstream, Tell, Wait
+from support.upstream import ScriptedUpstream, SetEvent, Wait
 from tailrace.server import AgentHandler, FunctionHandler, Item, Settings, Store, Turn, create_app
 from tailrace.streaming import Agent, ArtifactUpdate, StatusUpdate
 from tailrace.streaming.a2a.extension import EXTENSION_URI
@@ -116,16 +116,16 @@ async def conversation(file: Path, context_id: str = "c") -> list[Message]:
     store = Store(f"sqlite:///{file}")
     await store.open()
     try:
-        return [to_common_message(said) for said in await store.load_conversation(context_id, "", 100)]
+        return [to_common_message(entry) for entry in await store.load_conversation(context_id, "", 100)]
     finally:
         await store.close()
 
 
-def outline(said: list[Message]) -> list[tuple[Role, Any]]:
+def outline(messages: list[Message]) -> list[tuple[Role, Any]]:
     """Return roles, texts, and ids of calls and results of a conversation."""
     return [
         (each.role, each.text or [part.id for part in (*each.tool_calls, *each.tool_results)])
-        for each in said
+        for each in messages
     ]
 
 
@@ -191,8 +191,8 @@ async def test_a_tool_of_the_callers_is_run_by_the_caller(tmp_path: Path) -> Non
     )
     async with ScriptedUpstream(*scripts) as upstream:
         async with agent_at(upstream, f"sqlite:///{tmp_path}/t.db") as rpc:
-            asked = asking("Where am I?", tools=[LOCATE], instructions="Be kind.")
-            task = (await rpc.result("SendMessage", asked))["task"]
+            params = asking("Where am I?", tools=[LOCATE], instructions="Be kind.")
+            task = (await rpc.result("SendMessage", params))["task"]
             assert state_of(task) == "INPUT_REQUIRED"
             assert calls_of(task) == [{"call_id": "a", "name": "locate", "arguments": {}}]
             task = (await rpc.result("SendMessage", answering(task, ("a", {"lat": 1}))))["task"]
@@ -205,8 +205,8 @@ async def test_a_tool_of_the_callers_is_run_by_the_caller(tmp_path: Path) -> Non
         assert [tool["function"]["name"] for tool in request["tools"]] == ["weather", "locate"]
         assert request["messages"][0]["content"] == "Be brief.\n\nBe kind."
     assert requests[2]["messages"][-1] == {"role": "tool", "tool_call_id": "b", "content": "Rome"}
-    said = await conversation(tmp_path / "t.db")
-    assert outline(said) == [
+    messages = await conversation(tmp_path / "t.db")
+    assert outline(messages) == [
         (Role.USER, "Where am I?"),
         (Role.MODEL, ["a"]),
         (Role.TOOL, ["a"]),
@@ -291,7 +291,7 @@ async def test_results_that_answer_nothing_are_refused_and_the_task_waits_on(res
     ],
     ids=str,
 )
-async def test_what_cannot_be_asked_for_is_refused_by_name(facts: dict[str, Any]) -> None:
+async def test_unsupported_options_are_refused_by_name(facts: dict[str, Any]) -> None:
     async with ScriptedUpstream() as upstream, agent_at(upstream) as rpc:
         error = await rpc.error("SendMessage", asking("Hello", **facts))
     assert error["code"] == -32602
@@ -310,8 +310,8 @@ async def test_a_choice_that_forces_a_call_counts_for_its_own_message_alone() ->
     scripts = (answer(calls=[("a", "locate", {})]), answer("Rome."))
     async with ScriptedUpstream(*scripts) as upstream:
         async with agent_at(upstream) as rpc:
-            asked = asking("Where am I?", tools=[LOCATE], toolChoice={"mode": "required"})
-            task = (await rpc.result("SendMessage", asked))["task"]
+            params = asking("Where am I?", tools=[LOCATE], toolChoice={"mode": "required"})
+            task = (await rpc.result("SendMessage", params))["task"]
             task = (await rpc.result("SendMessage", answering(task, ("a", "Rome"))))["task"]
         first, second = (await upstream.received(0)).json, (await upstream.received(1)).json
     assert state_of(task) == "COMPLETED"
@@ -335,7 +335,7 @@ async def test_two_messages_at_once_may_each_answer_some_of_the_calls() -> None:
 
 
 @pytest.mark.parametrize("ending", ["cancel", "fail", "restart"])
-async def test_a_result_that_was_shown_is_said_however_the_round_ends(tmp_path: Path, ending: str) -> None:
+async def test_a_published_result_is_recorded_however_the_round_ends(tmp_path: Path, ending: str) -> None:
     shown, for_ever = anyio.Event(), anyio.Event()
 
     async def slow() -> str:
@@ -369,11 +369,11 @@ async def test_a_result_that_was_shown_is_said_however_the_round_ends(tmp_path: 
             again = agent_at(upstream, f"sqlite:///{file}", tools=[slow, weather], on_orphan=ending)
             async with again as rpc:
                 await rpc.stream("SubscribeToTask", {"id": task["id"]}, {"Last-Event-ID": "0"})
-    said = await conversation(file)
-    results = {result.id: result for each in said for result in each.tool_results}
+    messages = await conversation(file)
+    results = {result.id: result for each in messages for result in each.tool_results}
     assert results["b"].output == "sunny in Rome"
     if ending == "restart":
-        assert outline(said)[-1] == (Role.MODEL, "Well.")
+        assert outline(messages)[-1] == (Role.MODEL, "Well.")
         assert results["a"].is_error
     else:
         assert set(results) == {"b"}
@@ -459,7 +459,7 @@ async def test_a_turn_that_a_crash_interrupted_goes_on_behind_its_last_whole_rou
     first = answer("Hm.", calls=[("a", "lookup", {})])
     second = answer("It is", " there.")
     if cut_in == "answer":
-        second = [*second[:2], Tell(reached), Wait(go_on), *second[2:]]
+        second = [*second[:2], SetEvent(reached), Wait(go_on), *second[2:]]
     crashed = tmp_path / "crashed"
     async with ScriptedUpstream(first, second) as upstream:
         async with agent_at(upstream, f"sqlite:///{tmp_path}/t.db", tools=[lookup]) as rpc:
@@ -504,7 +504,7 @@ async def test_a_turn_that_a_crash_interrupted_goes_on_behind_its_last_whole_rou
     ]
 
 
-async def test_the_conversation_is_given_as_the_model_is_told_it(tmp_path: Path) -> None:
+async def test_get_conversation_returns_the_messages_of_the_model(tmp_path: Path) -> None:
     scripts = (answer("See.", calls=[("a", "weather", {"city": "Rome"})]), answer("Sunny."))
     store = f"sqlite:///{tmp_path}/t.db"
     async with ScriptedUpstream(*scripts) as upstream:
@@ -516,8 +516,8 @@ async def test_the_conversation_is_given_as_the_model_is_told_it(tmp_path: Path)
             async with rpc.http.get(f"{rpc.url}/conversations/c?historyLength=2") as response:
                 newest = await response.json()
             unknown = await rpc.result("GetConversation", {"contextId": "nobody's"})
-    said = [Message.model_validate(to_common_message(each).model_dump()) for each in after["messages"]]
-    assert outline(said) == [
+    messages = [Message.model_validate(to_common_message(each).model_dump()) for each in after["messages"]]
+    assert outline(messages) == [
         (Role.USER, "Weather?"),
         (Role.MODEL, "See."),
         (Role.TOOL, ["a"]),

@@ -93,7 +93,7 @@ async def test_the_stream_stays_open_and_the_turn_continues(run_engine: RunEngin
         ended = await engine.get_task(started.task_id)
         assert ended.artifacts[0].parts[0].text == "authorized"
         assert "continues" not in ended.metadata[EXTENSION_URI]
-        assert [said.parts[0].text for said in ended.history] == ["hello", QUESTION, "authorized"]
+        assert [entry.parts[0].text for entry in ended.history] == ["hello", QUESTION, "authorized"]
         again = await read_until(await engine.subscribe(ended.id, after=0), TaskState.COMPLETED)
         assert again == events
     assert handler.turns == ["hello"]
@@ -125,7 +125,7 @@ async def test_a_message_meanwhile_waits_for_its_turn(run_engine: RunEngine) -> 
         await read_until(second, TaskState.COMPLETED)
         task = await engine.get_task(first.task_id)
     assert handler.turns == ["hello", "more"]
-    assert [said.message_id for said in task.history if said.role is Role.USER] == ["hello", "more"]
+    assert [entry.message_id for entry in task.history if entry.role is Role.USER] == ["hello", "more"]
 
 
 async def test_a_waiting_turn_is_canceled(run_engine: RunEngine) -> None:

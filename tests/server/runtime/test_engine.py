@@ -74,7 +74,7 @@ async def test_a_finished_task_is_one_part_in_the_store_and_not_in_memory(tmp_pa
         assert shown(await read(await engine.subscribe(task_id, after=1_003))).startswith("1000 1001 ")
 
 
-async def test_a_reader_that_leaves_or_never_reads_stops_nobody(run_engine: RunEngine) -> None:
+async def test_a_subscriber_that_leaves_or_never_reads_blocks_no_other(run_engine: RunEngine) -> None:
     async with run_engine(burst) as engine:
         reading = await start(engine)
         await engine.subscribe(reading.task_id, after=0)  # never read
@@ -139,7 +139,7 @@ async def test_a_task_that_cannot_be_kept_ends_its_streams_with_an_error_and_oth
             await engine.get_task(started.task_id)
 
 
-async def test_a_task_that_was_given_up_ends_without_being_asked_for_once_the_store_works() -> None:
+async def test_a_failed_task_ends_without_a_request_once_the_store_works() -> None:
     store = ObservedStore()
     broken, ended = False, anyio.Event()
 

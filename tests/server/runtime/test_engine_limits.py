@@ -46,19 +46,19 @@ async def test_a_caller_has_so_many_tasks_worked_on_and_what_is_beyond_is_refuse
 async def test_a_task_that_waits_for_its_caller_takes_no_place_until_it_goes_on() -> None:
     limits, scripted = Limits(max_tasks=1), Scripted()
     async with engine_with(scripted, working=limits.tasks) as engine:
-        asked = await start(engine, "ask")
-        assert (await state_of(engine, asked))[0] is TaskState.INPUT_REQUIRED
+        question = await start(engine, "ask")
+        assert (await state_of(engine, question))[0] is TaskState.INPUT_REQUIRED
         while limits.tasks.used:
             await anyio.lowlevel.checkpoint()
         await start(engine, "hold")
         with pytest.raises(OverloadedError):
-            await start(engine, "river", task_id=asked.task_id)
+            await start(engine, "river", task_id=question.task_id)
         # The refused message is not in the history.
-        assert len((await engine.get_task(asked.task_id)).history) == 1
+        assert len((await engine.get_task(question.task_id)).history) == 1
         scripted.go_on.set()
         while limits.tasks.used:
             await anyio.lowlevel.checkpoint()
-        more = await start(engine, "river", task_id=asked.task_id)
+        more = await start(engine, "river", task_id=question.task_id)
         assert (await state_of(engine, more))[0] is TaskState.COMPLETED
 
 

@@ -21,9 +21,9 @@ async def held(engine: Engine) -> tuple[Subscription, AsyncIterator[Sequence[Any
     """Return a working task with the text "held", and a subscription to it."""
     task = await start(engine, "hold")
     batches = task.batches()
-    said = ""
-    while said != "held":
-        said = "".join(
+    text = ""
+    while text != "held":
+        text = "".join(
             str(part.text)
             for artifact in (await engine.get_task(task.task_id)).artifacts
             for part in artifact.parts
@@ -36,10 +36,10 @@ async def test_tasks_finish_within_the_grace_time_and_nothing_new_is_taken() -> 
     scripted = Scripted()
     async with engine_with(scripted, stop_grace=600) as engine:
         task, batches = await held(engine)
-        asked = await start(engine, "ask")
-        assert (await state_of(engine, asked))[0] is TaskState.INPUT_REQUIRED
+        question = await start(engine, "ask")
+        assert (await state_of(engine, question))[0] is TaskState.INPUT_REQUIRED
         engine.stop_requested.set()
-        async for _ in asked.batches():
+        async for _ in question.batches():
             pass  # subscribers of a task that only waits are disconnected
         with pytest.raises(OverloadedError, match="the server is stopping"):
             await start(engine, "river")

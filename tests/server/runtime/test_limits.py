@@ -37,7 +37,7 @@ from tailrace.server.runtime.limits import (
     Limits,
     OverloadedError,
     PartTooLargeError,
-    Place,
+    Permit,
     Quota,
     RateLimitError,
     UpstreamGate,
@@ -123,7 +123,7 @@ def test_a_limit_of_0_is_none() -> None:
 def test_no_more_are_ever_in_use_than_are_allowed_and_nothing_is_left(
     total: int, each: int, steps: list[tuple[str, bool]]
 ) -> None:
-    streams, held = quota(total, each), list[tuple[str, Place]]()
+    streams, held = quota(total, each), list[tuple[str, Permit]]()
     for owner, takes in steps:
         if takes:
             try:
@@ -355,8 +355,8 @@ async def test_http_json_says_it_with_the_status(
         http = HttpJson(rpc)
         found, headers, body = await http.exchange("POST", "/message:stream", message(), ALICE)
         assert (found, headers["retry-after"], headers["content-type"]) == (code, "2", "application/json")
-        said = {"code": code, "status": status, "message": text, "details": details}
-        assert json.loads(body) == {"error": said}
+        params = {"code": code, "status": status, "message": text, "details": details}
+        assert json.loads(body) == {"error": params}
         found, headers, body = await http.exchange("POST", "/v1/message:stream", old, ALICE)
         assert (found, headers["retry-after"]) == (code, "2")
         name = "RateLimitError" if code == 429 else "OverloadedError"
@@ -448,10 +448,10 @@ async def test_limits_that_are_lifted_are_none() -> None:
         holding(rpc, ALICE),
     ):
         raw = base64.b64encode(b"\x00" * 13 * 1024 * 1024).decode()  # more than the default limit
-        said = message("river")
-        said["message"]["parts"].append({"raw": raw})
-        context = (await _post(rpc, "/message:send", said))["task"]["contextId"]
-        call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": said}
+        params = message("river")
+        params["message"]["parts"].append({"raw": raw})
+        context = (await _post(rpc, "/message:send", params))["task"]["contextId"]
+        call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
         assert text_of((await _post(rpc, "/", call))["result"]["task"]) == "river"
         again = await rpc.call("SendMessage", message("again", contextId=context), ALICE)
         assert text_of(again["result"]["task"]) == "again"
@@ -468,19 +468,19 @@ async def _post(rpc: Rpc, path: str, body: object) -> Any:
 # --- what holds a permit ----------------------------------------------------------------------------------------
 
 
-async def test_a_stream_that_nobody_reads_or_that_does_not_begin_holds_no_place() -> None:
+async def test_a_stream_that_is_not_read_or_does_not_begin_holds_no_permit() -> None:
     limits = Limits(max_streams=1)
     async with Engine(Store("sqlite://"), FunctionHandler(Scripted())).running() as engine:
         operations = Operations(engine, limits=limits)
-        said = Message(message_id="m", role=Role.USER, parts=(Part(text="river"),))
-        request = SendMessageRequest(message=said)
+        params = Message(message_id="m", role=Role.USER, parts=(Part(text="river"),))
+        request = SendMessageRequest(message=params)
         stream = await operations.stream(Operation.SEND_STREAMING_MESSAGE, request, Caller())
         with pytest.raises(OverloadedError):
             await operations.stream(Operation.SEND_STREAMING_MESSAGE, request, Caller())
         del stream
         gc.collect()
         assert limits.streams.used == 0
-        unknown = said.model_copy(update={"task_id": "none"})
+        unknown = params.model_copy(update={"task_id": "none"})
         with pytest.raises(Exception, match="Task not found"):
             await operations.stream(
                 Operation.SEND_STREAMING_MESSAGE, SendMessageRequest(message=unknown), Caller()
@@ -492,16 +492,16 @@ async def test_a_stream_that_nobody_reads_or_that_does_not_begin_holds_no_place(
         assert limits.streams.used == 0
 
 
-async def test_clients_that_leave_as_soon_as_they_have_asked_hold_no_place() -> None:
+async def test_clients_that_leave_right_after_their_request_hold_no_permit() -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message("hold")}
     async with agent(max_streams=3) as (rpc, scripted):
         host, _, port = rpc.url.removeprefix("http://").partition(":")
         head = "POST / HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\nx-api-key: "
         data = json.dumps(body).encode()
-        asked = f"{head}{BOB['X-API-Key']}\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+        request = f"{head}{BOB['X-API-Key']}\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
         for number in range(30):
             stream = await anyio.connect_tcp(host, int(port))
-            await stream.send(asked)
+            await stream.send(request)
             if number % 3:  # after its answer has begun, or before
                 await stream.receive()
             linger = struct.pack("ii", 1, 0)  # a reset: no further data is sent or read
@@ -586,7 +586,7 @@ class Refusing(ChatCompletionsModel):
         raise ProtocolError("not that")
 
 
-async def test_a_model_that_cannot_be_asked_takes_no_place_at_the_gate() -> None:
+async def test_a_request_that_the_model_refuses_holds_no_permit_of_the_gate() -> None:
     gate = UpstreamGate(1, 0)
     model = GatedModel(Refusing("m", base_url="http://127.0.0.1:1/v1", api_key="k"), gate)
     for _ in range(2):

@@ -44,7 +44,7 @@ class Turns:
 
     async def __call__(self, turn: Turn) -> AsyncIterator[Update]:
         text = turn.history.conversation[-1].text
-        self.histories[text] = [said.text for said in turn.history.conversation]
+        self.histories[text] = [entry.text for entry in turn.history.conversation]
         yield StatusUpdate(TaskState.WORKING)
         artifact = Artifact(artifact_id=f"text-{turn.number}", parts=(Part(text=f"re {text}"),))
         yield ArtifactUpdate(artifact)
@@ -62,8 +62,8 @@ class Turns:
             self._ends.setdefault(text, anyio.Event()).set()
 
 
-async def start(engine: Engine, asked: SendMessageRequest) -> Subscription:
-    started = await engine.start(asked)
+async def start(engine: Engine, send_request: SendMessageRequest) -> Subscription:
+    started = await engine.start(send_request)
     assert isinstance(started, Subscription)
     await started.begun()
     return started
@@ -106,7 +106,7 @@ async def test_a_task_runs_beside_others_where_its_request_says_so(run_engine: R
     assert turns.histories["four"] == ["three", "re three", "four"]
     whole = ["one", "re one", "two", "re two", "three", "re three", "four", "re four", "last"]
     assert turns.histories["last"] == whole
-    assert [said.parts[0].text for said in conversation] == [*whole, "re last"]
+    assert [entry.parts[0].text for entry in conversation] == [*whole, "re last"]
 
 
 async def test_a_setting_runs_them_in_parallel_and_a_request_in_order(run_engine: RunEngine) -> None:
@@ -190,16 +190,22 @@ async def test_the_settings_reach_the_engine() -> None:
         turns.end("one", "three")
 
 
-def said(task_id: str, text: str, role: Role = Role.USER) -> Message:
+def text_message(task_id: str, text: str, role: Role = Role.USER) -> Message:
     return Message(message_id=text, role=role, parts=(Part(text=text),), task_id=task_id, context_id="c")
 
 
 def answered(task_id: str, text: str) -> Message:
-    return said(task_id, text, Role.AGENT)
+    return text_message(task_id, text, Role.AGENT)
 
 
 def test_turns_that_were_mixed_are_ordered_by_their_beginning() -> None:
-    mixed = [said("a", "1"), said("b", "2"), answered("b", "re 2"), answered("a", "re 1"), said("b", "3")]
+    mixed = [
+        text_message("a", "1"),
+        text_message("b", "2"),
+        answered("b", "re 2"),
+        answered("a", "re 1"),
+        text_message("b", "3"),
+    ]
     assert [each.message_id for each in in_turns(mixed)] == ["1", "re 1", "2", "re 2", "3"]
 
 
@@ -216,7 +222,13 @@ def test_turns_that_were_mixed_are_ordered_by_their_beginning() -> None:
 def test_a_history_has_the_turns_that_have_ended(
     running: tuple[str, ...], task_id: str, is_resumed: bool, expected: list[str]
 ) -> None:
-    mixed = [said("a", "1"), said("b", "2"), answered("b", "re 2"), answered("a", "re 1"), said("b", "3")]
+    mixed = [
+        text_message("a", "1"),
+        text_message("b", "2"),
+        answered("b", "re 2"),
+        answered("a", "re 1"),
+        text_message("b", "3"),
+    ]
     history = history_of(mixed, running, task_id, is_resumed=is_resumed)
     assert [each.message_id for each in history] == expected
 

@@ -35,8 +35,8 @@ async def agent_at(upstream: ScriptedUpstream) -> AsyncGenerator[Rpc]:
 
 def outline(task: dict[str, Any]) -> list[tuple[str, list[Any]]]:
     return [
-        (said["role"].removeprefix("ROLE_"), [part.get("text", part.get("data")) for part in said["parts"]])
-        for said in task.get("history", ())
+        (entry["role"].removeprefix("ROLE_"), [part.get("text", part.get("data")) for part in entry["parts"]])
+        for entry in task.get("history", ())
     ]
 
 
@@ -62,10 +62,10 @@ async def test_the_history_holds_the_rounds_and_the_answer_within_its_length() -
             read = await rpc.result("GetTask", {"id": task["id"], "historyLength": length})
             assert outline(read) == (ROUNDS[-length:] if length else [])
         older = await rpc.result("tasks/get", {"id": task["id"], "historyLength": 2})
-        assert [said["role"] for said in older["history"]] == ["user", "agent"]
-        assert [said["parts"][0]["kind"] for said in older["history"]] == ["data", "text"]
-    for said in task["history"]:
-        assert (said["taskId"], said["contextId"]) == (task["id"], task["contextId"])
+        assert [entry["role"] for entry in older["history"]] == ["user", "agent"]
+        assert [entry["parts"][0]["kind"] for entry in older["history"]] == ["data", "text"]
+    for entry in task["history"]:
+        assert (entry["taskId"], entry["contextId"]) == (task["id"], task["contextId"])
 
 
 async def test_the_history_of_a_second_task_holds_nothing_of_the_first_one() -> None:
@@ -80,8 +80,8 @@ async def test_calls_that_the_caller_ran_are_in_the_history_once() -> None:
     call: dict[str, Any] = {"tool_calls": [{"call_id": "a", "name": "locate", "arguments": {}}]}
     result = {"tool_results": [{"call_id": "a", "name": "locate", "output": "Rome"}]}
     async with ScriptedUpstream(*scripts) as upstream, agent_at(upstream) as rpc:
-        asked = {**message("Where?"), "metadata": {EXTENSION_URI: {"tools": [LOCATE]}}}
-        task = (await rpc.result("SendMessage", asked))["task"]
+        request = {**message("Where?"), "metadata": {EXTENSION_URI: {"tools": [LOCATE]}}}
+        task = (await rpc.result("SendMessage", request))["task"]
         before = [("USER", ["Where?"]), ("AGENT", ["One moment.", call])]
         assert outline(task) == before
         assert task["status"]["message"]["parts"] == [{"data": call}]
@@ -101,7 +101,7 @@ async def test_events_of_a_stream_do_not_hold_the_answer_a_second_time() -> None
         assert [event for _, event in again] == events
 
 
-def said(text: str, role: Role = Role.AGENT, **fields: Any) -> Message:
+def text_message(text: str, role: Role = Role.AGENT, **fields: Any) -> Message:
     return Message(message_id=text, role=role, parts=(Part(text=text),), task_id="t", **fields)
 
 
@@ -110,31 +110,35 @@ def task_with(*history: Message, state: TaskState = TaskState.COMPLETED) -> Task
 
 
 def test_progress_stands_before_an_answer_and_a_question_behind_it() -> None:
-    first, second = said("1?", Role.USER), said("2", Role.USER)
+    first, second = text_message("1?", Role.USER), text_message("2", Role.USER)
     progress, question = agent_message("Searching"), agent_message("Which one?")
     task = task_with(first, progress, question, second, progress)
-    read = with_agent_messages(task, [first, said("Some."), second, said("All.")])
+    read = with_agent_messages(task, [first, text_message("Some."), second, text_message("All.")])
     texts = [each.parts[0].text for each in read.history]
     assert texts == ["1?", "Searching", "Some.", "Which one?", "2", "Searching", "All."]
 
 
 def test_messages_that_wait_for_their_turn_are_in_the_history() -> None:
-    first, second = said("1?", Role.USER), said("2?", Role.USER)
-    read = with_agent_messages(task_with(first, second, state=TaskState.WORKING), [first, said("One.")])
+    first, second = text_message("1?", Role.USER), text_message("2?", Role.USER)
+    read = with_agent_messages(
+        task_with(first, second, state=TaskState.WORKING), [first, text_message("One.")]
+    )
     assert [each.message_id for each in read.history] == ["1?", "One.", "2?"]
 
 
-def test_what_was_told_of_an_earlier_conversation_is_not_in_the_history() -> None:
-    first = said("1?", Role.USER)
-    told = first.model_copy(update={"task_id": "", "message_id": "0?"})
-    read = with_agent_messages(task_with(first), [told, first, said("One.")])
+def test_messages_of_an_earlier_conversation_are_not_in_the_history() -> None:
+    first = text_message("1?", Role.USER)
+    earlier = first.model_copy(update={"task_id": "", "message_id": "0?"})
+    read = with_agent_messages(task_with(first), [earlier, first, text_message("One.")])
     assert [each.message_id for each in read.history] == ["1?", "One."]
 
 
 @pytest.mark.parametrize("length", [None, 2])
 def test_a_long_history_is_cut_to_its_newest_messages(length: int | None) -> None:
-    recorded = [said(str(number), Role.USER if number % 2 else Role.AGENT) for number in range(MAX_HISTORY)]
-    read = with_agent_messages(task_with(said("0", Role.USER)), recorded, length)
+    recorded = [
+        text_message(str(number), Role.USER if number % 2 else Role.AGENT) for number in range(MAX_HISTORY)
+    ]
+    read = with_agent_messages(task_with(text_message("0", Role.USER)), recorded, length)
     assert [each.message_id for each in read.history] == [each.message_id for each in recorded][
         -(length or 1000) :
     ]

@@ -27,7 +27,7 @@ def callers(task: Task) -> list[str]:
     return [message.message_id for message in task.history if message.role is Role.USER]
 
 
-def said(history: History) -> list[str]:
+def outline(history: History) -> list[str]:
     """Return the role and text of each message of a conversation."""
     return [f"{message.role.value}: {message.text}" for message in history.conversation]
 
@@ -87,10 +87,10 @@ async def test_a_message_to_a_task_at_work_waits_for_its_turn(
         desk.answer("two")
         desk.answer("three")
         events = await read(first)
-        heard = [await read(second), await read(third)]
+        received = [await read(second), await read(third)]
         task = await engine.get_task(task_id)
     assert [turn.number for turn in desk.turns] == [1, 2, 3]
-    assert said(desk.turns[2].history) == [
+    assert outline(desk.turns[2].history) == [
         "user: one",
         "model: to one",
         "user: two",
@@ -101,7 +101,7 @@ async def test_a_message_to_a_task_at_work_waits_for_its_turn(
     states = [event.state for event in events if event.state is not None]
     assert set(states) == {TaskState.SUBMITTED, TaskState.WORKING, TaskState.COMPLETED}
     assert states.index(TaskState.COMPLETED) == len(states) - 1
-    for seen in heard:
+    for seen in received:
         # A snapshot that includes the new message, then the events after it.
         snapshot = StreamResponse.model_validate_json(seen[0].body).task
         assert snapshot is not None
@@ -135,7 +135,7 @@ async def test_what_waits_ends_with_the_task_and_is_not_forgotten(how: str, run_
         desk.answer("three")
         await read(await start(engine, "three", context_id=task.context_id))
     assert len(desk.turns) == 2
-    assert said(desk.turns[1].history) == ["user: one", "model: to one", "user: two", "user: three"]
+    assert outline(desk.turns[1].history) == ["user: one", "model: to one", "user: two", "user: three"]
 
 
 async def test_a_cancellation_reaches_every_turn_of_a_task(run_engine: RunEngine) -> None:
@@ -188,7 +188,7 @@ async def test_what_waited_when_the_process_ended_is_in_the_task_and_in_the_conv
         assert callers(task) == ["one", "two"]
         desk.answer("three")
         await read(await start(engine, "three", context_id=left.context_id))
-    assert said(desk.turns[0].history) == ["user: one", "model: to one", "user: two", "user: three"]
+    assert outline(desk.turns[0].history) == ["user: one", "model: to one", "user: two", "user: three"]
 
 
 async def test_an_interrupted_task_is_begun_again_where_that_is_wanted(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_an_interrupted_task_is_begun_again_where_that_is_wanted(tmp_path:
         events = await read(await engine.subscribe(left.id, after=0))
         task = await engine.get_task(left.id)
     assert [event.number for event in events] == list(range(1, len(events) + 1))
-    assert [said(turn.history) for turn in desk.turns] == [
+    assert [outline(turn.history) for turn in desk.turns] == [
         ["user: one"],
         ["user: one", "model: to one", "user: two"],
     ]
@@ -244,7 +244,7 @@ async def test_turns_of_one_conversation_come_one_after_the_other_and_others_bes
             desk.answer(text)
         for subscription in (first, second, other):
             assert (await read(subscription))[-1].state is TaskState.COMPLETED
-    assert said(desk.turns[2].history) == ["user: one", "model: to one", "user: two"]
+    assert outline(desk.turns[2].history) == ["user: one", "model: to one", "user: two"]
 
 
 async def test_a_task_that_waits_for_the_one_before_it_can_be_canceled(run_engine: RunEngine) -> None:

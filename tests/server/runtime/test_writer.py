@@ -41,14 +41,14 @@ class Outcomes:
     """Records the outcome of each write, and the contents of the store at that moment."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, StoreError | None]] = []
+        self.reported: list[tuple[int, StoreError | None]] = []
 
     def put(self, writer: GroupWriter, write: TaskWrite) -> None:
         """Enqueue a write and record its outcome."""
         writer.put(write, lambda _events: self.add(write, None), lambda error: self.add(write, error))
 
     def add(self, write: TaskWrite, error: StoreError | None) -> None:
-        self.told += [(event.number, error) for event in write.events]
+        self.reported += [(event.number, error) for event in write.events]
 
 
 @pytest.fixture
@@ -64,16 +64,18 @@ async def run_until_closed(store: Store, *writes: TaskWrite, outcomes: Outcomes)
     await writer.run()
 
 
-async def test_what_waits_is_one_transaction_told_in_order(store_url: str, outcomes: Outcomes) -> None:
+async def test_waiting_writes_are_one_transaction_reported_in_order(
+    store_url: str, outcomes: Outcomes
+) -> None:
     store = FailingStore(store_url)
     await store.open()
     await run_until_closed(store, *(write(f"t{n % 3}", n) for n in range(1, 10)), outcomes=outcomes)
     assert store.batches == [9]
-    assert outcomes.told == [(number, None) for number in range(1, 10)]
+    assert outcomes.reported == [(number, None) for number in range(1, 10)]
     await store.close()
 
 
-async def test_nothing_is_told_before_it_is_kept(store_url: str) -> None:
+async def test_nothing_is_reported_before_it_is_persisted(store_url: str) -> None:
     store = FailingStore(store_url)
     await store.open()
     writer = GroupWriter(store)
@@ -97,7 +99,7 @@ async def test_a_store_that_fails_for_a_while_loses_nothing(store_url: str, outc
     store = FailingStore(store_url, failures=2)
     await store.open()
     await run_until_closed(store, write("t", 1), write("t", 2), outcomes=outcomes)
-    assert outcomes.told == [(1, None), (2, None)]
+    assert outcomes.reported == [(1, None), (2, None)]
     assert [event.number for event in await store.load_events("t", 0)] == [1, 2]
     await store.close()
 
@@ -120,7 +122,7 @@ async def test_writes_that_cannot_be_kept_are_given_up_and_later_ones_are_not(
         await given_up.wait()
         outcomes.put(writer, write("u", 1))
         writer.close()
-    (_, first), (_, second) = outcomes.told
+    (_, first), (_, second) = outcomes.reported
     assert "disk is full" in str(first)
     assert second is None
     await store.close()
@@ -140,9 +142,7 @@ class TriedStore(Store):
             self.tried.set()
 
 
-async def test_a_store_that_kept_nothing_is_tried_until_it_does_though_nobody_writes(
-    sqlite_url: str, outcomes: Outcomes
-) -> None:
+async def test_a_failing_store_is_retried_without_further_writes(sqlite_url: str, outcomes: Outcomes) -> None:
     store = TriedStore(f"{sqlite_url}?timeout=0.01")
     await store.open()
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
@@ -158,7 +158,7 @@ async def test_a_store_that_kept_nothing_is_tried_until_it_does_though_nobody_wr
             while writer.trouble is not None:
                 await anyio.lowlevel.checkpoint()
         writer.close()
-    [(_, error)] = outcomes.told
+    [(_, error)] = outcomes.reported
     assert error is not None  # the write failed long before
     assert other.execute("SELECT count(*) FROM claims").fetchone() == (0,)
     other.close()
@@ -195,9 +195,9 @@ async def test_a_writer_that_is_to_hurry_tries_once_more_and_then_gives_up_all_t
     writer = GroupWriter(store, retry_delays=(60, 60))
     failed = anyio.Event()
 
-    def told(error: StoreError) -> None:
+    def on_error(error: StoreError) -> None:
         outcomes.add(write("t", 1), error)
-        if len(outcomes.told) == 1:
+        if len(outcomes.reported) == 1:
             outcomes.put(writer, write("u", 1))  # the final events of a task that the store error ended
             failed.set()
 
@@ -205,11 +205,11 @@ async def test_a_writer_that_is_to_hurry_tries_once_more_and_then_gives_up_all_t
         group.start_soon(writer.run)
         await anyio.wait_all_tasks_blocked()
         writer.hurry()
-        writer.put(write("t", 1), unexpected, told)
+        writer.put(write("t", 1), unexpected, on_error)
         with anyio.fail_after(10):
             await failed.wait()
             writer.close()
-    assert [number for number, _ in outcomes.told] == [1, 1]
-    assert all(error is not None for _, error in outcomes.told)
+    assert [number for number, _ in outcomes.reported] == [1, 1]
+    assert all(error is not None for _, error in outcomes.reported)
     assert store.batches == []
     await store.close()

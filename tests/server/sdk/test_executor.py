@@ -78,8 +78,8 @@ async def test_a_question_is_answered_in_the_same_task() -> None:
         again = await collect(server, "that one", task_id=task.id, context_id=task.context_id)
         assert kinds(again)[-1] == "completed"
         done = await server.client.get_task(GetTaskRequest(id=task.id))
-    said = [(message.role, message.parts[0].text) for message in done.history]
-    assert said == [(1, "ask"), (2, "which one?"), (1, "that one")]
+    history = [(message.role, message.parts[0].text) for message in done.history]
+    assert history == [(1, "ask"), (2, "which one?"), (1, "that one")]
     assert [turn.number for turn in scripted.turns] == [1, 2]
     assert scripted.turns[1].task_id == task.id
 
@@ -118,8 +118,8 @@ async def test_canceling_stops_the_work_completes_what_is_open_and_ends_the_stre
             async for event in server.client.send_message(send("hold")):
                 events.append(event)
                 if streamed(events) == "held" and not scripted.stopped.is_set():
-                    asked = CancelTaskRequest(id=events[0].task.id)
-                    canceled = await server.patient.cancel_task(asked)
+                    request = CancelTaskRequest(id=events[0].task.id)
+                    canceled = await server.patient.cancel_task(request)
                     assert state(canceled) == "canceled"
                     assert scripted.stopped.is_set()
         with pytest.raises(TaskNotCancelableError):
@@ -140,8 +140,8 @@ async def test_another_client_follows_and_one_that_leaves_changes_nothing() -> N
     second: list[StreamResponse] = []
     async with sdk_server(AgentExecutor(scripted)) as server:
         at_once = SendMessageConfiguration(return_immediately=True)
-        asked = send("hold", configuration=at_once)
-        [begun] = [event async for event in server.patient.send_message(asked)]
+        request = send("hold", configuration=at_once)
+        [begun] = [event async for event in server.patient.send_message(request)]
         with anyio.fail_after(10):
             async for event in server.client.subscribe(SubscribeToTaskRequest(id=begun.task.id)):
                 second.append(event)
@@ -234,19 +234,19 @@ async def test_a_cancellation_that_a_handler_lets_out_is_its_failure() -> None:
 async def test_a_message_that_no_agent_can_be_handed_is_refused() -> None:
     scripted = Scripted()
     async with sdk_server(AgentExecutor(scripted)) as server:
-        asked = send()
-        asked.message.role = SdkRole.ROLE_AGENT
+        request = send()
+        request.message.role = SdkRole.ROLE_AGENT
         with pytest.raises(InvalidParamsError, match="ROLE_USER"):
-            _ = [event async for event in server.client.send_message(asked)]
+            _ = [event async for event in server.client.send_message(request)]
     assert not scripted.turns
 
 
-async def test_a_turn_knows_what_the_caller_said_about_its_answer() -> None:
+async def test_a_turn_has_the_output_modes_and_metadata_of_the_request() -> None:
     scripted = Scripted()
     async with sdk_server(AgentExecutor(scripted)) as server:
-        asked = send("x", configuration=SendMessageConfiguration(accepted_output_modes=["text/plain"]))
-        asked.metadata.update({"a": [1, {"b": None}]})
-        _ = [event async for event in server.client.send_message(asked)]
+        request = send("x", configuration=SendMessageConfiguration(accepted_output_modes=["text/plain"]))
+        request.metadata.update({"a": [1, {"b": None}]})
+        _ = [event async for event in server.client.send_message(request)]
     [turn] = scripted.turns
     assert turn.accepted_output_modes == ("text/plain",)
     assert turn.metadata == {"a": [1, {"b": None}]}
@@ -276,8 +276,8 @@ async def test_a_handler_that_does_not_let_itself_be_cancelled_is_not_listened_t
 
     async with sdk_server(AgentExecutor(stubborn)) as server:
         at_once = SendMessageConfiguration(return_immediately=True)
-        asked = send(configuration=at_once)
-        [event] = [event async for event in server.patient.send_message(asked)]
+        request = send(configuration=at_once)
+        [event] = [event async for event in server.patient.send_message(request)]
         with anyio.fail_after(5):
             await begun.wait()
             canceled = await server.client.cancel_task(CancelTaskRequest(id=event.task.id))

@@ -50,7 +50,7 @@ from support.serving import serving
 from tailrace.server import DirectHandler, Engine, FunctionHandler, Handler, Settings, Store
 from tailrace.server.app import create_notifier
 from tailrace.server.protocols.a2a.card import build_card
-from tailrace.server.runtime.agent_capabilities import Offer
+from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.sdk import RequestHandler, caller_of
 from tailrace.streaming.a2a import AgentCard as OurCard
@@ -158,7 +158,7 @@ async def test_a_stream_is_the_task_and_what_happens_to_it_with_numbers(agent: A
     assert streamed(events) == "river"
 
 
-async def test_a_send_waits_for_the_whole_task_unless_told_otherwise(agent: Agent) -> None:
+async def test_a_send_waits_for_the_task_unless_it_returns_immediately(agent: Agent) -> None:
     [done] = [event async for event in agent.patient.send_message(send("river"))]
     assert (state(done.task), text_of(done.task)) == ("completed", "river")
     at_once = SendMessageConfiguration(return_immediately=True)
@@ -239,10 +239,10 @@ async def test_errors_arrive_as_what_they_are(agent: Agent) -> None:
 
 
 async def test_a_message_without_parts_is_refused_and_leaves_no_task(agent: Agent) -> None:
-    asked = send()
-    asked.message.ClearField("parts")
+    request = send()
+    request.message.ClearField("parts")
     with pytest.raises(InvalidParamsError, match="parts"):
-        _ = [event async for event in agent.client.send_message(asked)]
+        _ = [event async for event in agent.client.send_message(request)]
     assert not (await agent.client.list_tasks(ListTasksRequest())).tasks
 
 
@@ -296,15 +296,15 @@ async def test_each_user_and_each_tenant_has_tasks_of_its_own() -> None:
     async with engine_behind(FunctionHandler(Scripted())) as handler:
         task = await handler.on_message_send(send("river"), ann)
         assert not isinstance(task, type(send().message))
-        asked = GetTaskRequest(id=cast("Any", task).id)
-        assert await handler.on_get_task(asked, ann) == task
+        request = GetTaskRequest(id=cast("Any", task).id)
+        assert await handler.on_get_task(request, ann) == task
         for stranger in (bob, ServerCallContext(), ServerCallContext(user=Named("ann"), tenant="acme")):
             with pytest.raises(TaskNotFoundError):
-                await handler.on_get_task(asked, stranger)
+                await handler.on_get_task(request, stranger)
         # A tenant in the body, which the SDK's routes ignore, counts too; the one in the address takes precedence.
-        asked.tenant = "acme"
+        request.tenant = "acme"
         with pytest.raises(TaskNotFoundError):
-            await handler.on_get_task(asked, ann)
+            await handler.on_get_task(request, ann)
 
 
 async def test_the_extended_card_is_for_users_that_are_known() -> None:
@@ -312,12 +312,12 @@ async def test_the_extended_card_is_for_users_that_are_known() -> None:
         return build_card(Settings(agent_name=f"for {caller.user}"), "http://h/")
 
     options: dict[str, Any] = {"extended_card": extended, "challenge": "Bearer"}
-    asked = GetExtendedAgentCardRequest()
+    request = GetExtendedAgentCardRequest()
     async with engine_behind(FunctionHandler(Scripted()), **options) as handler:
         known = ServerCallContext(user=Named("ann"))
-        assert (await handler.on_get_extended_agent_card(asked, known)).name == "for ann"
+        assert (await handler.on_get_extended_agent_card(request, known)).name == "for ann"
         with pytest.raises(sdk_errors.InvalidRequestError, match="requires authentication"):
-            await handler.on_get_extended_agent_card(asked, ServerCallContext())
+            await handler.on_get_extended_agent_card(request, ServerCallContext())
 
 
 async def test_webhooks_are_kept_listed_and_forgotten() -> None:
@@ -335,10 +335,10 @@ async def test_webhooks_are_kept_listed_and_forgotten() -> None:
         assert not (await handler.on_list_task_push_notification_configs(every, context)).configs
 
 
-async def test_an_extension_that_is_required_must_be_asked_for() -> None:
+async def test_a_required_extension_must_be_requested() -> None:
     scripted = Scripted()
-    offer = Offer(extensions=(AgentExtension(uri="urn:must", required=True),))
-    async with engine_behind(FunctionHandler(scripted), offer=offer) as handler:
+    capabilities = Capabilities(extensions=(AgentExtension(uri="urn:must", required=True),))
+    async with engine_behind(FunctionHandler(scripted), capabilities=capabilities) as handler:
         with pytest.raises(sdk_errors.ExtensionSupportRequiredError):
             await handler.on_message_send(send(), ServerCallContext())
         asking = ServerCallContext(requested_extensions={"urn:must", "urn:other"})

@@ -235,8 +235,8 @@ async def test_a_server_made_with_the_sdk_survives_a_restart(tmp_path: Path) -> 
         async with sdk_server(executor, store) as server:
             events = [event async for event in server.client.send_message(send("river"))]
             done = events[0].task
-            asked = [event async for event in server.client.send_message(send("ask"))]
-            asking = asked[0].task
+            question_events = [event async for event in server.client.send_message(send("ask"))]
+            asking = question_events[0].task
     async with store_in(tmp_path) as store:
         async with sdk_server(AgentExecutor(scripted, conversations=store), store) as server:
             kept = await server.client.get_task(GetTaskRequest(id=done.id))
@@ -254,8 +254,8 @@ async def test_a_server_made_with_the_sdk_survives_a_restart(tmp_path: Path) -> 
 
 async def test_our_own_server_goes_on_with_the_same_file(tmp_path: Path) -> None:
     async with store_in(tmp_path) as store, sdk_server(AgentExecutor(Scripted()), store) as server:
-        asked = [event async for event in server.client.send_message(send("ask"))]
-        theirs = asked[0].task
+        question_events = [event async for event in server.client.send_message(send("ask"))]
+        theirs = question_events[0].task
     scripted = Scripted()
     async with Engine(Store(f"sqlite:///{tmp_path}/t.db"), FunctionHandler(scripted)).running() as engine:
         kept = await engine.get_task(theirs.id)

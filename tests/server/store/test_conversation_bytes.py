@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from support.stored import opened, said, task, write
+from support.stored import open_store, task, user_message, write
 from tailrace.server.store import store as stores
 from tailrace.server.store.store import TaskWrite
 from tailrace.streaming import TaskState
@@ -16,8 +16,10 @@ async def test_messages_beyond_the_bound_take_no_memory(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "MAX_CONVERSATION_BYTES", 2 * MEGABYTE)
-    async with opened(store_url) as store:
-        messages = [said(f"{number}" * (MEGABYTE // 2)) for number in range(10, 30)]  # 2 MB each, as JSON
+    async with open_store(store_url) as store:
+        messages = [
+            user_message(f"{number}" * (MEGABYTE // 2)) for number in range(10, 30)
+        ]  # 2 MB each, as JSON
         await store.commit(
             [TaskWrite("t", "me", "c", write("t", 1).events, task("t", TaskState.WORKING), messages)]
         )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.stored import numbers_of, opened, said, task, write
+from support.stored import numbers_of, open_store, task, user_message, write
 from tailrace.server.store import store as stores
 from tailrace.server.store.store import PushConfig, Store, TaskFilter, TaskPosition, TaskWrite
 from tailrace.streaming import TaskState
@@ -15,10 +15,10 @@ from tailrace.wrappers import ConfigurationError, StoreError
 
 
 async def test_what_was_committed_is_there_after_a_restart(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         await store.commit([write("t", 1, state=TaskState.SUBMITTED)])
         await store.commit([write("t", 2, 3)])
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         stored = await store.load_task("t", "me")
         assert stored is not None
         assert stored.number == 1
@@ -30,7 +30,7 @@ async def test_what_was_committed_is_there_after_a_restart(store_url: str) -> No
 
 
 async def test_events_are_given_up_to_a_number_of_bytes_and_always_one(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         await store.commit([write("t", 1, 2, 3)])  # 7 bytes each
         for max_bytes, expected in ((1, [1]), (14, [1, 2]), (20, [1, 2]), (21, [1, 2, 3])):
             events = await store.load_events("t", 0, max_bytes=max_bytes)
@@ -39,7 +39,7 @@ async def test_events_are_given_up_to_a_number_of_bytes_and_always_one(store_url
 
 
 async def test_a_task_is_brought_up_to_date_in_place(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         first = [write("t", 1, state=TaskState.SUBMITTED), write("u", 1, state=TaskState.SUBMITTED)]
         await store.commit(first)
         await store.commit([write("t", 2, state=TaskState.COMPLETED)])
@@ -50,7 +50,7 @@ async def test_a_task_is_brought_up_to_date_in_place(store_url: str) -> None:
 
 
 async def test_only_the_owner_finds_a_task(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         await store.commit([write("t", 1, state=TaskState.SUBMITTED)])
         assert await store.load_task("t", "somebody") is None
         assert await store.load_task("nothing", "me") is None
@@ -59,18 +59,22 @@ async def test_only_the_owner_finds_a_task(store_url: str) -> None:
 
 
 async def test_a_conversation_is_kept_in_order_and_apart_from_others(store_url: str) -> None:
-    async with opened(store_url) as store:
-        await store.commit([TaskWrite("t", "me", "c", (), None, (said("one"), said("two")))])
-        await store.commit([TaskWrite("u", "me", "c", (), None, (said("three"),))])
-        await store.commit([TaskWrite("v", "you", "c", (), None, (said("yours"),))])
-        await store.commit([TaskWrite("w", "me", "other", (), None, (said("elsewhere"),))])
-        assert await store.load_conversation("c", "me", 10) == [said("one"), said("two"), said("three")]
-        assert await store.load_conversation("c", "me", 2) == [said("two"), said("three")]
-        assert await store.load_conversation("c", "you", 10) == [said("yours")]
+    async with open_store(store_url) as store:
+        await store.commit([TaskWrite("t", "me", "c", (), None, (user_message("one"), user_message("two")))])
+        await store.commit([TaskWrite("u", "me", "c", (), None, (user_message("three"),))])
+        await store.commit([TaskWrite("v", "you", "c", (), None, (user_message("yours"),))])
+        await store.commit([TaskWrite("w", "me", "other", (), None, (user_message("elsewhere"),))])
+        assert await store.load_conversation("c", "me", 10) == [
+            user_message("one"),
+            user_message("two"),
+            user_message("three"),
+        ]
+        assert await store.load_conversation("c", "me", 2) == [user_message("two"), user_message("three")]
+        assert await store.load_conversation("c", "you", 10) == [user_message("yours")]
 
 
 async def test_a_batch_that_fails_leaves_nothing_behind_and_the_next_one_works(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         await store.commit([write("t", 1, state=TaskState.SUBMITTED)])
         with pytest.raises(StoreError, match="cannot write") as caught:
             await store.commit([write("t", 2), write("u", 1), write("t", 1)])  # event 1 of t exists already
@@ -82,7 +86,7 @@ async def test_a_batch_that_fails_leaves_nothing_behind_and_the_next_one_works(s
 
 
 async def test_tasks_are_listed_from_the_newest_on_page_by_page(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         at = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 2, 3)]
         for name, updated in zip("abBc", at, strict=True):
             await store.commit([write(name, 1, state=TaskState.COMPLETED, updated=updated)])
@@ -105,11 +109,11 @@ async def test_a_page_of_large_tasks_has_fewer_of_them(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "MAX_PAGE_BYTES", 25_000)
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         for day in range(1, 8):
-            said_before = [said("x" * (4_500 if day < 7 else 45_000))]
+            earlier_messages = [user_message("x" * (4_500 if day < 7 else 45_000))]
             large = task(f"t{day}", TaskState.COMPLETED, updated=datetime(2026, 1, day, tzinfo=UTC))
-            large = large.model_copy(update={"history": tuple(said_before)})
+            large = large.model_copy(update={"history": tuple(earlier_messages)})
             await store.commit([TaskWrite(f"t{day}", "me", "c", write(f"t{day}", 1).events, large)])
         pages: list[list[str]] = []
         after: TaskPosition | None = None
@@ -125,23 +129,23 @@ async def test_of_a_long_conversation_the_newest_messages_are_loaded(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "MAX_CONVERSATION_BYTES", 25_000)
-    async with opened(store_url) as store:
-        messages = [said(f"{number}" * 4_500) for number in range(4)]
+    async with open_store(store_url) as store:
+        messages = [user_message(f"{number}" * 4_500) for number in range(4)]
         await store.commit(
             [TaskWrite("t", "me", "c", write("t", 1).events, task("t", TaskState.WORKING), messages)]
         )
         assert await store.load_conversation("c", "me", 10) == messages[-2:]
-        assert await store.load_said("t", "me") == messages[-2:]
+        assert await store.load_task_messages("t", "me") == messages[-2:]
         monkeypatch.setattr(stores, "MAX_CONVERSATION_BYTES", 10)
         assert await store.load_conversation("c", "me", 10) == messages[-1:]
 
 
 async def test_a_deleted_task_takes_everything_with_it(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         config = TaskPushNotificationConfig(task_id="t", id="w", url="https://example.com/")
         webhooks = (PushConfig("me", "1.0", config),)
         write_all = TaskWrite(
-            "t", "me", "c", write("t", 1).events, task("t"), (said("one"),), webhooks=webhooks
+            "t", "me", "c", write("t", 1).events, task("t"), (user_message("one"),), webhooks=webhooks
         )
         await store.commit([write_all, write("u", 1, state=TaskState.WORKING)])
         assert not await store.delete_task("t", "somebody")
@@ -156,7 +160,7 @@ async def test_a_deleted_task_takes_everything_with_it(store_url: str) -> None:
 
 
 async def test_webhooks_are_in_the_order_of_their_ids_on_every_database(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         for name in ("b", "A", "ä", "a", "_", "Z"):
             config = TaskPushNotificationConfig(task_id="t", id=name, url="https://example.com/")
             await store.put_push_config(PushConfig("me", "1.0", config))
@@ -171,7 +175,7 @@ async def test_webhooks_are_in_the_order_of_their_ids_on_every_database(store_ur
 @given(names=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), unique=True, max_size=5))
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_any_text_can_be_an_id(store_url: str, names: list[str]) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         for name in names:
             await store.delete_task(name, name)
             state = TaskState.SUBMITTED
@@ -185,14 +189,14 @@ async def test_any_text_can_be_an_id(store_url: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "\\0", "\\\0", "a\\\\0", "\\", "\0\\"])
 async def test_ids_that_a_database_does_not_take_as_they_are(store_url: str, name: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         await store.commit([write(name, 1, state=TaskState.SUBMITTED)])
         assert await store.load_unfinished() == [(name, "me")]
 
 
 async def test_a_store_in_memory_needs_no_file() -> None:
     for url in ("sqlite://", "sqlite:///:memory:"):
-        async with opened(url) as store:
+        async with open_store(url) as store:
             await store.commit([write("t", 1, state=TaskState.SUBMITTED)])
             assert await store.load_task("t", "me") is not None
 

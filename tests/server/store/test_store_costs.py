@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from support.stored import first_kept, numbers_of, opened, said, write
+from support.stored import first_kept, numbers_of, open_store, user_message, write
 from tailrace.server.store.store import Retention, Store, TaskWrite
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.models import Artifact, Part
@@ -47,12 +47,12 @@ _OF_EVENTS = ("INSERT INTO events", "INSERT OR IGNORE INTO events", "INSERT INTO
 
 
 def trace(driver: Any, _record: object) -> None:
-    def tell(statement: str) -> None:
+    def count_statement(statement: str) -> None:
         if inserted and statement.startswith(_OF_EVENTS):
             inserted[-1](statement)
 
     if isinstance(driver, sqlite3.Connection):
-        driver.set_trace_callback(tell)
+        driver.set_trace_callback(count_statement)
 
 
 @pytest.fixture(autouse=True)
@@ -64,14 +64,14 @@ def _traced() -> Generator[None]:
 
 async def answer(store: Store, tokens: int) -> tuple[str, int, int, int]:
     """Persist an answer; return the task's id, and the statements, rows and bytes of its tokens alone."""
-    record = TaskRecord.create(said("question"))
+    record = TaskRecord.create(user_message("question"))
     ids = (record.id, "me", record.context_id)
     first = (
         record.submitted(),
         record.apply(StatusUpdate(TaskState.WORKING)),
         record.apply(ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="-"),)), last=False)),
     )
-    await store.commit([TaskWrite(*ids, first, record.snapshot(), (said("question"),))])
+    await store.commit([TaskWrite(*ids, first, record.snapshot(), (user_message("question"),))])
     size = 0
     with statements() as seen:
         for start in range(0, tokens, GROUP):
@@ -82,12 +82,12 @@ async def answer(store: Store, tokens: int) -> tuple[str, int, int, int]:
                 writes.append(TaskWrite(*ids, (made,)))
             await store.commit(writes)
     last = (record.apply(TextDelta("text", "", last=True)), record.apply(StatusUpdate(TaskState.COMPLETED)))
-    await store.commit([TaskWrite(*ids, last, record.snapshot(), (said("answer"),))])
+    await store.commit([TaskWrite(*ids, last, record.snapshot(), (user_message("answer"),))])
     return record.id, len(seen), sum(rows for _, rows in seen), size
 
 
 async def test_a_token_costs_the_same_in_a_long_answer_as_in_a_short_one(store_url: str) -> None:
-    async with opened(store_url, Retention(events=0)) as store:
+    async with open_store(store_url, Retention(events=0)) as store:
         costs: dict[int, tuple[float, float, float]] = {}
         for tokens in (80, 16_000):
             task_id, count, rows, size = await answer(store, tokens)
@@ -113,7 +113,7 @@ async def test_a_token_costs_the_same_in_a_long_answer_as_in_a_short_one(store_u
 
 
 async def test_a_reader_costs_the_same_wherever_it_is_in_the_log(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         task_id, *_ = await answer(store, 3_000)
         for after in (0, 1_500, 2_990):
             with statements() as seen:
@@ -125,7 +125,7 @@ async def test_a_reader_costs_the_same_wherever_it_is_in_the_log(store_url: str)
 async def test_a_task_that_is_over_is_found_and_dropped_in_a_bounded_number_of_statements(
     store_url: str, tokens: int
 ) -> None:
-    async with opened(store_url, Retention(events=0)) as store:
+    async with open_store(store_url, Retention(events=0)) as store:
         await answer(store, tokens)
         with statements() as seen:
             await store.drop_expired()
@@ -133,7 +133,7 @@ async def test_a_task_that_is_over_is_found_and_dropped_in_a_bounded_number_of_s
 
 
 async def test_a_reader_that_has_all_there_is_leaves_nothing_to_the_garbage_collector() -> None:
-    async with opened("sqlite://") as store:
+    async with open_store("sqlite://") as store:
         await store.commit([write("t", 1)])
         assert await numbers_of(store, "t", 1) == []
         gc.collect()

@@ -15,7 +15,7 @@ import pytest
 from support.missing import run_without
 from support.postgres import PostgresServer
 from support.proxy import CuttingProxy
-from support.stored import numbers_of, opened, write
+from support.stored import numbers_of, open_store, write
 from tailrace.server.runtime.writer import GroupWriter
 from tailrace.server.store.store import Store, TaskWrite
 from tailrace.streaming import Event, TaskState
@@ -115,7 +115,7 @@ async def test_a_database_that_may_grow_no_more_says_that_it_is_full(
         connection.execute("PRAGMA max_page_count=100")
 
     monkeypatch.setattr(sqlite, "_set_pragmas", set_bound)
-    async with opened(sqlite_url) as store:
+    async with open_store(sqlite_url) as store:
         await store.commit([write("t", 1)])
         with pytest.raises(StoreError, match=r"cannot write to the store: the disk is full") as caught:
             await store.commit([write("t", 2), large("t", 3)])
@@ -128,8 +128,8 @@ async def test_a_database_that_may_grow_no_more_says_that_it_is_full(
 # --- locks ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_database_that_somebody_has_locked_is_written_to_once_they_let_go(sqlite_url: str) -> None:
-    async with opened(f"{sqlite_url}?timeout=0.05") as store:
+async def test_a_locked_database_is_written_to_once_it_is_unlocked(sqlite_url: str) -> None:
+    async with open_store(f"{sqlite_url}?timeout=0.05") as store:
         await store.commit([write("t", 1)])
         other = sqlite3.connect(path_of(sqlite_url), isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -138,27 +138,27 @@ async def test_a_database_that_somebody_has_locked_is_written_to_once_they_let_g
         assert caught.value.temporary
         assert await numbers_of(store, "t") == [1]  # reads still succeed
 
-        told: list[StoreError | None] = []
+        outcomes: list[StoreError | None] = []
 
         writer = GroupWriter(store, retry_delays=(0,) * 1000)
         async with anyio.create_task_group() as group:
-            writer.put(write("t", 2), lambda _events: told.append(None), told.append)
+            writer.put(write("t", 2), lambda _events: outcomes.append(None), outcomes.append)
             writer.close()
             group.start_soon(writer.run)
             # Another attempt is in progress, and fails, while this one waits.
             with pytest.raises(StoreError, match="locked"):
                 await store.commit([write("u", 1)])
-            assert told == []
+            assert outcomes == []
             other.execute("ROLLBACK")
         other.close()
-        assert told == [None]
+        assert outcomes == [None]
         assert await numbers_of(store, "t") == [1, 2]
 
 
-async def test_a_table_that_somebody_has_locked_is_written_to_once_they_let_go(
+async def test_a_locked_table_is_written_to_once_it_is_unlocked(
     postgres: PostgresServer, postgresql_url: str
 ) -> None:
-    async with opened(f"{postgresql_url}?command_timeout=1") as store:
+    async with open_store(f"{postgresql_url}?command_timeout=1") as store:
         await store.commit([write("t", 1)])
         async with postgres.connected(postgresql_url.rpartition("/")[2]) as other:
             await other.execute("BEGIN; LOCK TABLE events IN SHARE MODE")
@@ -175,9 +175,9 @@ async def test_a_table_that_somebody_has_locked_is_written_to_once_they_let_go(
 
 async def crashed_copy(url: str, to: Path) -> Path:
     """Return a copy of the file, as a process that ends without closing it leaves it."""
-    async with opened(url) as store:
+    async with open_store(url) as store:
         await store.commit([large(f"t{n}", 1) for n in range(3)])
-    async with opened(url) as store:
+    async with open_store(url) as store:
         await store.commit([write("t", 1)])
         path = path_of(url)
         for name in (path.name, f"{path.name}-wal"):
@@ -201,7 +201,7 @@ async def test_a_file_that_a_crash_left_is_used_and_one_that_it_damaged_is_not(
     whole.mkdir()
     for each in (path, path.with_name(f"{path.name}-wal")):
         shutil.copy(each, whole / each.name)
-    async with opened(f"sqlite:///{whole}/{path.name}") as store:
+    async with open_store(f"sqlite:///{whole}/{path.name}") as store:
         assert await numbers_of(store, "t") == [1]
         assert await numbers_of(store, "t2") == [1]
     damage(path)
@@ -219,28 +219,28 @@ async def test_a_check_that_takes_too_long_is_broken_off(
 ) -> None:
     from tailrace.server.store import sqlite
 
-    async with opened(sqlite_url) as store:
+    async with open_store(sqlite_url) as store:
         await store.commit([write(f"many{n}", *range(1, 2000)) for n in range(50)])
     path = await crashed_copy(sqlite_url, tmp_path)
     monkeypatch.setattr(sqlite, "CHECK_SECONDS", 0.001)
     caplog.set_level("INFO", "tailrace.server")
-    async with opened(f"sqlite:///{path}") as store:
+    async with open_store(f"sqlite:///{path}") as store:
         await store.commit([write("t", 2)])
         assert await numbers_of(store, "t") == [1, 2]
     assert "no damage found in 0.001 s" in caplog.text
 
 
-async def test_damage_that_is_met_while_reading_is_said_in_plain_words(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as store:
+async def test_damage_found_while_reading_is_reported_in_plain_words(sqlite_url: str) -> None:
+    async with open_store(sqlite_url) as store:
         await store.commit([large("t", 1)])
-    async with opened(sqlite_url) as store:
+    async with open_store(sqlite_url) as store:
         damage(path_of(sqlite_url))
         with pytest.raises(StoreError, match="the file is damaged: restore it from a backup"):
             await store.load_events("t", 0)
 
 
 async def test_damage_in_a_file_that_was_closed_in_good_order_is_found_at_the_start(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as store:
+    async with open_store(sqlite_url) as store:
         await store.commit([large("t", 1)])
     damage(path_of(sqlite_url))
     for _ in range(2):
@@ -270,8 +270,8 @@ async def test_a_folder_that_cannot_be_made_is_an_error_of_the_store(tmp_path: P
 
 
 @pytest.mark.parametrize("natively", [True, False], ids=["by asyncio", "by anyio"])
-async def test_who_asked_may_be_cancelled_at_any_moment(any_url: str, natively: bool) -> None:
-    async with opened(any_url) as store:
+async def test_a_caller_may_be_cancelled_at_any_moment(any_url: str, natively: bool) -> None:
+    async with open_store(any_url) as store:
         await store.commit([write("t", 1, state=TaskState.WORKING)])
 
         async def ask() -> None:
@@ -308,7 +308,7 @@ SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity WHERE appli
 async def test_a_lost_connection_costs_no_more_than_the_transaction(
     postgres: PostgresServer, postgresql_url: str
 ) -> None:
-    async with opened(postgresql_url) as store:
+    async with open_store(postgresql_url) as store:
         await store.commit([write("t", 1)])
         assert await numbers_of(store, "t") == [1]
         assert await postgres.execute(OTHERS) >= 1
@@ -325,10 +325,10 @@ async def test_a_lost_connection_costs_no_more_than_the_transaction(
 async def test_a_server_whose_place_was_taken_writes_nothing_more(
     postgres: PostgresServer, postgresql_url: str
 ) -> None:
-    async with opened(postgresql_url) as first:
+    async with open_store(postgresql_url) as first:
         await first.commit([write("t", 1)])
         await postgres.execute(OTHERS)
-        async with opened(postgresql_url) as second:
+        async with open_store(postgresql_url) as second:
             for _ in range(3):
                 with pytest.raises(StoreError):
                     await first.commit([write("t", 2)])
@@ -343,7 +343,7 @@ async def test_an_answer_to_a_commit_that_is_lost_does_not_give_up_what_is_kept(
 ) -> None:
     async with CuttingProxy(f"http://127.0.0.1:{postgres.port}") as proxy:
         port = proxy.url.rpartition(":")[2]
-        async with opened(postgresql_url.replace(str(postgres.port), port)) as store:
+        async with open_store(postgresql_url.replace(str(postgres.port), port)) as store:
             for number in (1, 2):
                 passed = proxy.passed
                 await store.commit([write("t", number)])
@@ -369,7 +369,7 @@ async def test_a_connection_that_was_cut_silently_costs_a_moment(
     async with CuttingProxy(f"http://127.0.0.1:{postgres.port}") as proxy:
         port = proxy.url.rpartition(":")[2]
         url = f"{postgresql_url}?command_timeout=1".replace(str(postgres.port), port)
-        async with opened(url) as store:
+        async with open_store(url) as store:
             await store.commit([write("t", 1)])
             assert await numbers_of(store, "t") == [1]
             proxy.forget()
@@ -420,7 +420,7 @@ async def test_a_connection_that_broke_is_not_taken_for_a_database_that_is_not_t
 ) -> None:
     async with CuttingProxy(f"http://127.0.0.1:{postgres.port}") as proxy:
         port = proxy.url.rpartition(":")[2]
-        async with opened(postgresql_url.replace(str(postgres.port), port)) as store:
+        async with open_store(postgresql_url.replace(str(postgres.port), port)) as store:
             await store.commit([write("t", 1)])
             proxy.refuse()
             for _ in range(2):  # the open connection, and the next one, which is reset at once
@@ -435,7 +435,7 @@ async def test_a_connection_that_broke_is_not_taken_for_a_database_that_is_not_t
 async def test_an_option_of_the_address_that_is_not_known_is_an_error_of_the_setting(
     postgresql_url: str,
 ) -> None:
-    async with opened(f"{postgresql_url}?sslmode=disable"):
+    async with open_store(f"{postgresql_url}?sslmode=disable"):
         pass
     with pytest.raises(ConfigurationError, match=r"TAILRACE_STORE.*colour"):
         await Store(f"{postgresql_url}?colour=red").open()

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from sqlalchemy import Engine, event
 
-from support.stored import numbers_of, opened, write
+from support.stored import numbers_of, open_store, write
 from tailrace.server.store import sqlite
 
 
@@ -21,19 +21,19 @@ def beginnings(file: Path) -> int:
 
 
 @contextmanager
-def told_of_the_wait() -> Generator[anyio.Event]:
+def waiting_logged() -> Generator[anyio.Event]:
     """Yield an event that is set when writers begin to wait until the log is copied."""
     waits, loop = anyio.Event(), asyncio.get_running_loop()
 
-    def hear(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+    def on_statement(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if statement == "PRAGMA wal_checkpoint(RESTART)":
             loop.call_soon_threadsafe(waits.set)
 
-    event.listen(Engine, "before_cursor_execute", hear)
+    event.listen(Engine, "before_cursor_execute", on_statement)
     try:
         yield waits
     finally:
-        event.remove(Engine, "before_cursor_execute", hear)
+        event.remove(Engine, "before_cursor_execute", on_statement)
 
 
 @contextmanager
@@ -57,8 +57,8 @@ async def test_a_log_that_is_too_long_begins_anew_when_those_who_read_from_it_ha
 ) -> None:
     file = tmp_path / "t.db"
     numbers = iter(range(1, 1_000))
-    with told_of_the_wait() as waits:
-        async with opened(f"sqlite:///{file}?timeout=60") as store:
+    with waiting_logged() as waits:
+        async with open_store(f"sqlite:///{file}?timeout=60") as store:
 
             async def write_on() -> None:
                 while not waits.is_set():
@@ -78,13 +78,13 @@ async def test_a_log_that_is_too_long_begins_anew_when_those_who_read_from_it_ha
             assert await numbers_of(store, "t") == list(range(1, last + 1))
 
 
-async def test_who_reads_for_long_holds_nobody_up_for_long(
+async def test_a_long_read_delays_writes_only_briefly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "t.db"
-    async with opened(f"sqlite:///{file}?timeout=60") as store:
+    async with open_store(f"sqlite:///{file}?timeout=60") as store:
         await store.commit([write("t", 1)])
-        with read_from(file), told_of_the_wait() as waits:
+        with read_from(file), waiting_logged() as waits:
             copy_often(monkeypatch, 1)
             last = 1
             while not waits.is_set():

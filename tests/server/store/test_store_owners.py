@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.stored import LONG_AGO, numbers_of, opened, said, task
+from support.stored import LONG_AGO, numbers_of, open_store, task, user_message
 from tailrace.server.store.store import PushConfig, SendKey, Store, TaskFilter, TaskPosition, TaskWrite
 from tailrace.streaming import Event, TaskState
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
@@ -41,7 +41,7 @@ class Caller:
             "shared",
             (Event(number, b"{}", TaskState.WORKING),),
             task(self.task_id, TaskState.WORKING, "shared"),
-            (said(f"message of {self.name}"),),
+            (user_message(f"message of {self.name}"),),
             webhooks=(self.webhook,),
             send_key=SendKey("key", f"fingerprint of {self.name}", self.task_id) if with_key else None,
         )
@@ -55,7 +55,7 @@ both = pytest.mark.parametrize(("caller", "other"), OTHERS, ids=["alice", "bob"]
 
 @pytest.fixture
 async def store(store_url: str) -> AsyncGenerator[Store]:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         await store.commit([ALICE.write(1, with_key=True), BOB.write(1, with_key=True)])
         yield store
 
@@ -83,15 +83,15 @@ async def test_a_list_has_the_tasks_of_its_owner(store: Store, caller: Caller, o
 async def test_a_conversation_has_the_messages_of_its_owner(
     store: Store, caller: Caller, other: Caller
 ) -> None:
-    messages = [said(f"message of {caller.name}")]
+    messages = [user_message(f"message of {caller.name}")]
     assert await store.load_conversation("shared", caller.name, 10) == messages
     assert await store.load_history("shared", caller.name, 10) == (messages, {caller.task_id})
-    assert await store.load_said(caller.task_id, caller.name) == messages
-    assert await store.load_said(other.task_id, caller.name) == []
+    assert await store.load_task_messages(caller.task_id, caller.name) == messages
+    assert await store.load_task_messages(other.task_id, caller.name) == []
     # Messages of both between those of one: the rows of a conversation are read by their positions.
     await store.commit([ALICE.write(2), BOB.write(2)])
     assert await store.load_conversation("shared", caller.name, 10) == messages * 2
-    assert await store.load_said(caller.task_id, caller.name) == messages * 2
+    assert await store.load_task_messages(caller.task_id, caller.name) == messages * 2
 
 
 @both

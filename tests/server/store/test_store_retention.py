@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
-from support.stored import LONG_AGO, first_kept, numbers_of, opened, said, task, write
+from support.stored import LONG_AGO, first_kept, numbers_of, open_store, task, user_message, write
 from tailrace.server.runtime.writer import GroupWriter
 from tailrace.server.store.retention import BATCH
 from tailrace.server.store.store import EventsDropped, PushConfig, Retention, Store, TaskFilter, TaskWrite
@@ -40,17 +40,17 @@ async def drop_all(store: Store) -> None:
 async def test_the_events_of_a_task_that_is_over_for_long_are_dropped_and_the_task_stays(
     store_url: str,
 ) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         now = datetime.now(UTC)
         await store.commit([finished("t", 5), finished("u", 5, updated=now - timedelta(hours=23))])
-        await store.commit([TaskWrite("t", "me", "c", (), said=(said("one"),))])
+        await store.commit([TaskWrite("t", "me", "c", (), messages=(user_message("one"),))])
         assert await first_kept(store, "t") == 1
         await drop_all(store)
         assert await first_kept(store, "t") == 6
         stored = await store.load_task("t", "me")
         assert stored is not None
         assert (stored.number, stored.task) == (5, task("t", DONE))
-        assert await store.load_conversation("c", "me", 9) == [said("one")]
+        assert await store.load_conversation("c", "me", 9) == [user_message("one")]
         # A subscriber with all events has missed none; others get the first number still available.
         assert await store.load_events("t", 5) == []
         for after in (0, 1, 4):
@@ -65,14 +65,14 @@ async def test_the_events_of_a_task_that_is_over_for_long_are_dropped_and_the_ta
 
 @pytest.mark.parametrize("state", [state for state in TaskState if not state.terminal])
 async def test_nothing_is_dropped_of_a_task_that_is_not_over(store_url: str, state: TaskState) -> None:
-    async with opened(store_url, Retention(events=0, tasks=0)) as store:
+    async with open_store(store_url, Retention(events=0, tasks=0)) as store:
         await store.commit([write("t", 1, 2, state=state)])
         await drop_all(store)
         assert await numbers_of(store, "t") == [1, 2]
 
 
-async def test_nothing_is_dropped_that_a_webhook_is_still_to_be_told_of(store_url: str) -> None:
-    async with opened(store_url, Retention(events=0, tasks=0)) as store:
+async def test_events_that_a_webhook_has_yet_to_receive_are_not_dropped(store_url: str) -> None:
+    async with open_store(store_url, Retention(events=0, tasks=0)) as store:
         await store.commit([finished("t", 3)])
         await store.put_push_config(webhook(delivered=2))
         await drop_all(store)
@@ -83,19 +83,19 @@ async def test_nothing_is_dropped_that_a_webhook_is_still_to_be_told_of(store_ur
 
 
 async def test_with_no_bound_everything_is_kept(store_url: str) -> None:
-    async with opened(store_url, Retention(events=None)) as store:
+    async with open_store(store_url, Retention(events=None)) as store:
         await store.commit([finished("t", 3)])
         assert not await store.drop_expired()
         assert await numbers_of(store, "t") == [1, 2, 3]
 
 
-async def test_a_task_is_dropped_with_all_that_was_said_in_it(store_url: str) -> None:
+async def test_a_task_is_dropped_with_all_of_its_messages(store_url: str) -> None:
     week = Retention(events=None, tasks=7 * 24 * 3600.0)
-    async with opened(store_url, week) as store:
+    async with open_store(store_url, week) as store:
         yesterday = datetime.now(UTC) - timedelta(days=1)
         await store.commit([finished("t", 3), finished("u", 3, updated=yesterday)])
         for name in "tu":
-            await store.commit([TaskWrite(name, "me", "c", (), said=(said(name),))])
+            await store.commit([TaskWrite(name, "me", "c", (), messages=(user_message(name),))])
         await store.put_push_config(webhook(delivered=3))
         await drop_all(store)
         assert [
@@ -103,12 +103,12 @@ async def test_a_task_is_dropped_with_all_that_was_said_in_it(store_url: str) ->
         ] == ["u"]
         assert await store.load_events("t", 0) == []  # as for an unknown task
         assert await store.load_push_configs("t", "me") == []
-        assert await store.load_conversation("c", "me", 9) == [said("u")]
+        assert await store.load_conversation("c", "me", 9) == [user_message("u")]
         assert await numbers_of(store, "u") == [1, 2, 3]
 
 
 async def test_a_long_task_is_dropped_in_small_transactions_the_oldest_events_first(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         length = 2 * BATCH + 10
         await store.commit([finished("t", length)])
         assert await store.drop_expired()
@@ -124,7 +124,7 @@ async def test_a_long_task_is_dropped_in_small_transactions_the_oldest_events_fi
 
 
 async def test_what_a_snapshot_does_not_hold_is_not_dropped(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         await store.commit([finished("t", 3)])
         await store.commit([write("t", 4)])
         await drop_all(store)
@@ -133,7 +133,7 @@ async def test_what_a_snapshot_does_not_hold_is_not_dropped(store_url: str) -> N
 
 
 async def test_a_task_that_is_kept_without_a_log_does_not_go_back_in_number(store_url: str) -> None:
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         await store.commit([finished("t", 3)])
         await drop_all(store)
         await store.commit([TaskWrite("t", "me", "c", (), task("t", DONE))])
@@ -150,7 +150,7 @@ async def test_whatever_the_batches_everything_is_dropped_and_no_reader_sees_a_g
     from tailrace.server.store import retention
 
     monkeypatch.setattr(retention.drop_expired, "__defaults__", (batch,))
-    async with opened("sqlite://") as store:
+    async with open_store("sqlite://") as store:
         for at, length in enumerate(lengths):
             await store.commit([finished(f"t{at}", length)])
         more = True
@@ -163,19 +163,19 @@ async def test_whatever_the_batches_everything_is_dropped_and_no_reader_sees_a_g
 
 
 async def test_looking_for_what_is_to_be_dropped_does_not_look_at_every_task(sqlite_url: str) -> None:
-    asked: list[tuple[str, Any]] = []
+    queries: list[tuple[str, Any]] = []
 
     def remember(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
-        asked.append((statement, values))
+        queries.append((statement, values))
 
-    async with opened(sqlite_url, Retention(events=0, tasks=0)) as store:
+    async with open_store(sqlite_url, Retention(events=0, tasks=0)) as store:
         event.listen(Engine, "before_cursor_execute", remember)
         try:
             assert not await store.drop_expired()
         finally:
             event.remove(Engine, "before_cursor_execute", remember)
     database = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
-    plans = [database.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall() for query, values in asked]
+    plans = [database.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall() for query, values in queries]
     database.close()
     # One for tasks, one for the events of tasks that have some.
     for plan, index in zip(plans, ("tasks_by_state_and_time", "tasks_with_events"), strict=True):

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from support.stored import numbers_of, opened, said, task, write
+from support.stored import numbers_of, open_store, task, user_message, write
 from tailrace.server.store.schema import HEAD, metadata, versions
 from tailrace.server.store.store import Store
 from tailrace.server.store.versions import MIGRATIONS
@@ -132,7 +132,7 @@ async def test_a_new_database_is_what_the_migrations_make(
         other = await request.getfixturevalue("postgres").empty_database("other")
     await make_by_migrations(other)
     for url in (store_url, other):
-        async with opened(url) as store:
+        async with open_store(url) as store:
             await store.commit([write("t", 1, state=TaskState.COMPLETED)])
         async with database(url) as run:
             made.append(await run(described))
@@ -166,17 +166,17 @@ async def test_a_database_of_before_there_were_versions_is_taken_over(sqlite_url
         )
         await run(
             lambda connection: connection.exec_driver_sql(
-                "INSERT INTO messages VALUES (1, 'me', 'c', 't', ?)", (said("before").to_json(),)
+                "INSERT INTO messages VALUES (1, 'me', 'c', 't', ?)", (user_message("before").to_json(),)
             )
         )
     for _ in range(2):
-        async with opened(sqlite_url) as store:
+        async with open_store(sqlite_url) as store:
             stored = await store.load_task("t", "me")
             assert stored is not None
             assert (stored.number, stored.task) == (2, task("t", TaskState.COMPLETED))
             assert await numbers_of(store, "t") == [1, 2]
-            assert await store.load_conversation("c", "me", 9) == [said("before")]
-    async with opened(f"{sqlite_url}.new"), database(sqlite_url) as run:
+            assert await store.load_conversation("c", "me", 9) == [user_message("before")]
+    async with open_store(f"{sqlite_url}.new"), database(sqlite_url) as run:
         taken_over = await run(described)
     async with database(f"{sqlite_url}.new") as run:
         assert await run(described) == taken_over
@@ -187,7 +187,7 @@ async def test_sqlite_compares_keys_without_reading_large_rows(sqlite_url: str) 
     async with database(sqlite_url) as run:
         await run(make_first_tables)
     for url in (sqlite_url, f"{sqlite_url}.new"):
-        async with opened(url), database(url) as run:
+        async with open_store(url), database(url) as run:
             found = await run(lambda c: c.exec_driver_sql("SELECT name, sql FROM sqlite_master").all())
         tables = {name: sql for name, sql in found if sql}
         assert {"tasks", "events", "messages", "journal"} <= set(tables)
@@ -198,7 +198,7 @@ async def test_a_database_that_lacks_a_table_of_the_first_version_gets_it(sqlite
     async with database(sqlite_url) as run:
         await run(make_first_tables)
         await run(lambda connection: connection.exec_driver_sql("DROP TABLE push_configs"))
-    async with opened(sqlite_url) as store:
+    async with open_store(sqlite_url) as store:
         assert await store.load_push_configs("t", "me") == []
 
 
@@ -213,12 +213,12 @@ async def test_a_migration_that_fails_changes_nothing(store_url: str) -> None:
                 await Store(store_url).open()
             assert await run(described) == before
         await run(lambda c: c.exec_driver_sql("DROP INDEX messages_by_task"))
-    async with opened(store_url) as store:
+    async with open_store(store_url) as store:
         await store.commit([write("t", 1, state=TaskState.COMPLETED)])
 
 
 async def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(store_url: str) -> None:
-    async with opened(store_url):
+    async with open_store(store_url):
         pass
     async with database(store_url) as run:
         await run(lambda c: c.exec_driver_sql("UPDATE tailrace_version SET version_num = '0999'"))
@@ -229,7 +229,7 @@ async def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(store_
         assert await run(described) == before
 
 
-async def test_somebody_elses_tables_are_refused_and_left_as_they_are(store_url: str) -> None:
+async def test_foreign_tables_are_refused_and_left_unchanged(store_url: str) -> None:
     async with database(store_url) as run:
         await run(lambda c: c.exec_driver_sql("CREATE TABLE tasks (id INTEGER, title TEXT)"))
         before = await run(described)

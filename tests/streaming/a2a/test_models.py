@@ -351,7 +351,7 @@ def test_empty_members_are_left_out():
     assert message.to_dict() == {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "x"}]}
 
 
-def test_false_is_left_out_except_where_the_protocol_tells_it_from_not_set():
+def test_false_is_omitted_unless_the_protocol_distinguishes_it_from_not_set():
     event = TaskArtifactUpdateEvent(
         task_id="t", context_id="c", artifact=Artifact.model_validate(ARTIFACT), append=False
     )

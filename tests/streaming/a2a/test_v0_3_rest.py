@@ -110,8 +110,8 @@ def test_a_task_is_the_protos_with_everything_in_it() -> None:
 def test_what_a_send_comes_to_is_wrapped() -> None:
     sent = parsed(DIALECT.write_result(Operation.SEND_MESSAGE, TASK), proto.SendMessageResponse())
     assert sent.task.id == "t"
-    said = parsed(DIALECT.write_result(Operation.SEND_MESSAGE, MESSAGE), proto.SendMessageResponse())
-    assert said.msg.role == proto.Role.ROLE_AGENT
+    response = parsed(DIALECT.write_result(Operation.SEND_MESSAGE, MESSAGE), proto.SendMessageResponse())
+    assert response.msg.role == proto.Role.ROLE_AGENT
 
 
 def test_tasks_are_a_bare_list() -> None:
@@ -197,7 +197,7 @@ def test_a_history_length_of_0_is_the_protos_way_of_not_saying_it() -> None:
         read(Operation.GET_TASK, {"id": "t", "historyLength": -1})
 
 
-def test_a_send_does_not_wait_unless_it_is_told_to() -> None:
+def test_a_send_does_not_wait_unless_it_is_blocking() -> None:
     fields = {"message": MessageToDict(SENT)["message"]}
     assert read(Operation.SEND_MESSAGE, fields).configuration.return_immediately
 

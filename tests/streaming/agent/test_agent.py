@@ -199,7 +199,7 @@ async def test_the_limits_of_the_agent_hold_for_its_tools() -> None:
         assert answered.messages[2].tool_results == (result("w", "wait", words, is_error=True),)
 
 
-async def test_what_goes_wrong_is_told_to_the_model() -> None:
+async def test_errors_of_tools_are_sent_to_the_model() -> None:
     def fail() -> None:
         raise ToolError("no such city")
 
@@ -219,9 +219,9 @@ async def test_what_goes_wrong_is_told_to_the_model() -> None:
         answered = await upstream.agent(get_weather, fail, crash).run("?")
         results = answered.messages[2].tool_results
         assert [each.is_error for each in results] == [True] * 6 + [False]
-        said = [str(each.output) for each in results]
+        outputs = [str(each.output) for each in results]
         for each, words in zip(
-            said,
+            outputs,
             [
                 "the tools are: crash, fail",
                 "city: Field required",
@@ -235,12 +235,12 @@ async def test_what_goes_wrong_is_told_to_the_model() -> None:
         ):
             assert words in each
         contents = [each["content"] for each in sent(upstream.requests[1])[2:]]
-        assert [json.loads(each)["error"] for each in contents[:-1]] == said[:-1]
-        assert contents[-1] == said[-1]
+        assert [json.loads(each)["error"] for each in contents[:-1]] == outputs[:-1]
+        assert contents[-1] == outputs[-1]
         assert answered.output == "Sorry."
 
 
-async def test_calls_of_one_id_are_told_apart() -> None:
+async def test_calls_with_the_same_id_are_distinguished() -> None:
     calls: list[Call] = [("x", "get_weather", {"city": "NYC"}), ("x", "get_weather", {"city": "Rome"})]
     async with Upstream(answer(calls=calls), answer(calls=calls[:1]), answer("ok")) as upstream:
         answered = await upstream.agent(get_weather).run("?")
@@ -359,7 +359,7 @@ ROUNDS = st.lists(
 async def test_a_stream_amounts_to_what_a_run_gives(
     rounds: list[tuple[list[str], list[Call], str]], last: list[str], merge: bool
 ) -> None:
-    scripts = [answer(*said, calls=calls, reasoning=hm) for said, calls, hm in rounds] + [answer(*last)]
+    scripts = [answer(*texts, calls=calls, reasoning=hm) for texts, calls, hm in rounds] + [answer(*last)]
     async with Upstream(*scripts) as upstream:
         whole = await upstream.agent(get_weather, get_time).run("?")
     async with Upstream(*scripts) as upstream:
@@ -394,7 +394,7 @@ async def test_a_turn_takes_no_more_rounds_than_it_may() -> None:
 
 
 @pytest.mark.parametrize("max_rounds", [2, 3, 10])
-async def test_an_empty_answer_after_tools_is_asked_for_once_more(max_rounds: int) -> None:
+async def test_an_empty_answer_after_tools_is_requested_once_more(max_rounds: int) -> None:
     async with Upstream(answer(calls=[WEATHER]), answer(), answer(), answer("late")) as upstream:
         answered = await upstream.agent(get_weather, max_rounds=max_rounds).run("?")
         assert len(upstream.requests) == min(3, max_rounds)
@@ -404,7 +404,7 @@ async def test_an_empty_answer_after_tools_is_asked_for_once_more(max_rounds: in
         assert answered.usage.total_tokens == USAGE["total_tokens"] * len(upstream.requests)
 
 
-async def test_an_answer_that_was_asked_for_once_more_stands_alone() -> None:
+async def test_an_answer_that_was_requested_once_more_replaces_the_empty_one() -> None:
     async with Upstream(answer(calls=[WEATHER]), answer(), answer("Warm.")) as upstream:
         answered = await upstream.agent(get_weather).run("?")
         assert [message.role.value for message in answered.messages] == ["user", "model", "tool", "model"]
@@ -571,11 +571,11 @@ async def test_a_task_that_is_cancelled_without_a_scope_ends_its_tools() -> None
 
     running = asyncio.get_running_loop().create_future()
     async with Upstream(answer(calls=[("w", "wait", {})])) as upstream:
-        asked = asyncio.ensure_future(upstream.agent(wait).run("?"))
+        run = asyncio.ensure_future(upstream.agent(wait).run("?"))
         await running
-        asked.cancel()
+        run.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asked
+            await run
         assert ended == ["wait"]
     assert_nothing_runs()
 
@@ -810,7 +810,7 @@ class Point:
 
 
 @pytest.mark.parametrize(
-    ("output_type", "said", "output"),
+    ("output_type", "text", "output"),
     [
         (Town, '{"name": "Fribourg"}', Town(name="Fribourg")),
         (list[Town], '{"result": [{"name": "Fribourg"}]}', [Town(name="Fribourg")]),
@@ -820,9 +820,9 @@ class Point:
     ids=["model", "list", "dataclass", "union"],
 )
 async def test_an_answer_is_given_as_an_object_with_all_messages(
-    output_type: Any, said: str, output: object
+    output_type: Any, text: str, output: object
 ) -> None:
-    pieces = [said[at : at + 3] for at in range(0, len(said), 3)]
+    pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
     async with Upstream(answer("I look.", calls=[WEATHER]), answer(*pieces)) as upstream:
         agent = upstream.agent(get_weather, output_type=output_type)
         answered = await agent.run("?")
@@ -830,7 +830,7 @@ async def test_an_answer_is_given_as_an_object_with_all_messages(
         assert shape(answered.messages)[1:] == [
             ("model", "I look.", ["w"]),
             ("tool", "", ["w"]),
-            ("model", said, []),
+            ("model", text, []),
         ]
         for request in upstream.requests:
             form = request.json["response_format"]
@@ -839,7 +839,7 @@ async def test_an_answer_is_given_as_an_object_with_all_messages(
     async with Upstream(answer(*pieces)) as upstream:
         agent = upstream.agent(output_type=output_type)
         results = await streamed(agent, "?")
-        assert joined(results)[0] == said
+        assert joined(results)[0] == text
         assert agent.parse_output(joined(results)[2][-1].text) == output
 
 
@@ -926,7 +926,7 @@ async def test_the_context_of_a_call_says_which() -> None:
         assert [(each.call.id, each.task_id, each.context_id) for each in seen] == [("l", "t", "c")]
 
 
-async def test_what_a_provider_cannot_be_told_is_the_callers_fault() -> None:
+async def test_a_request_that_the_provider_cannot_express_is_the_callers_fault() -> None:
     model = AnthropicModel("claude", base_url="http://127.0.0.1:9", api_key="key")
     async with Agent(model) as agent:
         with pytest.raises(ProtocolError, match="cannot be asked that"):

@@ -30,7 +30,7 @@ def test_facts_that_ask_for_nothing_are_none() -> None:
     assert read(idempotencyKey="a") is NO_FACTS
 
 
-def test_what_is_asked_for_comes_back_from_the_metadata_it_makes() -> None:
+def test_request_facts_survive_a_round_trip_through_metadata() -> None:
     facts = read(tools=[SEARCH], toolChoice={"mode": "required"}, instructions="Be brief.", temperature=0)
     assert facts.tools[0].parameters == SEARCH["parameters"]
     assert read_request_facts(facts.to_metadata()) == facts

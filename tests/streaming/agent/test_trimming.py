@@ -24,12 +24,12 @@ from tailrace.wrappers import (
 from tailrace.wrappers.conversion.tool_ids import unmatched_tools
 
 
-def said(role: Role, text: str) -> Message:
+def message_of(role: Role, text: str) -> Message:
     return Message(role=role, content=(ContentPartText(text=text),))
 
 
 def user(text: str = "u") -> Message:
-    return said(Role.USER, text)
+    return message_of(Role.USER, text)
 
 
 def model(text: str = "m", *ids: str) -> Message:

@@ -202,7 +202,7 @@ def test_parts_that_the_format_has_no_place_for_are_kept_as_they_are() -> None:
     json.dumps(found, allow_nan=False)
 
 
-def test_of_calls_only_those_for_somebody_to_run_are_tool_calls() -> None:
+def test_only_calls_for_the_client_to_run_are_tool_calls() -> None:
     calls = (call("{}", index=0, id="s", name="search", type="server"), call("{}", index=1, id="f", name="f"))
     found = complete(*calls, end())
     (choice,) = found["choices"]

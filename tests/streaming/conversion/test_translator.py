@@ -97,8 +97,8 @@ def test_text_of_one_read_is_one_update() -> None:
 
 def test_text_of_one_read_is_as_many_updates_as_its_size_asks_for_each_of_whole_deltas() -> None:
     words = ["one ", "two ", "drei", "vi\u00e9r", "\U0001f30a\U0001f30a", "x" * 30, "six", "seven"]
-    said = [say(word) for word in words]
-    assert outline(translate(said, [end()], max_event_bytes=13)) == [
+    deltas = [say(word) for word in words]
+    assert outline(translate(deltas, [end()], max_event_bytes=13)) == [
         ("=", "text", "one two drei", False),
         ("+", "text", "vi\u00e9r", False),
         ("+", "text", "\U0001f30a\U0001f30a", False),
@@ -107,7 +107,7 @@ def test_text_of_one_read_is_as_many_updates_as_its_size_asks_for_each_of_whole_
         ("+", "text", "", True),
         ("COMPLETED",),
     ]
-    assert outline(translate(said, [end()]))[0] == ("=", "text", "".join(words), False)
+    assert outline(translate(deltas, [end()]))[0] == ("=", "text", "".join(words), False)
 
 
 def test_arguments_of_one_read_are_as_many_updates_as_their_size_asks_for() -> None:
@@ -222,7 +222,7 @@ def test_text_that_was_held_back_comes_before_the_end() -> None:
     ]
 
 
-def test_reasoning_in_think_tags_is_parted_unless_told_otherwise() -> None:
+def test_reasoning_in_think_tags_is_separated_unless_disabled() -> None:
     deltas = (say("<think>hm"), say("</think>yes"), end())
     assert outline(one_by_one(*deltas)) == [
         ("=", "reasoning", "hm", False),
@@ -274,7 +274,7 @@ def test_data_is_an_artifact_too() -> None:
     assert outline(updates)[0] == ("=", "data-1", {"sum": 3}, True)
 
 
-def test_tools_that_the_provider_ran_ask_nobody() -> None:
+def test_tools_that_the_provider_ran_require_no_input() -> None:
     result = ContentPartToolResult(id="s1", name="search", output="found")
     updates = translate(
         [call('{"q": "a"}', index=0, id="s1", name="search", type="server"), with_parts(result)],
@@ -289,7 +289,7 @@ def test_tools_that_the_provider_ran_ask_nobody() -> None:
     ]
 
 
-def test_only_calls_that_wait_for_the_caller_are_asked_of_it() -> None:
+def test_only_calls_that_wait_for_the_caller_require_input() -> None:
     updates = translate(
         [
             call("{}", index=0, id="s1", name="search", type="server"),

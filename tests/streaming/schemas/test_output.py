@@ -75,7 +75,7 @@ KINDS: list[tuple[Any, object, object]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "made"), KINDS, ids=lambda each: str(each)[:40])
-def test_any_type_is_asked_for_as_an_object_and_read(kind: Any, value: object, made: object) -> None:
+def test_any_type_is_requested_as_an_object_and_read(kind: Any, value: object, made: object) -> None:
     reader = OutputReader.of_type(kind)
     schema = reader.format.schema_
     assert schema is not None
@@ -160,7 +160,7 @@ def test_a_type_without_a_schema_is_refused() -> None:
     ],
     ids=["nothing", "words", "half", "deep", "a list", "types", "missing"],
 )
-def test_what_does_not_fit_is_said(text: str, words: str) -> None:
+def test_a_mismatch_is_reported(text: str, words: str) -> None:
     with pytest.raises(ValueError, match="the answer is not") as raised:
         OutputReader.of_type(Town).read(text)
     assert words in str(raised.value)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.task.log import Behind, TaskLog
+from tailrace.streaming.task.log import EventsEvicted, TaskLog
 
 
 def events(start: int, stop: int, size: int = 10) -> list[Event]:
@@ -54,7 +54,7 @@ def test_a_log_goes_on_from_any_number() -> None:
     assert log.number == 7
     log.publish(events(8, 9))
     assert numbers(log.read_nowait(7)) == [8, 9]
-    with pytest.raises(Behind) as raised:
+    with pytest.raises(EventsEvicted) as raised:
         log.read_nowait(6)
     assert raised.value.first == 8
 
@@ -84,7 +84,7 @@ def test_old_events_are_dropped_beyond_twice_the_bound() -> None:
     log.publish(events(1, 20))
     assert numbers(log.read_nowait(0))[0] == 1
     log.publish(events(21, 21))
-    with pytest.raises(Behind) as raised:
+    with pytest.raises(EventsEvicted) as raised:
         log.read_nowait(0)
     assert raised.value.first == 12
     assert numbers(log.read_nowait(11)) == list(range(12, 22))
@@ -113,22 +113,22 @@ async def test_what_a_reader_was_woken_for_is_held_until_it_has_read_on() -> Non
         await anyio.wait_all_tasks_blocked()
         assert seen == list(range(1, 41))
         log.publish(events(41, 42))
-        with pytest.raises(Behind):
+        with pytest.raises(EventsEvicted):
             log.read_nowait(0)
         await anyio.wait_all_tasks_blocked()
         log.publish(events(43, 43))
-        with pytest.raises(Behind):
+        with pytest.raises(EventsEvicted):
             log.read_nowait(39)
         log.end()
     assert seen == list(range(1, 44))
 
 
-def test_what_nobody_has_read_is_held_within_a_bound_of_its_own() -> None:
+def test_unread_events_have_a_bound_of_their_own() -> None:
     log = TaskLog(max_bytes=10, unread_bytes=200)
     log.publish(events(1, 19))
     assert numbers(log.read_nowait(0))[0] == 1
     log.publish(events(20, 21))
-    with pytest.raises(Behind):
+    with pytest.raises(EventsEvicted):
         log.read_nowait(0)
 
 
@@ -148,7 +148,7 @@ def test_what_is_held_has_no_gap_and_stays_within_its_bound(batches: list[list[i
             cursor = after
             try:
                 read = log.read_nowait(after)
-            except Behind as behind:
+            except EventsEvicted as behind:
                 cursor = behind.first - 1
                 read = log.read_nowait(cursor)
             assert cursor >= after
@@ -198,7 +198,7 @@ async def test_readers_at_different_numbers_wait_each_for_itself() -> None:
     assert found == {after: list(range(after + 1, 7)) for after in range(4)}
 
 
-async def test_the_end_wakes_whoever_waits_and_stays() -> None:
+async def test_the_end_wakes_waiting_readers_and_is_permanent() -> None:
     log = filled(1)
     found: list[list[Event]] = []
 
@@ -216,7 +216,7 @@ async def test_the_end_wakes_whoever_waits_and_stays() -> None:
     assert numbers(await log.read(0)) == [1]
 
 
-async def test_a_waiting_reader_that_leaves_touches_nobody() -> None:
+async def test_a_waiting_reader_that_leaves_affects_no_other() -> None:
     log = filled(1)
     found: list[int] = []
 

@@ -280,7 +280,7 @@ def test_a_snapshot_says_which_event_it_includes() -> None:
 
 
 @pytest.mark.parametrize(("length", "kept"), [(None, "abc"), (0, ""), (1, "c"), (2, "bc"), (9, "abc")])
-def test_a_snapshot_holds_as_much_history_as_is_asked_for(length: int | None, kept: str) -> None:
+def test_a_snapshot_has_the_requested_history(length: int | None, kept: str) -> None:
     record = TaskRecord.create(user("a"))
     record.receive(user("b"))
     record.receive(user("c"))
@@ -310,7 +310,7 @@ def test_halves_of_a_character_are_kept_as_they_were_shown() -> None:
 # --- history ----------------------------------------------------------------------------------------------------
 
 
-def test_what_the_agent_said_in_a_status_becomes_history_when_the_status_changes() -> None:
+def test_a_status_message_becomes_history_when_the_status_changes() -> None:
     record = working()
     record.apply(StatusUpdate(TaskState.WORKING, agent_message("half way")))
     assert [message.role for message in record.history] == [Role.USER]
@@ -393,8 +393,8 @@ def test_the_receipt_of_a_message_says_what_it_was(state: TaskState) -> None:
     assert record.state is events[-1].state is (TaskState.WORKING if waited else state)
     # A working task does not change; the question of an input-required task enters the history before its answer.
     assert ("message" in update["status"]) is (state is TaskState.WORKING)
-    said = ["Hi", "which?", "more"] if waited else ["Hi", "more"]
-    assert [each.parts[0].text for each in record.history] == said
+    expected = ["Hi", "which?", "more"] if waited else ["Hi", "more"]
+    assert [each.parts[0].text for each in record.history] == expected
     for event in events:
         revived.replay(event)
     assert revived.snapshot() == record.snapshot()

@@ -120,8 +120,8 @@ async def test_an_agent_streams_an_answer_for_which_it_asks_a_program() -> None:
             ]
         first, second = upstream.requests
     assert "".join(result.output for result in results) == "It is 18:00."
-    offered = {tool["function"]["name"] for tool in first.json["tools"]}
-    assert offered == {"time_get_current_time", "time_convert_time"}
+    names = {tool["function"]["name"] for tool in first.json["tools"]}
+    assert names == {"time_get_current_time", "time_convert_time"}
     assert sent(second)[-1]["role"] == "tool"
     assert "18:00" in sent(second)[-1]["content"]
 
@@ -228,10 +228,10 @@ def test_no_provider_is_sent_the_bytes_of_a_picture(name: str) -> None:
     blocks = [{"type": "image", "data": data, "mimeType": "image/png"}]
     for fields in ({"content": blocks}, {"content": blocks, "isError": True, "structuredContent": {"a": 1}}):
         result = tool_result(fields).model_copy(update={"id": "call_1", "name": "look"})
-        asked = ContentPartToolCall(id="call_1", name="look", arguments={})
+        tool_call = ContentPartToolCall(id="call_1", name="look", arguments={})
         history = History(
             conversation=(
-                Message(role=Role.MODEL, content=(asked,)),
+                Message(role=Role.MODEL, content=(tool_call,)),
                 Message(role=Role.TOOL, content=(result,)),
             )
         )
@@ -269,7 +269,7 @@ async def test_calls_from_many_tasks_run_at_once_over_one_session() -> None:
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["2026", "with sessions"])
-async def test_cancelling_a_call_tells_the_server_and_leaves_the_others_alone(modern: bool) -> None:
+async def test_cancelling_a_call_notifies_the_server_and_keeps_the_other_calls(modern: bool) -> None:
     server = McpServer()
     sessions = WithSessions(server.app)
     async with (
@@ -373,7 +373,7 @@ def awaited_log(text: str) -> Generator[anyio.Event]:
         logger.removeHandler(handler)
 
 
-async def test_all_calls_under_way_hear_that_the_program_was_killed() -> None:
+async def test_calls_in_progress_fail_when_the_program_is_killed() -> None:
     errors = list[str]()
     async with program().connected() as tools:
         pid = await pid_of(tools)
@@ -417,10 +417,10 @@ async def test_the_agent_goes_on_when_a_program_cannot_be_started_again(
         async with Agent(model_at(upstream), tools=[tools]) as agent:
             os.unlink(copy)
             result = await agent.run("Die.")
-        told = [json.loads(sent(request)[-1]["content"])["error"] for request in upstream.requests[1:]]
+        errors = [json.loads(sent(request)[-1]["content"])["error"] for request in upstream.requests[1:]]
     assert result.output == "It died."
-    assert "lost in the middle" in told[0]
-    assert told[1] == "the tool's server was lost and cannot be connected again"
+    assert "lost in the middle" in errors[0]
+    assert errors[1] == "the tool's server was lost and cannot be connected again"
     assert "cannot be started: it ended at once; its last words:" in caplog.text
 
 
@@ -470,7 +470,7 @@ async def test_a_server_that_refuses_is_an_error_with_its_status() -> None:
     assert "secret" not in f"{raised.value} {toolset!r}"
 
 
-async def test_an_address_where_nobody_listens_is_an_error() -> None:
+async def test_an_unreachable_address_is_an_error() -> None:
     async with ScriptedUpstream() as upstream:
         url = upstream.base_url
     with pytest.raises(UpstreamError, match="no connection") as raised:
@@ -537,11 +537,11 @@ async def test_what_a_program_says_on_the_side_is_logged_and_not_printed(
     with caplog.at_level(logging.DEBUG, "tailrace.streaming.tools.mcp"):
         async with program().connected() as tools:
             await pid_of(tools)
-    told = [record.message for record in caplog.records if record.name == "tailrace.streaming.tools.mcp"]
-    said = ("ready", "the pid was asked for")
-    assert told == [f"{sys.executable} {SERVER}: {line}" for line in said]
+    logged = [record.message for record in caplog.records if record.name == "tailrace.streaming.tools.mcp"]
+    expected = ("ready", "the pid was asked for")
+    assert logged == [f"{sys.executable} {SERVER}: {line}" for line in expected]
     # Others may belong to another test: the closed stream of its handler.
-    assert not [line for line in capfd.readouterr().err.splitlines() if line in said]
+    assert not [line for line in capfd.readouterr().err.splitlines() if line in expected]
 
 
 async def test_a_program_that_talks_without_end_does_not_stand_still() -> None:
@@ -555,9 +555,9 @@ async def test_a_program_gets_its_variables_and_folder_and_none_of_our_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    tell = "import os, sys; sys.exit(' '.join((os.getcwd(), os.environ['A'], os.environ.get('OPENAI_API_KEY', '-'))))"
+    script = "import os, sys; sys.exit(' '.join((os.getcwd(), os.environ['A'], os.environ.get('OPENAI_API_KEY', '-'))))"
     with pytest.raises(ConfigurationError, match=f"its last words: {tmp_path} b -$"):
-        async with McpToolset.stdio(sys.executable, "-c", tell, env={"A": "b"}, cwd=tmp_path).connected():
+        async with McpToolset.stdio(sys.executable, "-c", script, env={"A": "b"}, cwd=tmp_path).connected():
             raise AssertionError
 
 

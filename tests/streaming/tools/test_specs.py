@@ -103,13 +103,13 @@ def test_a_module_names_functions_tools_sets_and_lists_of_them() -> None:
         ("mcp:A=$NO_SUCH_VARIABLE uvx a", "there is no variable NO_SUCH_VARIABLE"),
     ],
 )
-def test_a_spec_that_is_wrong_is_told_so_in_one_line(spec: str, why: str) -> None:
+def test_an_invalid_spec_is_reported_in_one_line(spec: str, why: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         parse_tools(spec)
-    said = str(raised.value)
-    assert said.startswith(f"tools {spec!r}: ")
-    assert why in said
-    assert "\n" not in said
+    message = str(raised.value)
+    assert message.startswith(f"tools {spec!r}: ")
+    assert why in message
+    assert "\n" not in message
 
 
 def test_an_mcp_server_is_an_address_or_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ async def answer_of(function: Any, /, **arguments: Any) -> ContentPartToolResult
     return result
 
 
-def told(function: Callable[..., Any], **arguments: Any) -> ToolDefinition:
+def definition_of(function: Callable[..., Any], **arguments: Any) -> ToolDefinition:
     return FunctionTool(function, **arguments).definition
 
 
@@ -82,8 +82,8 @@ async def get_weather(
     return f"{place.city}, {place.country}: 21 {unit.value} for {days}"
 
 
-def test_a_signature_is_told_as_a_schema_and_a_docstring_in_words() -> None:
-    definition = told(get_weather)
+def test_a_signature_becomes_a_schema_and_its_docstring_the_descriptions() -> None:
+    definition = definition_of(get_weather)
     assert definition.name == "get_weather"
     assert definition.description == "The weather of a place.\n\nAs it is measured there."
     schema = definition.parameters
@@ -105,7 +105,7 @@ def test_a_function_that_takes_nothing_has_an_empty_object() -> None:
     def now() -> str:
         return "noon"
 
-    definition = told(now)
+    definition = definition_of(now)
     assert definition.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
     assert definition.description == ""
 
@@ -137,7 +137,7 @@ def annotated(a: Annotated[int, pydantic.Field(description="The number.")]) -> N
 
 @pytest.mark.parametrize("function", [sphinx, numpy, annotated], ids=lambda each: each.__name__)
 def test_an_argument_is_described_in_any_style(function: Callable[..., Any]) -> None:
-    assert told(function).parameters["properties"]["a"]["description"] == "The number."
+    assert definition_of(function).parameters["properties"]["a"]["description"] == "The number."
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_docstring_of_any_form_is_no_obstacle(text: str) -> None:
     def f() -> None: ...
 
     f.__doc__ = text
-    assert told(f).name == "f"
+    assert definition_of(f).name == "f"
 
 
 def test_names_and_words_of_ones_own() -> None:
@@ -198,11 +198,11 @@ async def test_methods_callables_and_partials_are_functions() -> None:
         return a + b
 
     more = functools.partial(functools.partial(add, b=2))
-    assert told(counter).name == "Counter"
+    assert definition_of(counter).name == "Counter"
     assert (await answer_of(counter, step=2)).output == 2
     assert (await answer_of(counter.reset, to=5)).output == 5
     assert (await answer_of(more, a=1)).output == 3
-    definition = told(more)
+    definition = definition_of(more)
     assert (definition.name, definition.description) == ("add", "Add.")
     assert definition.parameters["properties"]["a"] == {"type": "integer"}
     assert definition.parameters["required"] == ["a"]
@@ -245,7 +245,7 @@ def unknown_type(a: threading.Thread) -> None: ...
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_a_signature_that_cannot_be_told_is_refused(function: Callable[..., Any], words: str) -> None:
+def test_a_signature_without_a_schema_is_refused(function: Callable[..., Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as raised:
         FunctionTool(function)
     assert f"tool {function.__name__}" in str(raised.value)
@@ -320,11 +320,11 @@ async def test_a_tool_may_give_the_whole_result() -> None:
     assert result == ContentPartToolResult(id="c1", name="f", output=[1], is_error=True, metadata={"a": 1})
 
 
-async def test_the_context_is_given_wherever_it_is_asked_for_and_not_told() -> None:
+async def test_the_context_is_passed_to_any_parameter_and_not_part_of_the_schema() -> None:
     async def f(city: str, context: ToolContext) -> list[str]:
         return [city, context.call.id, context.task_id, context.context_id]
 
-    assert list(told(f).parameters["properties"]) == ["city"]
+    assert list(definition_of(f).parameters["properties"]) == ["city"]
     (result,) = await run(ToolRunner([f]), call(city="Paris"), task_id="t", context_id="x")
     assert result.output == ["Paris", "c1", "t", "x"]
 
@@ -340,7 +340,7 @@ async def test_a_function_that_can_do_without_the_context_is_given_it_all_the_sa
         return context.call.id if context else "none"
 
     for f in (united, optional, annotated):
-        assert list(told(f).parameters["properties"]) == ["city"]
+        assert list(definition_of(f).parameters["properties"]) == ["city"]
         assert (await answer_of(f, city="Paris")).output == "c1"
 
 
@@ -361,11 +361,11 @@ async def failure_of(function: Any, **arguments: Any) -> str:
     return result.output
 
 
-async def test_arguments_that_do_not_fit_are_told_one_by_one() -> None:
-    said = await failure_of(get_weather, place={"town": "Paris"}, days=0, month="May")
-    assert said.startswith("the arguments do not fit: ")
+async def test_invalid_arguments_are_reported_one_by_one() -> None:
+    error_message = await failure_of(get_weather, place={"town": "Paris"}, days=0, month="May")
+    assert error_message.startswith("the arguments do not fit: ")
     for words in ("place.city: Field required", "days: Input should be greater", "month: Extra inputs"):
-        assert words in said
+        assert words in error_message
 
 
 async def test_a_tool_says_what_went_wrong_without_a_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -380,7 +380,7 @@ async def test_a_tool_says_what_went_wrong_without_a_log(caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-async def test_what_a_task_group_has_wrapped_is_told_all_the_same() -> None:
+async def test_errors_that_a_task_group_has_wrapped_are_reported() -> None:
     async def raising(error: Exception) -> None:
         raise error
 
@@ -423,7 +423,7 @@ async def test_an_answer_that_is_nested_too_deep_is_an_error() -> None:
     assert "nested deeper" in await failure_of(FunctionTool(lambda: deep, name="f"))
 
 
-async def test_an_unknown_tool_is_told_which_there_are() -> None:
+async def test_a_call_of_an_unknown_tool_lists_the_known_ones() -> None:
     (result,) = await run(ToolRunner([get_weather]), call("weather"), others=["ask_user"])
     assert result.is_error
     assert result.output == "there is no tool named 'weather'; the tools are: ask_user, get_weather"
@@ -485,10 +485,10 @@ async def test_each_tool_has_its_own_time() -> None:
     results = await run(
         runner, call("short", "a", name="a"), call("usual", "b", name="b"), call("endless", "c", **place)
     )
-    said = {result.id: result.output for result in results}
-    assert said["a"] == "the tool took longer than the 0.01 seconds it may"
-    assert said["b"] == "the tool took longer than the 0.02 seconds it may"
-    assert said["c"] == "Paris, FR: 21 C for 1"
+    outputs = {result.id: result.output for result in results}
+    assert outputs["a"] == "the tool took longer than the 0.01 seconds it may"
+    assert outputs["b"] == "the tool took longer than the 0.02 seconds it may"
+    assert outputs["c"] == "Paris, FR: 21 C for 1"
     assert sorted(cancelled) == ["a", "b"]
 
 
@@ -515,8 +515,8 @@ async def test_a_tool_under_whose_hands_something_is_cancelled_has_failed(
     results = await run(
         ToolRunner([f, get_weather]), call("f", "a"), call("get_weather", "b", place={"city": "Paris"})
     )
-    said = {result.id: (result.output, result.is_error) for result in results}
-    assert said == {
+    outputs = {result.id: (result.output, result.is_error) for result in results}
+    assert outputs == {
         "a": ("what the tool waited for was cancelled", True),
         "b": ("Paris, FR: 21 C for 1", False),
     }

@@ -112,10 +112,10 @@ async def test_a_request_may_have_a_patience_of_its_own() -> None:
 
 @pytest.mark.parametrize("status", [200, 400])
 async def test_a_body_may_be_compressed(status: int) -> None:
-    said = sse(*BEGIN, *END) if status == 200 else json.dumps(OVERLOADED).encode()
+    body = sse(*BEGIN, *END) if status == 200 else json.dumps(OVERLOADED).encode()
     kind = "text/event-stream" if status == 200 else "application/json"
     head = Head(status, {"content-type": kind, "content-encoding": "gzip"})
-    async with ScriptedUpstream([head, gzip.compress(said)]) as upstream:
+    async with ScriptedUpstream([head, gzip.compress(body)]) as upstream:
         if status == 200:
             assert (await ask(model_at(upstream), NO_OPTIONS)).message().text == "Hello"
         else:
@@ -200,7 +200,7 @@ def test_calling_several_tools_at_once_is_part_of_the_choice(
         ({"tool_choice": {"type": "none"}}, {"type": "none"}),
     ],
 )
-async def test_what_the_operator_chose_stays_when_only_one_at_a_time_is_asked_for(
+async def test_the_operators_tool_choice_stays_when_parallel_calls_are_disabled(
     given: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     async with ScriptedUpstream(ANSWER) as upstream:

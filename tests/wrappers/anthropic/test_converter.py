@@ -289,8 +289,8 @@ def test_a_conversation_that_others_began_is_one_that_this_api_takes() -> None:
             model(say(text=""), refusal="I won't."),
         )
     )  # fmt: skip
-    mended = with_answers(with_matched_ids(foreign, pattern=converter.id_pattern))
-    messages = cast("list[dict[str, Any]]", converter.from_history(mended))
+    repaired = with_answers(with_matched_ids(foreign, pattern=converter.id_pattern))
+    messages = cast("list[dict[str, Any]]", converter.from_history(repaired))
     package_messages.validate_python(messages)
     assert messages[1:] == [
         answers(*text_entries("Welcome!")),

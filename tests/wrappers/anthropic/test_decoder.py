@@ -110,9 +110,13 @@ def test_a_body_says_the_same_streamed_or_not(body: bytes) -> None:
 
 
 def test_the_events_stand_behind_their_deltas() -> None:
-    said = [event for event in EVENTS if event["type"] not in ("ping", "content_block_stop", "message_stop")]
-    said = [event for event in said if event.get("delta") != {"type": "input_json_delta", "partial_json": ""}]
-    assert [wrapper.raw for wrapper in decode(sse(*EVENTS))] == said
+    expected = [
+        event for event in EVENTS if event["type"] not in ("ping", "content_block_stop", "message_stop")
+    ]
+    expected = [
+        event for event in expected if event.get("delta") != {"type": "input_json_delta", "partial_json": ""}
+    ]
+    assert [wrapper.raw for wrapper in decode(sse(*EVENTS))] == expected
 
 
 def test_done_is_the_end_of_a_message_and_what_follows_is_read() -> None:

@@ -188,7 +188,7 @@ def test_a_seal_at_the_blocks_start_gives_way_to_that_of_its_deltas() -> None:
     assert parts(message(), *events, stop(0)) == (thought("a", "s"),)
 
 
-def test_a_beginning_that_is_said_twice_counts_once_where_that_is_known() -> None:
+def test_a_repeated_beginning_counts_once_if_enabled() -> None:
     events = (message(), start(0, "text", text="Hel"), text(0, "Hello"), text(0, "Hel"))
     assert parts(*events) == (say("HelHelloHel"),)
     assert parts(*events, start_repeated=True) == (say("HelloHel"),)
@@ -305,13 +305,13 @@ def test_further_fields_of_a_call_are_kept_to_be_sent_back() -> None:
     )
 
 
-def test_tools_that_the_provider_runs_are_calls_for_nobody_and_results_in_their_place() -> None:
+def test_tools_that_the_provider_runs_are_server_calls_with_results_in_their_place() -> None:
     found = {
         "type": "web_search_tool_result",
         "tool_use_id": "srvtoolu_1",
         "content": [{"encrypted_content": "x"}],
     }
-    said = {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "is_error": True, "content": "no"}
+    mcp_result = {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "is_error": True, "content": "no"}
     failed = {
         "type": "code_execution_tool_result",
         "tool_use_id": "?",
@@ -328,7 +328,7 @@ def test_tools_that_the_provider_runs_are_calls_for_nobody_and_results_in_their_
         stop(2),
         start(3, "mcp_tool_use", id="mcptoolu_1", name="ask", server_name="s", input={"q": 1}),
         stop(3),
-        {"type": "content_block_start", "index": 4, "content_block": said},
+        {"type": "content_block_start", "index": 4, "content_block": mcp_result},
         stop(4),
         {"type": "content_block_start", "index": 5, "content_block": failed},
         stop(5),
@@ -349,7 +349,7 @@ def test_tools_that_the_provider_runs_are_calls_for_nobody_and_results_in_their_
             metadata={"anthropic": {"type": "mcp_tool_use", "server_name": "s"}},
         ),
         ContentPartToolResult(
-            id="mcptoolu_1", name="ask", output="no", is_error=True, metadata={"anthropic": said}
+            id="mcptoolu_1", name="ask", output="no", is_error=True, metadata={"anthropic": mcp_result}
         ),
         ContentPartToolResult(
             id="?", name="code_execution", output=failed["content"], is_error=True, metadata={"anthropic": failed}
@@ -565,7 +565,7 @@ def test_what_else_an_end_says_is_kept() -> None:
     assert accumulator.metadata["id"] == "msg_1"
 
 
-def test_a_role_that_is_not_the_assistants_is_told() -> None:
+def test_a_role_other_than_the_assistants_is_reported() -> None:
     (wrapper,) = wrap(message(role="critic"))
     assert wrapper.details is not None
     assert wrapper.details.role == "critic"

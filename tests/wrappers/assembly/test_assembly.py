@@ -274,7 +274,7 @@ def test_arguments_that_cannot_travel_keep_their_text(raw: str) -> None:
     assert found.arguments_error
 
 
-def test_arguments_with_halves_of_characters_are_mended() -> None:
+def test_arguments_with_halves_of_characters_are_repaired() -> None:
     (found,) = assemble(
         call('{"a": "\ud83d', index=0, id="a", name="f"), call('\ude00", "b": "\\ud83d"}', index=0)
     ).tool_calls
@@ -349,7 +349,7 @@ def test_an_empty_delta_changes_nothing() -> None:
     assert assemble().message() == Message(role=Role.MODEL)
 
 
-def test_plain_deltas_are_not_asked_for_more() -> None:
+def test_plain_deltas_are_read_for_text_alone() -> None:
     class Plain(Delta, gc=False):
         def get_tool_calls(self) -> list[ToolCallDelta]:
             raise AssertionError("asked for tool calls")
@@ -465,7 +465,7 @@ def test_stop_counts_as_tool_calls_when_there_are_calls_and_the_raw_word_is_kept
 # --- cost -------------------------------------------------------------------------------------------------------
 
 
-def test_folding_joins_nothing_before_it_is_asked() -> None:
+def test_folding_joins_nothing_before_it_is_read() -> None:
     assembly = MessageAssembly()
     for _ in range(20_000):
         assembly.add(say("ab"))
@@ -474,7 +474,7 @@ def test_folding_joins_nothing_before_it_is_asked() -> None:
     text, tool_call = assembly._segments  # pyright: ignore[reportPrivateUsage] — the structure is the point
     assert isinstance(text, _Block)
     assert isinstance(tool_call, ToolCallAssembly)
-    assert (len(text.said), len(tool_call.pieces)) == (40_000, 20_000)
+    assert (len(text.encoded), len(tool_call.pieces)) == (40_000, 20_000)
     assert assembly.text == "ab" * 20_000
     assert assembly.tool_calls[0].arguments_text == "12" * 20_000
 

@@ -30,7 +30,7 @@ FACTS = ContentPartData(data={"a": 1})
 
 def block(
     channel: Literal["text", "reasoning"],
-    said: str = "",
+    text: str = "",
     *,
     opens: bool = False,
     signature: str = "",
@@ -39,12 +39,12 @@ def block(
     """A delta of text or reasoning in a block."""
     details = ChunkDetails(block=BlockDelta(channel, opens, signature, metadata))
     if channel == "text":
-        return Delta(None, 0, details, text=said)
-    return Delta(None, 0, details, reasoning=said)
+        return Delta(None, 0, details, text=text)
+    return Delta(None, 0, details, reasoning=text)
 
 
-def opens(channel: Literal["text", "reasoning"], said: str = "") -> Delta:
-    return block(channel, said, opens=True)
+def opens(channel: Literal["text", "reasoning"], text: str = "") -> Delta:
+    return block(channel, text, opens=True)
 
 
 def holding(*parts: ContentPart, text: str = "") -> Delta:
@@ -180,7 +180,7 @@ def test_a_part_alone_is_an_answer_that_a_snapshot_does_not_repeat() -> None:
 # --- tools that the provider runs -------------------------------------------------------------------------------
 
 
-def test_calls_that_nobody_else_answers_are_no_reason_to_stop_for_tools() -> None:
+def test_calls_that_the_provider_runs_do_not_finish_with_tool_calls() -> None:
     search = call("{}", index=0, id="s", name="search", type="server")
     result = holding(ContentPartToolResult(id="s", name="search", output=[1]))
     assembly = assemble(search, result, say("found"), end())
@@ -194,7 +194,7 @@ def test_calls_that_nobody_else_answers_are_no_reason_to_stop_for_tools() -> Non
     assert assembly.tool_calls[0].kind == "server"
 
 
-def test_calls_for_somebody_to_run_are_one_beside_those_that_are_not() -> None:
+def test_a_client_call_beside_a_provider_call_finishes_with_tool_calls() -> None:
     search = call("{}", index=0, id="s", name="search", type="server")
     assert (
         assemble(search, call("{}", index=1, id="f", name="f"), end()).finish_reason
@@ -235,7 +235,7 @@ def test_a_restart_keeps_the_splitting_of_think_tags() -> None:
         assert assembly.text == text
 
 
-def test_a_restart_says_so_even_where_nothing_was_said() -> None:
+def test_a_restart_is_reported_even_without_content() -> None:
     assert MessageAssembly().add(restart()) == [Change(Channel.TEXT, 0, "", restarts=True)]
 
 

@@ -5,7 +5,7 @@ from tailrace.wrappers import ContentPartReasoning, ContentPartText, Message, Ro
 from tailrace.wrappers.assembly.folding import fold_message
 
 
-def test_all_choices_are_one_answer_unless_one_is_asked_for() -> None:
+def test_all_choices_are_one_answer_unless_one_is_selected() -> None:
     wrappers = [think("hm"), say("a"), say("b", 1), end(), end(choice=1)]
     assert fold_message(wrappers).text == "ab"
     assert fold_message(wrappers, choice=1) == Message(
@@ -14,7 +14,7 @@ def test_all_choices_are_one_answer_unless_one_is_asked_for() -> None:
     assert fold_message(wrappers, choice=2) == Message(role=Role.MODEL)
 
 
-def test_tags_part_reasoning_from_text_unless_told_otherwise() -> None:
+def test_tags_separate_reasoning_from_text_unless_disabled() -> None:
     wrappers = [say("<think>hm</think>a")]
     assert fold_message(wrappers).content == (ContentPartReasoning(text="hm"), ContentPartText(text="a"))
     assert fold_message(wrappers, think_tags=False).text == "<think>hm</think>a"

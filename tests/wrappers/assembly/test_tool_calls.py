@@ -26,9 +26,9 @@ _MEMBERS = ("arguments", "args", "input")
 
 def sent(name: str, call: ContentPartToolCall) -> list[Any]:
     """Return the arguments of a request in the form of the format."""
-    said = Message(role=Role.USER, content=(ContentPartText(text="?"),))
+    question = Message(role=Role.USER, content=(ContentPartText(text="?"),))
     result = Message(role=Role.TOOL, content=(ContentPartToolResult(id=call.id, name=call.name, output="1"),))
-    history = History(conversation=(said, Message(role=Role.MODEL, content=(call,)), result))
+    history = History(conversation=(question, Message(role=Role.MODEL, content=(call,)), result))
     return list(_found(FORMATS[name].create_converter().from_history(history)))
 
 

@@ -34,7 +34,7 @@ from tailrace.wrappers.bedrock import BedrockModel
 from tailrace.wrappers.conversion.options import NO_OPTIONS
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 
-MENDED = LETTERS_DIGITS_DASHES.valid_name(ODD)
+VALID = LETTERS_DIGITS_DASHES.valid_name(ODD)
 NAME = "anthropic.claude-sonnet-4-v1:0"
 PROFILE = "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.amazon.nova-pro-v1:0"
 HISTORY = History(
@@ -261,7 +261,7 @@ FAILED = History(
         ("meta.llama4-v1:0", {"toolUseId": "t", "content": [{"json": {"error": "no"}}]}),
     ],
 )
-def test_only_models_that_know_it_are_told_of_a_status(name: str, expected: Mapping[str, Any]) -> None:
+def test_only_models_that_support_a_status_receive_it(name: str, expected: Mapping[str, Any]) -> None:
     model = BedrockModel(name, api_key="k", region="us-east-1")
     assert model.converter.from_history(FAILED)[-1]["content"] == [{"toolResult": expected}]
 
@@ -290,7 +290,7 @@ async def test_a_conversation_that_another_provider_began_goes_on() -> None:
 
 
 @pytest.mark.parametrize("mode", ["none", None])
-async def test_a_conversation_with_calls_names_their_tools_where_none_is_offered(mode: Any) -> None:
+async def test_tools_of_earlier_calls_are_declared_if_the_request_has_none(mode: Any) -> None:
     call, result = (
         ContentPartToolCall(id="1", name=ODD),
         ContentPartToolResult(id="1", name=ODD, output="Sunny"),
@@ -299,17 +299,15 @@ async def test_a_conversation_with_calls_names_their_tools_where_none_is_offered
         Message(role=Role.MODEL, content=(call,)), Message(role=Role.TOOL, content=(result,))
     )
     options = RequestOptions(tools=(NOW,), tool_choice=ToolChoice(mode=mode)) if mode else RequestOptions()
-    async with ScriptedUpstream(CALLS["bedrock"]("1", MENDED, "{}")) as upstream:
+    async with ScriptedUpstream(CALLS["bedrock"]("1", VALID, "{}")) as upstream:
         model = BEDROCK.model_at(upstream, parameters={})
         answer = await ask(model, options, history)
         request = (await upstream.received()).json
-    assert request["toolConfig"] == {
-        "tools": [{"toolSpec": {"name": MENDED, "inputSchema": {"json": PLAIN}}}]
-    }
+    assert request["toolConfig"] == {"tools": [{"toolSpec": {"name": VALID, "inputSchema": {"json": PLAIN}}}]}
     assert [call.name for call in answer.message().tool_calls] == [ODD]
 
 
-async def test_no_tool_is_offered_where_none_is_to_be_called() -> None:
+async def test_no_tools_are_sent_if_none_may_be_called() -> None:
     async with ScriptedUpstream(STREAM) as upstream:
         model = BEDROCK.model_at(upstream)
         await ask(model, RequestOptions(tools=(WEATHER,), tool_choice=ToolChoice(mode="none")))

@@ -330,7 +330,7 @@ def test_the_system_message_stands_apart() -> None:
     )
 
 
-def test_a_model_that_knows_no_status_is_told_of_a_failure_in_the_output() -> None:
+def test_a_model_without_a_status_receives_a_failure_in_the_output() -> None:
     plain = BedrockConverter(result_status=False)
     results = [
         ContentPartToolResult(id="t", name="f", output=output, is_error=True)
@@ -398,7 +398,7 @@ def test_a_stream_is_a_message() -> None:
     assert isinstance(converter.create_chunk_wrapper({"contentBlockStop": {}}), BedrockWrapper)
 
 
-def test_ids_of_bedrocks_form_are_told() -> None:
+def test_ids_of_bedrocks_form_are_recognized() -> None:
     pattern = converter.id_pattern
     assert pattern is not None
     assert pattern.fullmatch("tooluse_KpK32lLgTt2PX8GsiwTe-g")

@@ -355,7 +355,7 @@ def test_an_exception_ends_the_stream_and_keeps_what_there_was(payload: object) 
     assert (answer.error.code, answer.error.message) == ("throttlingException", "slow down")
 
 
-def test_a_role_that_is_not_the_assistants_is_told() -> None:
+def test_a_role_other_than_the_assistants_is_reported() -> None:
     (wrapper,) = wrap({"messageStart": {"role": "user"}})
     assert wrapper.details is not None
     assert wrapper.details.role == "user"

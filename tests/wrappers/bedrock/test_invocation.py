@@ -167,7 +167,7 @@ FORMATS: dict[str, tuple[list[Chunk], tuple[str, FinishReason, tuple[int, int]]]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_is_told_by_its_fields(name: str) -> None:
+def test_each_format_is_recognized_by_its_fields(name: str) -> None:
     chunks, expected = FORMATS[name]
     answer = fold(*chunks)
     assert facts(answer) == expected

@@ -157,7 +157,7 @@ def test_a_misshapen_delta_gives_empty_values(content: dict[str, Any]) -> None:
     assert (wrapper.get_text(), wrapper.get_reasoning(), wrapper.get_tool_calls()) == ("", "", [])
 
 
-def test_the_start_tells_the_id_and_what_else_is_known() -> None:
+def test_the_start_has_the_id_and_other_known_facts() -> None:
     wrapper = only({**start(model="m"), "generation": 1})
     assert wrapper.details == ChunkDetails(metadata={"id": "r1", "generation": 1, "model": "m"})
 
@@ -463,7 +463,7 @@ ERRORS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("body", ERRORS.values(), ids=ERRORS.keys())
-def test_an_error_in_the_stream_is_told_and_what_came_before_is_kept(body: bytes) -> None:
+def test_an_error_in_the_stream_is_reported_and_earlier_content_is_kept(body: bytes) -> None:
     accumulator = accumulate(sse(text("Hi"), plan("I will")) + body)
     assert accumulator.error is not None
     assert (accumulator.error.message, accumulator.error.fault) == ("oops", UpstreamFault.PROVIDER)

@@ -63,7 +63,7 @@ def model_of(name: str, **parameters: Any) -> HTTPModel:
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(options=all_options)
-def test_anything_that_is_asked_for_is_json(name: str, options: RequestOptions) -> None:
+def test_all_options_become_json(name: str, options: RequestOptions) -> None:
     needs = name in NEED_A_SCHEMA and options.output is not None and options.output.schema_ is None
     if needs:
         with pytest.raises(ValueError, match="needs a schema"):
@@ -88,32 +88,32 @@ def test_what_the_operator_asks_for_besides_is_kept(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_nothing_is_asked_for_without_options(name: str) -> None:
+def test_no_members_are_sent_without_options(name: str) -> None:
     assert members_of(name, NO_OPTIONS) == members_of(name, RequestOptions()) == {}
 
 
 @pytest.mark.parametrize("name", FORMATS)
-async def test_where_there_are_no_tools_nothing_is_said_of_choosing(name: str) -> None:
+async def test_without_tools_no_tool_choice_is_sent(name: str) -> None:
     model = model_of(name)
     for mode in ("auto", "none"):
         options = RequestOptions(tool_choice=ToolChoice(mode=mode), parallel_tool_calls=False)
-        assert model._asked(options) == {}  # pyright: ignore[reportPrivateUsage]
+        assert model._request_members(options) == {}  # pyright: ignore[reportPrivateUsage]
     await model.aclose()
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "ollama"])
-async def test_that_a_tool_must_be_called_is_said_all_the_same(name: str) -> None:
+async def test_a_required_tool_choice_is_sent_even_without_tools(name: str) -> None:
     model = model_of(name)
     options = RequestOptions(tool_choice=ToolChoice(mode="required"))
-    assert model._asked(options) != {}  # pyright: ignore[reportPrivateUsage]
+    assert model._request_members(options) != {}  # pyright: ignore[reportPrivateUsage]
     await model.aclose()
 
 
-async def test_how_to_choose_among_the_operators_tools_may_be_said() -> None:
+async def test_a_tool_choice_among_the_operators_tools_is_sent() -> None:
     model = model_of("openai", tools=[{"type": "function", "function": {"name": "f"}}])
-    asked = model._asked(RequestOptions(tool_choice=ToolChoice(mode="none")))  # pyright: ignore[reportPrivateUsage]
-    assert asked["tool_choice"] == "none"
-    assert len(asked["tools"]) == 1
+    members = model._request_members(RequestOptions(tool_choice=ToolChoice(mode="none")))  # pyright: ignore[reportPrivateUsage]
+    assert members["tool_choice"] == "none"
+    assert len(members["tools"]) == 1
     await model.aclose()
 
 

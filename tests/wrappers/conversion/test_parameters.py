@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.strategies import json_objects, json_values
 from tailrace.wrappers.conversion.options import ToolDefinition
-from tailrace.wrappers.conversion.parameters import function_tool, merged, offered, tool_name, without_empty
+from tailrace.wrappers.conversion.parameters import function_tool, has_tools, merged, tool_name, without_empty
 
 Members = dict[str, Any]
 
@@ -57,11 +57,13 @@ CASES: list[tuple[Members, Members, Members]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "asked_for", "both"), CASES)
-def test_what_is_asked_for_joins_what_is_given(given: Members, asked_for: Members, both: Members) -> None:
-    before = copy.deepcopy((given, asked_for))
-    assert merged(given, asked_for) == both
-    assert (given, asked_for) == before
+@pytest.mark.parametrize(("given", "requested", "both"), CASES)
+def test_requested_members_are_merged_into_the_given_ones(
+    given: Members, requested: Members, both: Members
+) -> None:
+    before = copy.deepcopy((given, requested))
+    assert merged(given, requested) == both
+    assert (given, requested) == before
 
 
 # Names that differ only in case and underscores are one member in two spellings.
@@ -70,7 +72,7 @@ members = st.dictionaries(names, json_values.filter(lambda value: value is not N
 
 
 @given(members, members, members)
-def test_what_nobody_else_asks_for_is_kept(given: Members, first: Members, second: Members) -> None:
+def test_members_without_a_conflict_are_kept(given: Members, first: Members, second: Members) -> None:
     first = {f"first{name}": value for name, value in first.items()}
     second = {f"second{name}": value for name, value in second.items()}
     both = merged(merged(given, first), second)
@@ -79,9 +81,9 @@ def test_what_nobody_else_asks_for_is_kept(given: Members, first: Members, secon
 
 
 @given(json_objects, json_objects)
-def test_anything_can_be_merged_and_is_there_behind_it(given: Members, asked_for: Members) -> None:
-    both = merged(given, asked_for)
-    again = merged(both, asked_for)
+def test_anything_can_be_merged_and_is_there_behind_it(given: Members, requested: Members) -> None:
+    both = merged(given, requested)
+    again = merged(both, requested)
     assert again == both
 
 
@@ -114,8 +116,8 @@ OFFERS: list[tuple[Members, bool]] = [
 
 
 @pytest.mark.parametrize(("parameters", "any_tool"), OFFERS)
-def test_tools_are_found_wherever_they_are_offered(parameters: Mapping[str, Any], any_tool: bool) -> None:
-    assert offered(parameters) is any_tool
+def test_tools_are_found_wherever_they_are_declared(parameters: Mapping[str, Any], any_tool: bool) -> None:
+    assert has_tools(parameters) is any_tool
 
 
 def test_what_is_left_to_the_provider_is_left_out() -> None:

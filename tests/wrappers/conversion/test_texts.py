@@ -13,28 +13,33 @@ from tailrace.wrappers.providers import Provider, find_provider
 CITED = {"anthropic": {"citations": [{"url": "https://example.com"}]}}
 
 
-def said(text: str, **metadata: object) -> ContentPartText:
+def text_part(text: str, **metadata: object) -> ContentPartText:
     return ContentPartText(text=text, metadata=metadata)
 
 
 @pytest.mark.parametrize("role", [Role.USER, Role.MODEL, Role.TOOL])
 def test_the_texts_of_a_message_are_joined_with_a_blank_line(role: Role) -> None:
-    content: tuple[ContentPart, ...] = (said("a"), said(""), ContentPartFile(data=b"x"), said("b"))
+    content: tuple[ContentPart, ...] = (
+        text_part("a"),
+        text_part(""),
+        ContentPartFile(data=b"x"),
+        text_part("b"),
+    )
     assert message_text(Message(role=role, content=content)) == "a\n\nb"
 
 
 def test_blocks_into_which_a_provider_divided_a_text_are_one_text() -> None:
-    blocks = said("It is "), said("21 C", **CITED), said(" there.")
+    blocks = text_part("It is "), text_part("21 C", **CITED), text_part(" there.")
     assert message_text(Message(role=Role.MODEL, content=blocks)) == "It is 21 C there."
 
 
 def test_a_caller_has_no_such_blocks() -> None:
-    parts = said("a", note="mine"), said("b", note="too")
+    parts = text_part("a", note="mine"), text_part("b", note="too")
     assert message_text(Message(role=Role.USER, content=parts)) == "a\n\nb"
 
 
 def test_items_with_ids_of_their_own_are_texts_of_their_own() -> None:
-    items = [said(text, **{"openai-responses": {"id": f"msg_{text}"}}) for text in "ab"]
+    items = [text_part(text, **{"openai-responses": {"id": f"msg_{text}"}}) for text in "ab"]
     assert message_text(Message(role=Role.MODEL, content=tuple(items))) == "a\n\nb"
 
 
@@ -68,7 +73,7 @@ def test_a_provider_that_takes_no_list_gets_one_string() -> None:
     ],
 )
 async def test_what_a_provider_takes_holds_at_its_own_address(provider: Provider, content: object) -> None:
-    message = Message(role=Role.USER, content=(said("a"), said("b")))
+    message = Message(role=Role.USER, content=(text_part("a"), text_part("b")))
     async with ScriptedUpstream(openai_stream(["ok"])) as upstream:
         model = replace(provider, base_url=upstream.base_url).create_model("m", api_key="none")
         async with model.stream(History(conversation=(message,))):

@@ -90,7 +90,7 @@ EMPTY = history(user(), model(), tool(), model(), model())
 
 
 @pytest.mark.parametrize("given", [History(), history(), history(user(say(text="hi"))), EMPTY, WHOLE])
-def test_a_conversation_that_needs_no_mending_is_the_same_object(given: History) -> None:
+def test_a_conversation_that_needs_no_repair_is_the_same_object(given: History) -> None:
     assert with_matched_ids(given) is given
     assert with_answers(given) is given
 
@@ -121,7 +121,7 @@ def test_a_result_that_comes_when_the_model_has_gone_on_answers_nothing() -> Non
     assert unmatched_tools(given) == UnmatchedTools((ToolPart(0, 0, "a", "f"),), (ToolPart(3, 0, "a", "f"),))
 
 
-def test_a_call_that_is_not_the_models_is_answered_by_nobody() -> None:
+def test_a_call_outside_of_a_model_message_matches_no_result() -> None:
     given = history(model(say(text="hi")), user(call("a")), tool(result("a")))
     assert unmatched_tools(given) == UnmatchedTools((ToolPart(1, 0, "a", "f"),), (ToolPart(2, 0, "a", "f"),))
 
@@ -175,14 +175,14 @@ def test_an_id_decides_against_the_name() -> None:
 
 
 @pytest.mark.parametrize("id", ["tool_name0", "0", ""])
-def test_calls_of_the_same_id_are_told_apart_by_order(id: str) -> None:
+def test_calls_with_the_same_id_are_distinguished_by_order(id: str) -> None:
     one, two, *results = ids_of(model(call(id), call(id)), tool(result(id, output=1), result(id, output=2)))
     assert one != two
     assert results == [one, two]
     assert (one == id) == bool(id)
 
 
-def test_calls_of_the_same_id_are_told_apart_by_name_first() -> None:
+def test_calls_with_the_same_id_are_distinguished_by_name_first() -> None:
     one, two, *results = ids_of(
         model(call("0", "f"), call("0", "g")), tool(result("0", "g"), result("0", "f"))
     )
@@ -227,7 +227,7 @@ def test_of_calls_with_the_same_id_a_result_answers_that_of_its_own_side() -> No
     assert unmatched_tools(history(model(search, function), tool(result("0")))) == UnmatchedTools()
 
 
-def test_nobody_but_the_provider_answers_the_call_of_a_tool_that_it_runs() -> None:
+def test_a_call_that_the_provider_runs_matches_no_result_of_a_tool() -> None:
     given = history(model(call("s", kind="server")), tool(result("s")))
     assert unmatched_tools(given) == UnmatchedTools(results=(ToolPart(1, 0, "s", "f"),))
 
@@ -306,16 +306,16 @@ def test_ten_thousand_calls_are_matched_in_one_go() -> None:
 
 
 def test_a_call_that_the_conversation_left_open_is_answered_with_an_error() -> None:
-    asked, interrupted = model(call("a")), user(say(text="Never mind."))
-    assert answered(asked, interrupted) == (asked, tool(no_answer("a")), interrupted)
+    request, interrupted = model(call("a")), user(say(text="Never mind."))
+    assert answered(request, interrupted) == (request, tool(no_answer("a")), interrupted)
 
 
 def test_an_answer_that_is_missing_joins_those_that_came() -> None:
-    asked = model(call("a", "f"), call("b", "g"), call("c", "h"))
+    request = model(call("a", "f"), call("b", "g"), call("c", "h"))
     came = tool(result("b", "g"), say(text="a note"))
     expected = tool(*came.content, no_answer("a", "f"), no_answer("c", "h"))
-    assert answered(asked, came) == (asked, expected)
-    assert answered(asked, came, model(say(text="so"))) == (asked, expected, model(say(text="so")))
+    assert answered(request, came) == (request, expected)
+    assert answered(request, came, model(say(text="so"))) == (request, expected, model(say(text="so")))
 
 
 def test_the_message_that_goes_on_keeps_its_metadata() -> None:
@@ -358,13 +358,13 @@ def test_messages_of_the_model_that_its_own_words_answer_later_become_one() -> N
     )
 
 
-def test_what_the_model_said_before_all_its_calls_were_answered_stays_before_the_results() -> None:
+def test_text_of_the_model_before_its_last_result_stays_before_the_results() -> None:
     words = model(call("a"), call("b"), result("a"), say(text="wait"))
-    asked = model(call("a"), call("b"), say(text="wait"))
-    assert answered(words, tool(result("b"))) == (asked, tool(result("a"), result("b")))
-    assert answered(words, user()) == (asked, tool(result("a"), no_answer("b")), user())
-    assert answered(words, user(result("b"))) == (asked, tool(result("a"), result("b")))
-    assert answered(words) == (asked, tool(result("a"), no_answer("b")))
+    request = model(call("a"), call("b"), say(text="wait"))
+    assert answered(words, tool(result("b"))) == (request, tool(result("a"), result("b")))
+    assert answered(words, user()) == (request, tool(result("a"), no_answer("b")), user())
+    assert answered(words, user(result("b"))) == (request, tool(result("a"), result("b")))
+    assert answered(words) == (request, tool(result("a"), no_answer("b")))
     both = model(call("a"), call("b"), result("b"), result("a"), say(text="done"))
     assert answered(both) == (
         model(call("a"), call("b")),
@@ -385,33 +385,39 @@ def test_results_of_the_providers_tools_stay_among_the_models_words() -> None:
 
 
 def test_results_that_came_behind_other_words_are_moved_to_the_call() -> None:
-    asked, note = model(call("a"), call("b")), user(say(text="hurry"))
-    assert answered(asked, tool(result("a")), note, user(result("b"), say(text="here"))) == (
-        asked,
+    request, note = model(call("a"), call("b")), user(say(text="hurry"))
+    assert answered(request, tool(result("a")), note, user(result("b"), say(text="here"))) == (
+        request,
         tool(result("a"), result("b")),
         note,
         user(say(text="here")),
     )
-    assert answered(asked, note, tool(result("a")), tool(result("b"))) == (
-        asked,
+    assert answered(request, note, tool(result("a")), tool(result("b"))) == (
+        request,
         tool(result("a"), result("b")),
         note,
     )
 
 
 def test_results_in_several_messages_become_one() -> None:
-    asked = model(call("a"), call("b"))
-    assert answered(asked, tool(result("a")), tool(result("b"))) == (asked, tool(result("a"), result("b")))
-    assert answered(asked, user(result("a")), user(result("b"))) == (asked, tool(result("a"), result("b")))
+    request = model(call("a"), call("b"))
+    assert answered(request, tool(result("a")), tool(result("b"))) == (
+        request,
+        tool(result("a"), result("b")),
+    )
+    assert answered(request, user(result("a")), user(result("b"))) == (
+        request,
+        tool(result("a"), result("b")),
+    )
 
 
 def test_results_beside_a_users_words_stay_there_when_they_are_all() -> None:
     both = user(say(text="here"), result("a"), result("b"))
     given = history(model(call("a"), call("b")), both)
     assert with_answers(given) is given
-    asked = model(call("a"), call("b"), call("c"))
-    assert answered(asked, both) == (
-        asked,
+    request = model(call("a"), call("b"), call("c"))
+    assert answered(request, both) == (
+        request,
         tool(result("a"), result("b"), no_answer("c")),
         user(say(text="here")),
     )
@@ -446,20 +452,20 @@ def test_messages_of_the_model_whose_calls_are_answered_where_they_stand_stay_ap
     ],
 )
 def test_a_result_that_answers_no_call_becomes_text(stray: ContentPartToolResult, text: str) -> None:
-    said = say(text=text)
-    assert answered(tool(stray)) == (user(said),)
-    assert answered(user(say(text="a"), stray, say(text="b"))) == (user(say(text="a"), said, say(text="b")),)
-    assert answered(user(), model(say(text="a"), stray)) == (user(), model(say(text="a"), said))
+    words = say(text=text)
+    assert answered(tool(stray)) == (user(words),)
+    assert answered(user(say(text="a"), stray, say(text="b"))) == (user(say(text="a"), words, say(text="b")),)
+    assert answered(user(), model(say(text="a"), stray)) == (user(), model(say(text="a"), words))
 
 
 def test_text_of_results_stands_behind_the_results_that_answer() -> None:
-    asked, said = model(call("a")), say(text="The tool f answered: 2")
+    request, words = model(call("a")), say(text="The tool f answered: 2")
     mixed = tool(result("x", output=2), result("a", output=1))
-    assert answered(asked, mixed) == (asked, tool(result("a", output=1)), user(said))
-    assert answered(asked, tool(result("x", output=2))) == (asked, tool(no_answer("a")), user(said))
+    assert answered(request, mixed) == (request, tool(result("a", output=1)), user(words))
+    assert answered(request, tool(result("x", output=2))) == (request, tool(no_answer("a")), user(words))
 
 
-def test_a_result_that_comes_too_late_is_told_where_it_came() -> None:
+def test_a_late_result_becomes_text_in_its_place() -> None:
     late = [model(call("a")), user(say(text="Well?")), model(say(text="Wait.")), tool(result("a", output=1))]
     assert answered(*late) == (
         late[0],
@@ -470,7 +476,7 @@ def test_a_result_that_comes_too_late_is_told_where_it_came() -> None:
     )
 
 
-def test_ids_and_answers_may_be_mended_in_either_order() -> None:
+def test_ids_and_answers_may_be_repaired_in_either_order() -> None:
     given = history(
         model(call(), call("", "g")),
         tool(result("", "g")),
@@ -631,8 +637,10 @@ def test_answering_keeps_everything_else_in_its_order(given: History) -> None:
     added = [part for part in after if part.output == NO_RESULT]
     assert sorted(map(repr, after)) == sorted(map(repr, kept + added))
     assert len(added) + len(unmatched_tools(found).calls) == len(unmatched.calls)
-    told = [text for text in words_of(found.conversation) if text not in set(words_of(given.conversation))]
-    assert len(told) <= len(strays)
+    new_texts = [
+        text for text in words_of(found.conversation) if text not in set(words_of(given.conversation))
+    ]
+    assert len(new_texts) <= len(strays)
     before = list(words_of(given.conversation))
     assert [text for text in words_of(found.conversation) if text in set(before)] == before
     assert [part for part in calls_and_results(found) if isinstance(part, ContentPartToolCall)] == [
@@ -643,7 +651,7 @@ def test_answering_keeps_everything_else_in_its_order(given: History) -> None:
 
 @given(strategies.histories)
 @settings(deadline=None)
-def test_any_conversation_can_be_mended(given: History) -> None:
+def test_any_conversation_can_be_repaired(given: History) -> None:
     found = with_answers(with_matched_ids(given))
     assert with_answers(with_matched_ids(found)) == found
     assert unmatched_tools(found).results == ()

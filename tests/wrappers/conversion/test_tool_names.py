@@ -32,10 +32,10 @@ from tailrace.wrappers.providers import FORMATS
 
 RULES: dict[str, NameRule | None] = {name: FORMATS[name].create_converter().name_rule for name in FORMATS}
 ODD = "weather.get/now"
-MENDED = LETTERS_DIGITS_DASHES.valid_name(ODD)
+VALID = LETTERS_DIGITS_DASHES.valid_name(ODD)
 
 
-def asked(name: str, call_id: str = "a", kind: str = "function") -> ContentPartToolCall:
+def tool_call(name: str, call_id: str = "a", kind: str = "function") -> ContentPartToolCall:
     return ContentPartToolCall(id=call_id, name=name, kind=kind)
 
 
@@ -44,8 +44,8 @@ def answered(name: str, call_id: str = "a") -> ContentPartToolResult:
 
 
 def conversation(*parts: Any) -> History:
-    said = Message(role=Role.USER, content=(ContentPartText(text="?"),))
-    return History(conversation=(said, Message(role=Role.MODEL, content=parts)))
+    question = Message(role=Role.USER, content=(ContentPartText(text="?"),))
+    return History(conversation=(question, Message(role=Role.MODEL, content=parts)))
 
 
 def fragment(
@@ -55,7 +55,7 @@ def fragment(
     return {"id": "x", "choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
 
 
-def offered(*names: str) -> ToolNames:
+def names_for(*names: str) -> ToolNames:
     tools = ToolNames(LETTERS_DIGITS_DASHES)
     for name in names:
         tools.sent(name)
@@ -80,13 +80,13 @@ def restored(tools: ToolNames, *chunks: Any) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if RULES[name] is not None])
 @given(tool=strategies.texts | st.text(min_size=50, max_size=200))
-def test_a_mended_name_fits_and_stays(name: str, tool: str) -> None:
+def test_a_repaired_name_fits_and_is_stable(name: str, tool: str) -> None:
     rule = RULES[name]
     assert rule is not None
-    mended = rule.valid_name(tool)
-    assert rule.fits(mended)
-    assert rule.valid_name(mended) == mended
-    assert (mended == tool) == rule.fits(tool)
+    repaired = rule.valid_name(tool)
+    assert rule.fits(repaired)
+    assert rule.valid_name(repaired) == repaired
+    assert (repaired == tool) == rule.fits(tool)
 
 
 @given(st.lists(st.text(min_size=1, max_size=90), max_size=8, unique=True))
@@ -125,7 +125,7 @@ def test_what_each_provider_takes(provider: str, name: str, fits: bool) -> None:
 
 def test_ollama_takes_any_name() -> None:
     assert RULES["ollama"] is None
-    history = conversation(asked(ODD))
+    history = conversation(tool_call(ODD))
     assert ToolNames(None).in_history(history) is history
     assert ToolNames(None).in_parameters({"tools": [{"name": ODD}]}) == {"tools": [{"name": ODD}]}
 
@@ -134,7 +134,7 @@ def test_ollama_takes_any_name() -> None:
 def test_a_tool_without_a_name_gets_one(name: str) -> None:
     tools = ToolNames(RULES[name])
     assert tools.sent("") == NAMELESS
-    history = conversation(asked("")).with_message(Message(role=Role.TOOL, content=(answered("", "a"),)))
+    history = conversation(tool_call("")).with_message(Message(role=Role.TOOL, content=(answered("", "a"),)))
     assert tools.in_history(history).conversation[1].tool_calls[0].name == NAMELESS
     assert tools.in_parameters({"tools": [{"name": ""}]}) == {"tools": [{"name": NAMELESS}]}
 
@@ -143,22 +143,22 @@ def test_a_tool_without_a_name_gets_one(name: str) -> None:
 
 
 def test_a_history_gets_the_same_names_everywhere() -> None:
-    history = conversation(ContentPartReasoning(text="hm"), asked(ODD), asked("fine", "b"))
+    history = conversation(ContentPartReasoning(text="hm"), tool_call(ODD), tool_call("fine", "b"))
     results = Message(role=Role.TOOL, content=(answered(ODD), answered("fine", "b"), answered("", "c")))
-    mended = offered().in_history(history.with_message(results))
-    assert [call.name for call in mended.conversation[1].tool_calls] == [MENDED, "fine"]
-    assert [result.name for result in mended.conversation[2].tool_results] == [MENDED, "fine", ""]
-    assert mended.conversation[0] is history.conversation[0]
+    repaired = names_for().in_history(history.with_message(results))
+    assert [call.name for call in repaired.conversation[1].tool_calls] == [VALID, "fine"]
+    assert [result.name for result in repaired.conversation[2].tool_results] == [VALID, "fine", ""]
+    assert repaired.conversation[0] is history.conversation[0]
 
 
 def test_a_history_that_fits_is_left_alone() -> None:
-    history = conversation(asked("fine"), asked("fine_too", "b"))
-    assert offered().in_history(history) is history
+    history = conversation(tool_call("fine"), tool_call("fine_too", "b"))
+    assert names_for().in_history(history) is history
 
 
 def test_tools_that_a_provider_ran_keep_their_names() -> None:
-    history = conversation(asked("code execution", kind="server"), answered("code execution"))
-    assert offered().in_history(history) is history
+    history = conversation(tool_call("code execution", kind="server"), answered("code execution"))
+    assert names_for().in_history(history) is history
 
 
 # The parameters of a request in each format, before and after replacement.
@@ -171,7 +171,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {
             "tools": [
-                {"type": "function", "function": {"name": MENDED, "parameters": {"properties": {"name": {}}}}}
+                {"type": "function", "function": {"name": VALID, "parameters": {"properties": {"name": {}}}}}
             ]
         },
     ),
@@ -181,8 +181,8 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "tool_choice": {"type": "function", "name": ODD},
         },
         {
-            "tools": [{"type": "function", "name": MENDED}, {"type": "web_search"}],
-            "tool_choice": {"type": "function", "name": MENDED},
+            "tools": [{"type": "function", "name": VALID}, {"type": "web_search"}],
+            "tool_choice": {"type": "function", "name": VALID},
         },
     ),
     "anthropic": (
@@ -191,8 +191,8 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "tool_choice": {"type": "tool", "name": ODD},
         },
         {
-            "tools": [{"name": MENDED, "input_schema": {"name": "a b"}}],
-            "tool_choice": {"type": "tool", "name": MENDED},
+            "tools": [{"name": VALID, "input_schema": {"name": "a b"}}],
+            "tool_choice": {"type": "tool", "name": VALID},
         },
     ),
     "gemini": (
@@ -201,15 +201,13 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": [ODD, "fine"]}},
         },
         {
-            "tools": [{"functionDeclarations": [{"name": MENDED}]}, {"googleSearch": {}}],
-            "toolConfig": {
-                "functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": [MENDED, "fine"]}
-            },
+            "tools": [{"functionDeclarations": [{"name": VALID}]}, {"googleSearch": {}}],
+            "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": [VALID, "fine"]}},
         },
     ),
     "bedrock": (
         {"toolConfig": {"tools": [{"toolSpec": {"name": ODD}}], "toolChoice": {"tool": {"name": ODD}}}},
-        {"toolConfig": {"tools": [{"toolSpec": {"name": MENDED}}], "toolChoice": {"tool": {"name": MENDED}}}},
+        {"toolConfig": {"tools": [{"toolSpec": {"name": VALID}}], "toolChoice": {"tool": {"name": VALID}}}},
     ),
     "no tools": (
         {"tool_choice": "auto", "name": ODD, "temperature": 1},
@@ -219,10 +217,10 @@ PARAMETERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("form", PARAMETERS)
-def test_tools_are_offered_under_their_mended_names(form: str) -> None:
+def test_tools_are_sent_under_their_repaired_names(form: str) -> None:
     parameters, expected = PARAMETERS[form]
     before = str(parameters)
-    assert offered().in_parameters(parameters) == expected
+    assert names_for().in_parameters(parameters) == expected
     assert str(parameters) == before
 
 
@@ -230,22 +228,22 @@ def test_tools_are_offered_under_their_mended_names(form: str) -> None:
 
 
 def test_a_call_comes_back_under_the_tools_own_name() -> None:
-    tools = offered(ODD)
-    chunks = [fragment(MENDED, 0, "a", ""), fragment(None, 0, None, '{"a"'), fragment(None, 0, None, ": 1}")]
+    tools = names_for(ODD)
+    chunks = [fragment(VALID, 0, "a", ""), fragment(None, 0, None, '{"a"'), fragment(None, 0, None, ": 1}")]
     assert restored(tools, *chunks) == [(ODD, "{'a': 1}")]
-    assert restored(tools, *(fragment(MENDED, 0, "a", each) for each in ('{"a"', ": 1}"))) == [
+    assert restored(tools, *(fragment(VALID, 0, "a", each) for each in ('{"a"', ": 1}"))) == [
         (ODD, "{'a': 1}")
     ]
 
 
-@given(st.lists(st.integers(1, len(MENDED) - 1), max_size=4), st.booleans())
+@given(st.lists(st.integers(1, len(VALID) - 1), max_size=4), st.booleans())
 def test_a_name_may_come_in_pieces(cuts: list[int], growing: bool) -> None:
-    ends = [*sorted(set(cuts)), len(MENDED)]
+    ends = [*sorted(set(cuts)), len(VALID)]
     starts = [0] * len(ends) if growing else [0, *ends]
-    pieces = [MENDED[start:end] for start, end in zip(starts, ends, strict=False)]
+    pieces = [VALID[start:end] for start, end in zip(starts, ends, strict=False)]
     chunks = [fragment(piece, 0, "a" if not at else None) for at, piece in enumerate(pieces)]
     chunks.append(fragment(None, 0, None, "{}"))
-    assert restored(offered(ODD), *chunks) == [(ODD, "{}")]
+    assert restored(names_for(ODD), *chunks) == [(ODD, "{}")]
 
 
 def test_names_that_begin_alike_are_not_held_for_ever() -> None:
@@ -254,25 +252,25 @@ def test_names_that_begin_alike_are_not_held_for_ever() -> None:
         fragment(None, 0, None, "{}"),
         fragment("weather_gone", 1, "b", "{}"),
     ]
-    assert restored(offered(ODD), *chunks) == [("weather", "{}"), ("weather_gone", "{}")]
+    assert restored(names_for(ODD), *chunks) == [("weather", "{}"), ("weather_gone", "{}")]
 
 
 def test_calls_without_an_index_and_of_several_tools() -> None:
     other = "weather.get/later"
     chunks = [
-        fragment(MENDED, None, "a", "{}"),
+        fragment(VALID, None, "a", "{}"),
         fragment(LETTERS_DIGITS_DASHES.valid_name(other), None, "b", "{}"),
     ]
-    assert restored(offered(ODD, other), *chunks) == [(ODD, "{}"), (other, "{}")]
+    assert restored(names_for(ODD, other), *chunks) == [(ODD, "{}"), (other, "{}")]
 
 
 def test_what_else_a_chunk_says_stays_as_it_is() -> None:
-    chunk = fragment(MENDED, 0, "a", "{}")
+    chunk = fragment(VALID, 0, "a", "{}")
     chunk["choices"][0]["delta"] |= {"content": "hi", "reasoning": "hm", "fresh": 1}
     chunk["choices"][0]["finish_reason"] = "tool_calls"
     chunk["usage"] = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     (before,) = decode(sse(chunk))
-    (after,) = offered(ODD).restored([before])
+    (after,) = names_for(ODD).restored([before])
     assert after.get_tool_calls()[0].name == ODD
     assert (after.get_text(), after.get_reasoning()) == ("hi", "hm")
     assert (after.raw, after.choice, after.details) == (before.raw, before.choice, before.details)
@@ -283,17 +281,17 @@ def test_what_else_a_chunk_says_stays_as_it_is() -> None:
 
 def test_an_answer_to_names_that_fit_is_the_very_same() -> None:
     wrappers = decode(sse(fragment("fine", 0, "a", "{}")))
-    assert offered("fine").restored(wrappers) is wrappers
+    assert names_for("fine").restored(wrappers) is wrappers
 
 
-async def test_a_model_is_asked_and_answers_under_names_that_it_takes() -> None:
+async def test_requests_and_responses_use_names_that_the_model_accepts() -> None:
     tools: list[Any] = [{"type": "function", "function": {"name": ODD, "parameters": {}}}]
-    script = [upstream_sse(fragment(MENDED, 0, "c", "{}")), *openai_stream([], finish="tool_calls")]
+    script = [upstream_sse(fragment(VALID, 0, "c", "{}")), *openai_stream([], finish="tool_calls")]
     async with ScriptedUpstream(script, script) as upstream:
         model = ChatCompletionsModel(
             "m", base_url=upstream.base_url, api_key="k", parameters={"tools": tools}
         )
-        history = conversation(asked("files/read"))
+        history = conversation(tool_call("files/read"))
         results = Message(role=Role.TOOL, content=(answered("files/read"),))
         for _ in range(2):
             answer = Accumulator()
@@ -303,7 +301,7 @@ async def test_a_model_is_asked_and_answers_under_names_that_it_takes() -> None:
                         answer.add(chunk)
             answer.close()
             request = (await upstream.received()).json
-            assert request["tools"][0]["function"]["name"] == MENDED
+            assert request["tools"][0]["function"]["name"] == VALID
             (call,) = request["messages"][1]["tool_calls"]
             assert call["function"]["name"] == LETTERS_DIGITS_DASHES.valid_name("files/read")
             assert [each.name for each in answer.message().tool_calls] == [ODD]
@@ -326,7 +324,7 @@ def test_a_name_that_may_go_on_is_given_in_the_end(
     arguments: str | None, ends: bool, index: int | None
 ) -> None:
     chunks = [fragment("weather", index, "a", arguments), *([FINISH] if ends else [])]
-    assert restored(offered(ODD, "weather"), *chunks) == [("weather", "{}")]
+    assert restored(names_for(ODD, "weather"), *chunks) == [("weather", "{}")]
 
 
 @pytest.mark.parametrize(
@@ -345,27 +343,27 @@ def test_two_calls_keep_both_names(first: Any, second: Any, apart: bool) -> None
         calls = [chunk["choices"][0]["delta"]["tool_calls"][0] for chunk in (first, second)]
         first = {"id": "x", "choices": [{"index": 0, "delta": {"tool_calls": calls}}]}
     chunks = [first, *([second] if apart else []), FINISH]
-    assert restored(offered(ODD, "weather"), *chunks) == [("weather", "{}")] * 2
+    assert restored(names_for(ODD, "weather"), *chunks) == [("weather", "{}")] * 2
 
 
 def test_a_name_is_given_with_the_finish_of_its_own_chunk() -> None:
     chunk = fragment("weather", 0, "a", "")
     chunk["choices"][0]["finish_reason"] = "tool_calls"
-    (given,) = offered(ODD).restored(decode(sse(chunk)))
+    (given,) = names_for(ODD).restored(decode(sse(chunk)))
     assert [call.name for call in given.get_tool_calls()] == ["weather"]
 
 
 def test_a_call_that_waits_for_its_name_stays_before_what_follows() -> None:
-    tools = offered(ODD)
-    said = {"id": "x", "choices": [{"index": 0, "delta": {"content": "so"}}]}
-    chunks = tools.restored(decode(sse(fragment("weather", 0, "a", ""), said)))
+    tools = names_for(ODD)
+    text_chunk = {"id": "x", "choices": [{"index": 0, "delta": {"content": "so"}}]}
+    chunks = tools.restored(decode(sse(fragment("weather", 0, "a", ""), text_chunk)))
     message = fold_message([*chunks, *tools.close()])
     assert [part.type for part in message.content] == ["tool_call", "text"]
     assert message.tool_calls[0].name == "weather"
 
 
 def test_each_choice_holds_its_own_name() -> None:
-    tools = offered(ODD)
+    tools = names_for(ODD)
     begun = [fragment("weather", 0, f"c{number}", "") for number in range(2)]
     begun[1]["choices"][0]["index"] = 1
     chunks = [*tools.restored(decode(sse(*begun))), *tools.close()]
@@ -376,7 +374,7 @@ def test_each_choice_holds_its_own_name() -> None:
 
 
 def test_an_error_gives_what_is_held_first() -> None:
-    tools = offered(ODD)
+    tools = names_for(ODD)
     chunks = tools.restored(decode(sse(fragment("weather", 0, "a", ""), {"error": {"message": "no"}})))
     assert [call.name for chunk in chunks for call in chunk.get_tool_calls()] == ["weather"]
     assert chunks[-1].details is not None
@@ -387,7 +385,7 @@ def test_an_error_gives_what_is_held_first() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["", "wea", "weather", "ther", MENDED, "fine"]),
+            st.sampled_from(["", "wea", "weather", "ther", VALID, "fine"]),
             st.sampled_from([None, 0, 1]),
             st.sampled_from([None, "a", "b"]),
             st.sampled_from(["", "{}"]),
@@ -398,7 +396,7 @@ def test_an_error_gives_what_is_held_first() -> None:
 def test_nothing_is_lost_whatever_the_fragments_are(pieces: list[tuple[str, Any, Any, str]]) -> None:
     chunks = [fragment(name, index, call_id, arguments) for name, index, call_id, arguments in pieces]
     plain = fold_message(decode(sse(*chunks))).tool_calls
-    tools = offered(ODD)
+    tools = names_for(ODD)
     given = fold_message([*tools.restored(decode(sse(*chunks))), *tools.close()]).tool_calls
     assert [(call.id, call.arguments, call.arguments_text) for call in given] == [
         (call.id, call.arguments, call.arguments_text) for call in plain

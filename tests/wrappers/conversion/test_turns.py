@@ -44,7 +44,7 @@ async def test_sides_take_turns_in_every_providers_request(
     answers = "model" if name == "gemini" else "assistant"
     assert roles == ["user", answers, "user"]
     text = json.dumps(messages)
-    positions = [text.index(said) for said in ("Monday", "Hello", "Who are", "Wait", "A model", "Thanks")]
+    positions = [text.index(phrase) for phrase in ("Monday", "Hello", "Who are", "Wait", "A model", "Thanks")]
     assert positions == sorted(positions)
     assert NEIGHBOURS.model_dump_json() == before
 

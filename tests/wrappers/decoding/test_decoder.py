@@ -92,7 +92,7 @@ LEADS = {
 @every_decoder
 @pytest.mark.parametrize("lead", LEADS.values(), ids=LEADS.keys())
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-def test_the_framing_is_told_from_the_body(
+def test_the_framing_is_detected_from_the_body(
     body: bytes, lead: bytes, decoder_type: type[NumberDecoder]
 ) -> None:
     assert every_way(lead + body, decoder_type) == ["1", "2"]
@@ -148,15 +148,15 @@ def test_a_stream_of_objects_that_say_nothing_is_empty() -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>\n<b>502</b>", b'{"odd": 1}', b"[1, 2]", b"{", b'[{"n":', b"[DONE]"]
 )
-def test_a_body_without_events_is_told_as_what_it_is(body: bytes) -> None:
-    (said,) = every_way(body)
-    assert said.startswith("numbers: the provider sent a body that is not an event stream: ")
-    assert repr(body.decode()) in said
+def test_a_body_without_events_is_quoted_in_the_error(body: bytes) -> None:
+    (error,) = every_way(body)
+    assert error.startswith("numbers: the provider sent a body that is not an event stream: ")
+    assert repr(body.decode()) in error
 
 
 def test_only_the_beginning_of_a_body_without_events_is_shown() -> None:
-    (said,) = read([b"<html>" + b"x" * 200_000])
-    assert len(said) < 200
+    (error,) = read([b"<html>" + b"x" * 200_000])
+    assert len(error) < 200
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_a_body_of_keep_alives_is_empty(body: bytes) -> None:
 @every_decoder
 def test_a_line_that_is_no_json_is_an_error_in_its_place(decoder_type: type[NumberDecoder]) -> None:
     for body in (b'{"n": 1}\noops\n{"n": 2}\n', b'data: {"n": 1}\n\ndata: oops\n\ndata: {"n": 2}\n\n'):
-        said = every_way(body, decoder_type)
-        assert said == ["1", "numbers: the provider sent an event that is not JSON: 'oops'", "2"]
+        found = every_way(body, decoder_type)
+        assert found == ["1", "numbers: the provider sent an event that is not JSON: 'oops'", "2"]
 
 
 @pytest.mark.parametrize("body", [b'data: {"n": 1}\n\ndata: {"n"', b'{"n": 1}\n{"n"', b'[{"n": 1}, {"n"'])

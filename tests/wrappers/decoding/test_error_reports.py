@@ -92,9 +92,9 @@ def test_an_empty_error_member_is_none(empty: object) -> None:
     assert fields == {"id": "x"}
 
 
-@pytest.mark.parametrize("said", [{"object": "error"}, {"type": "error"}])
-def test_a_chunk_that_says_it_is_an_error_is_one_and_keeps_its_choices(said: dict[str, Any]) -> None:
-    fields: dict[str, Any] = {**said, "message": "no", "code": 400, "choices": [1], "usage": {}}
+@pytest.mark.parametrize("report", [{"object": "error"}, {"type": "error"}])
+def test_a_chunk_that_says_it_is_an_error_is_one_and_keeps_its_choices(report: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {**report, "message": "no", "code": 400, "choices": [1], "usage": {}}
     error = take_error(fields, "vllm", error_event=False)
     assert error is not None
     assert (error.message, error.status, error.provider) == ("no", 400, "vllm")
@@ -178,7 +178,7 @@ def test_an_error_of_the_chunk_says_more_than_a_finish_reason_of_any_choice() ->
 
 
 @pytest.mark.parametrize(
-    "said",
+    "report",
     [
         {"error": None},
         {"error": {}},
@@ -188,9 +188,9 @@ def test_an_error_of_the_chunk_says_more_than_a_finish_reason_of_any_choice() ->
     ],
 )
 @pytest.mark.parametrize("place", ["choice", "delta"])
-def test_what_is_no_error_of_the_answer_is_none(said: dict[str, Any], place: str) -> None:
+def test_what_is_no_error_of_the_answer_is_none(report: dict[str, Any], place: str) -> None:
     choice: dict[str, Any] = {"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}
-    (choice if place == "choice" else choice["delta"]).update(said)
+    (choice if place == "choice" else choice["delta"]).update(report)
     completion = fold(decode(sse({"choices": [choice]})))
     assert "error" not in completion
     assert completion["choices"][0]["finish_reason"] == "stop"

@@ -102,7 +102,7 @@ def test_what_was_handed_in_is_never_changed() -> None:
     assert len(taken["logprobs"]["content"]) == 2
 
 
-def test_running_text_is_not_joined_before_it_is_asked_for() -> None:
+def test_running_text_is_not_joined_before_it_is_read() -> None:
     folded = FieldFold()
     for _ in range(20_000):
         folded.add({"audio": {"data": "ab"}})

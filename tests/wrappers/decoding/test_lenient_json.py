@@ -43,7 +43,7 @@ def test_mappings_are_found_in_values() -> None:
     assert as_mappings(None) == []
 
 
-def test_text_and_indexes_are_told_from_anything_else() -> None:
+def test_text_and_indexes_are_distinguished_from_other_values() -> None:
     assert [as_text(value) for value in ("a", None, 3, ["a"])] == ["a", "", "", ""]
     assert [as_index(value) for value in (0, 7, -1, 10**30)] == [0, 7, -1, 10**30]
     assert [as_index(value) for value in ("0", "12", 0.0, 7.0)] == [0, 12, 0, 7]

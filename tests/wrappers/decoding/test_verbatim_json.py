@@ -27,7 +27,7 @@ def test_an_object_among_the_messages_is_its_own_text(body: dict[str, object], e
     assert json.dumps(body) == before
 
 
-def test_it_is_an_object_like_any_other_elsewhere() -> None:
+def test_it_behaves_like_any_other_object() -> None:
     assert written() == {"b": 2, "a": "ü"}
     assert json.loads(json.dumps(written())) == {"b": 2, "a": "ü"}
     assert encode_request({"tools": [written()]}) == '{"tools":[{"b":2,"a":"ü"}]}'.encode()

@@ -155,7 +155,7 @@ def test_a_retry_of_many_thousand_digits_is_ignored() -> None:
     assert decode([b"retry: " + b"9" * 10_000 + b"\ndata: a\n\n"]) == (messages("a"), "", None)
 
 
-def test_the_error_field_is_an_event_of_its_own_when_asked_for() -> None:
+def test_the_error_field_is_an_event_of_its_own_if_enabled() -> None:
     body = b'id: 4\n\ndata: a\nerror: {"code": 500}\ndata: b\n\nerror:x\nerror\nerror: cut'
     errors = [ServerSentEvent(text, "error", "4") for text in (b'{"code": 500}', b"x", b"", b"cut")]
     events = every_way(body, lambda pieces: decode(pieces, error_field=True))[0]

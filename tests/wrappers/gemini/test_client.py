@@ -47,10 +47,10 @@ async def test_a_refusal_says_in_its_body_when_to_ask_again(listed: bool) -> Non
 @pytest.mark.parametrize(
     ("effort", "budget"), [("none", 0), ("medium", 8192), ("high", 24576), ("max", 24576)]
 )
-async def test_models_that_count_how_much_they_think_are_told_a_number(effort: str, budget: int) -> None:
+async def test_models_with_a_thinking_budget_receive_a_number(effort: str, budget: int) -> None:
     config = {"thinkingConfig": {"thinkingLevel": "low", "includeThoughts": True}}
     model = GeminiModel("gemini-2.5-flash", api_key="k", parameters={"generationConfig": config})
-    asked = model._asked(RequestOptions(reasoning_effort=effort))  # pyright: ignore[reportPrivateUsage]
-    assert asked["generationConfig"] == {
+    members = model._request_members(RequestOptions(reasoning_effort=effort))  # pyright: ignore[reportPrivateUsage]
+    assert members["generationConfig"] == {
         "thinkingConfig": {"includeThoughts": True, "thinkingBudget": budget}
     }

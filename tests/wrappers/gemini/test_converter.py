@@ -385,12 +385,12 @@ def test_results_go_out_in_the_order_of_their_calls() -> None:
     assert [result.id for result in received(*contents)[2].tool_results] == ["call_0", "call_1", "call_2"]
 
 
-def test_what_was_said_before_the_results_goes_out_behind_them() -> None:
+def test_text_before_the_results_is_sent_after_them() -> None:
     contents = sent(user(say(text="hi")), model(CALL), user(say(text="hurry")), tool(RESULT))
     assert contents[2]["parts"] == [RESULT_PART, {"text": "hurry"}]
 
 
-def test_a_call_that_nobody_answered_has_an_answer_when_the_conversation_goes_on() -> None:
+def test_an_unanswered_call_gets_an_answer_when_the_conversation_continues() -> None:
     contents = sent(user(say(text="hi")), model(CALL), user(say(text="never mind")))
     answer, words = contents[2]["parts"]
     assert answer["functionResponse"]["id"] == "c1"
@@ -436,7 +436,7 @@ def test_a_conversation_from_another_provider_is_one_that_gemini_takes() -> None
     ]
 
 
-def test_what_a_tool_of_a_provider_answered_elsewhere_answers_no_function() -> None:
+def test_the_result_of_another_providers_tool_is_no_function_response() -> None:
     call = ContentPartToolCall(id="w", name="web", kind="server")
     contents = sent(
         user(say(text="hi")),

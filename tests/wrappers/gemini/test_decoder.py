@@ -158,8 +158,10 @@ def test_each_part_is_a_delta_in_its_place() -> None:
             )
         )
     )
-    said = [(each.get_text(), each.get_reasoning(), [call.name for call in each.calls]) for each in wrappers]
-    assert said == [("a", "", []), ("", "", ["f"]), ("b", "", []), ("", "c", [])]
+    outline = [
+        (each.get_text(), each.get_reasoning(), [call.name for call in each.calls]) for each in wrappers
+    ]
+    assert outline == [("a", "", []), ("", "", ["f"]), ("b", "", []), ("", "c", [])]
 
 
 def test_candidates_are_choices_and_the_first_has_no_index() -> None:

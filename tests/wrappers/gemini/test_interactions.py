@@ -292,7 +292,7 @@ def test_a_thought_may_be_summed_up_in_an_image() -> None:
     assert content(start(0, "thought"), delta(0, "thought_summary"), stop(0)) == ()
 
 
-def test_what_the_user_said_is_no_part_of_the_answer() -> None:
+def test_user_input_is_no_part_of_the_answer() -> None:
     assert content(
         start(0, "user_input", content=[{"type": "text", "text": "hi"}]),
         delta(0, "text", text="hi"),

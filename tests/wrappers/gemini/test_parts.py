@@ -171,7 +171,7 @@ def test_a_call_may_come_with_all_its_partial_arguments() -> None:
     ]
 
 
-def test_the_next_call_ends_one_that_never_said_that_it_ended() -> None:
+def test_the_next_call_ends_an_unfinished_one() -> None:
     assert streamed({"name": "f", "willContinue": True}, city("Rome"), {"name": "g", "args": {}}) == [
         ToolCallDelta(0, "", "f", "", "function"),
         ToolCallDelta(0, arguments='{"city": "Rome"}'),
@@ -356,7 +356,7 @@ def test_what_says_that_the_answer_goes_on(raw: object) -> None:
     assert read_finish({}) is None
 
 
-def test_what_is_said_about_the_end_is_kept() -> None:
+def test_the_finish_message_is_kept() -> None:
     candidate = {"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "Malformed function call: f("}
     finish = read_finish(candidate)
     assert finish is not None

@@ -244,9 +244,9 @@ async def test_another_protocol_is_an_error(fields: str):
             await get(client, url_of(server))
 
 
-async def test_an_upgrade_that_is_only_offered_is_no_error():
-    offered = with_length(b"hello", "200 OK", "connection: Upgrade, close", "upgrade: h2,h2c")
-    async with raw_server(sends(offered)) as server, http_client() as client:
+async def test_an_optional_upgrade_is_no_error():
+    response = with_length(b"hello", "200 OK", "connection: Upgrade, close", "upgrade: h2,h2c")
+    async with raw_server(sends(response)) as server, http_client() as client:
         assert await get(client, url_of(server)) == b"hello"
 
 

@@ -80,13 +80,13 @@ class BytesModel(PostingModel):
 
 async def read(model: HTTPModel) -> str:
     """The text of a response, and the message of each error in the stream."""
-    said: list[str] = []
+    texts: list[str] = []
     async with model.stream(HISTORY) as batches:
         async for chunks in batches:
             for chunk in chunks:
                 error = chunk.details.error if chunk.details is not None else None
-                said.append(str(error) if error is not None else chunk.get_text())
-    return "".join(said)
+                texts.append(str(error) if error is not None else chunk.get_text())
+    return "".join(texts)
 
 
 async def failing(model: HTTPModel) -> UpstreamError:
@@ -116,7 +116,7 @@ async def test_a_body_of_bytes_is_sent_as_it_is() -> None:
     assert (request.body, request.headers["content-type"]) == (b"signed", "application/signed")
 
 
-async def test_a_model_can_be_asked_again_after_it_was_closed() -> None:
+async def test_a_model_can_be_used_again_after_it_was_closed() -> None:
     async with ScriptedUpstream(HELLO) as upstream:
         model = PostingModel(upstream.base_url)
         for _ in range(2):
@@ -151,11 +151,11 @@ async def test_a_request_that_is_refused_for_the_moment_is_sent_again_when_the_p
 
 @pytest.mark.usefixtures("no_pause")
 @pytest.mark.parametrize("status", [408, 409, 500, 502, 503, 504, 529])
-@pytest.mark.parametrize("asked", [None, "soon", "²", "-1", "nan", "inf", "Wed, 99 Foo 2026"])
+@pytest.mark.parametrize("pause", [None, "soon", "²", "-1", "nan", "inf", "Wed, 99 Foo 2026"])
 async def test_a_request_is_sent_again_after_a_pause_of_our_own_where_the_provider_asks_for_none(
-    status: int, asked: str | None
+    status: int, pause: str | None
 ) -> None:
-    headers = {} if asked is None else {"retry-after": asked}
+    headers = {} if pause is None else {"retry-after": pause}
     async with ScriptedUpstream(json_answer({}, status, headers), HELLO) as upstream:
         model = PostingModel(upstream.base_url)
         assert await read(model) == "Hello"
@@ -170,7 +170,7 @@ async def test_a_request_that_is_refused_for_good_is_not_sent_again(status: int)
 
 
 @pytest.mark.usefixtures("no_pause")
-async def test_a_connection_that_is_refused_is_tried_again_and_then_told() -> None:
+async def test_a_refused_connection_is_retried_and_then_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     model = PostingModel(f"http://127.0.0.1:{port}/v1")
@@ -191,7 +191,7 @@ async def test_a_connection_that_breaks_before_the_answer_is_tried_again(step: S
         await model.aclose()
 
 
-async def test_a_longer_pause_than_is_waited_is_told_and_not_shortened() -> None:
+async def test_a_pause_beyond_the_limit_is_reported_and_not_shortened() -> None:
     async with ScriptedUpstream(json_answer({}, 429, {"retry-after": "86400"}), HELLO) as upstream:
         error = await failing(PostingModel(upstream.base_url))
     assert (error.retry_after, error.tries, len(upstream.requests)) == (86400.0, 1, 1)
@@ -199,18 +199,18 @@ async def test_a_longer_pause_than_is_waited_is_told_and_not_shortened() -> None
 
 @pytest.mark.usefixtures("no_pause")
 @pytest.mark.parametrize(
-    ("status", "said", "tries"), [(429, "false", 1), (400, "true", 2), (400, "maybe", 1)]
+    ("status", "header", "tries"), [(429, "false", 1), (400, "true", 2), (400, "maybe", 1)]
 )
 async def test_what_a_provider_says_of_retries_counts_more_than_the_status(
-    status: int, said: str, tries: int
+    status: int, header: str, tries: int
 ) -> None:
-    async with ScriptedUpstream(json_answer({}, status, {"x-should-retry": said})) as upstream:
+    async with ScriptedUpstream(json_answer({}, status, {"x-should-retry": header})) as upstream:
         error = await failing(PostingModel(upstream.base_url, max_retries=1))
     assert (error.tries, len(upstream.requests)) == (tries, tries)
 
 
 @pytest.mark.parametrize(
-    ("headers", "asked"),
+    ("headers", "pause"),
     [
         ({"retry-after": "7"}, 7.0),
         ({"retry-after": "0.5"}, 0.5),
@@ -223,17 +223,15 @@ async def test_what_a_provider_says_of_retries_counts_more_than_the_status(
         ({}, None),
     ],
 )
-def test_the_pause_that_is_asked_for_is_read_in_every_form(
-    headers: dict[str, str], asked: float | None
-) -> None:
-    assert retry_after(headers) == asked
+def test_the_requested_pause_is_read_in_every_form(headers: dict[str, str], pause: float | None) -> None:
+    assert retry_after(headers) == pause
 
 
 def test_a_time_of_day_is_a_pause_until_then() -> None:
     then = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
-    asked = retry_after({"retry-after": then})
-    assert asked is not None
-    assert 3000 < asked <= 3600
+    pause = retry_after({"retry-after": then})
+    assert pause is not None
+    assert 3000 < pause <= 3600
 
 
 async def test_an_official_clients_tries_are_counted() -> None:
@@ -282,7 +280,7 @@ REFUSALS: dict[str, tuple[list[Step], str, str | None]] = {
 
 
 @pytest.mark.parametrize(("script", "message", "code"), REFUSALS.values(), ids=REFUSALS.keys())
-async def test_a_refusal_in_any_form_is_one_line_and_keeps_what_was_said(
+async def test_a_refusal_in_any_form_is_one_line_and_keeps_its_message(
     script: list[Step], message: str, code: str | None
 ) -> None:
     async with ScriptedUpstream(script) as upstream:
@@ -328,14 +326,14 @@ async def test_a_refusal_of_any_size_is_read_within_bounds() -> None:
 # --- interrupted responses --------------------------------------------------------------------------------------
 
 
-async def test_a_provider_that_never_answers_is_not_asked_again() -> None:
+async def test_a_provider_that_never_answers_is_not_retried() -> None:
     async with ScriptedUpstream([Hang()], HELLO) as upstream:
         error = await failing(PostingModel(upstream.base_url, read_timeout=0.2))
         await upstream.requests[0].client_left.wait()
     assert (error.fault, len(upstream.requests)) == (UpstreamFault.TIMEOUT, 1)
 
 
-async def test_what_is_no_stream_is_told_by_the_decoder() -> None:
+async def test_a_body_that_is_no_stream_is_reported_by_the_decoder() -> None:
     page: list[Step] = [Head(200, {"content-type": "text/html"}), b"<html>"]
     async with ScriptedUpstream(page) as upstream:
         model = PostingModel(upstream.base_url)

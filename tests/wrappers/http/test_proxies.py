@@ -157,7 +157,7 @@ async def test_a_proxy_may_speak_tls(monkeypatch: pytest.MonkeyPatch):
     ["127.0.0.1", "127.0.0.1:{port}", "*", "example.com, 127.0.0.1"],
     ids=["host", "port", "all", "list"],
 )
-async def test_a_server_in_no_proxy_is_asked_directly(names: str, monkeypatch: pytest.MonkeyPatch):
+async def test_a_server_in_no_proxy_is_requested_directly(names: str, monkeypatch: pytest.MonkeyPatch):
     async with raw_server(sends(HELLO)) as server:
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         monkeypatch.setenv("no_proxy", names.format(port=server.port))

@@ -325,7 +325,7 @@ async def test_events_of_a_compressed_body_are_read_as_they_arrive():
         assert await body.read() == b""
 
 
-async def test_a_bomb_is_read_no_further_than_asked():
+async def test_a_bomb_is_read_no_further_than_requested():
     packed = zlib.compressobj(9, wbits=31)
     bomb = b"".join([packed.compress(bytes(1024 * 1024)) for _ in range(64)]) + packed.flush()
     async with response_body(sends(GZIPPED + chunk(bomb) + END)) as body:

@@ -319,7 +319,7 @@ def test_a_response_a_message_and_a_stream_are_messages() -> None:
     )
 
 
-def test_ids_of_mistrals_form_are_told() -> None:
+def test_ids_of_mistrals_form_are_recognized() -> None:
     pattern = converter.id_pattern
     assert pattern is not None
     assert pattern.fullmatch("aB3dE6gH9")

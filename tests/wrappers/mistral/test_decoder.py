@@ -98,7 +98,7 @@ def test_more_thinking_is_plain_with_the_part_as_it_was() -> None:
     assert wrapper.delta.model_extra == {"content": part}
 
 
-def test_facts_that_change_while_the_model_thinks_are_told() -> None:
+def test_facts_that_change_while_the_model_thinks_are_reported() -> None:
     answer = decode(
         body(chunk(thinking("a")), {**chunk(thinking("b")), "model": "other"}, chunk(thinking("c")))
     )

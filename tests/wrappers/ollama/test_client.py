@@ -20,7 +20,7 @@ async def test_the_address_is_that_of_the_environment(monkeypatch: pytest.Monkey
     assert request.path == "/v1/api/chat"
 
 
-async def test_no_tool_is_offered_where_none_is_to_be_called() -> None:
+async def test_no_tools_are_sent_if_none_may_be_called() -> None:
     async with ScriptedUpstream(OLLAMA.whole_response()) as upstream:
         options = RequestOptions(tools=(WEATHER,), tool_choice=ToolChoice(mode="none"))
         await ask(OLLAMA.model_at(upstream), options)

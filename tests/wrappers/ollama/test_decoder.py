@@ -117,7 +117,7 @@ def test_a_line_that_says_nothing_is_no_delta(line: dict[str, Any]) -> None:
     assert wrap_chunk(line) is None
 
 
-def test_the_facts_about_a_response_are_told_once_and_when_they_change() -> None:
+def test_the_facts_about_a_response_are_reported_once_and_when_they_change() -> None:
     first, same, other = decode(
         ndjson(chat("a"), {**chat("b"), "created_at": "2027-01-01T00:00:00Z"}, {**chat("c"), "model": "n"})
     )
@@ -136,7 +136,7 @@ def test_the_facts_about_a_response_are_told_once_and_when_they_change() -> None
         (12, None),
     ],
 )
-def test_the_time_is_told_in_seconds_too(created_at: object, created: int | None) -> None:
+def test_the_time_is_also_reported_in_seconds(created_at: object, created: int | None) -> None:
     (wrapper,) = decode(ndjson({**chat("a"), "created_at": created_at}))
     assert wrapper.details is not None
     assert wrapper.details.metadata is not None
@@ -150,11 +150,11 @@ def test_unknown_fields_are_kept() -> None:
     assert not wrapper.plain
 
 
-def test_another_role_is_told() -> None:
+def test_another_role_is_reported() -> None:
     assert second(chat("a", role="model")).details == ChunkDetails(role="model")
 
 
-def test_images_are_files_of_the_type_that_their_bytes_tell() -> None:
+def test_the_media_type_of_an_image_is_detected_from_its_bytes() -> None:
     line = chat(
         "Here:",
         images=["iVBORw0KGgogcmVzdA==", "R0lGODlh", "/9j/", "Qk0=", "UklGRgAAAABXRUJQ", "AAAA", "*", 3],
@@ -243,7 +243,7 @@ def test_what_is_remembered_of_calls_is_bounded() -> None:
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
-def test_the_last_line_tells_the_reason_the_counts_and_the_durations() -> None:
+def test_the_last_line_has_the_reason_the_counts_and_the_durations() -> None:
     wrapper = second(last(context=[1, 2]))
     assert wrapper.get_finish_message() == FinishMessage(FinishReason.STOP, "stop")
     assert wrapper.get_usage() == Usage(7, 3, 10, {"prompt_eval_count": 7, "eval_count": 3})
@@ -304,7 +304,7 @@ def test_stop_with_calls_counts_as_tool_calls() -> None:
         ({"error": {"message": "no", "code": "x"}}, "no", None, "x"),
     ],
 )
-def test_an_error_in_the_stream_is_told_and_what_came_before_is_kept(
+def test_an_error_in_the_stream_is_reported_and_earlier_content_is_kept(
     line: dict[str, Any], message: str, status: int | None, code: str | None
 ) -> None:
     accumulator = accumulate(ndjson(chat("a"), line))

@@ -24,6 +24,6 @@ async def test_the_limit_is_called_what_the_server_calls_it(
     base_url: str, parameters: dict[str, Any], member: str
 ) -> None:
     model = ChatCompletionsModel("m", base_url=base_url, api_key="k", parameters=parameters)
-    asked = model._asked(RequestOptions(max_output_tokens=7))  # pyright: ignore[reportPrivateUsage]
+    members = model._request_members(RequestOptions(max_output_tokens=7))  # pyright: ignore[reportPrivateUsage]
     await model.aclose()
-    assert asked == {member: 7}
+    assert members == {member: 7}

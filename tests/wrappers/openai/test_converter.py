@@ -738,7 +738,7 @@ def test_a_choice_without_its_index_is_known_by_its_place() -> None:
     assert converter.to_message({"choices": [{"index": 3, "message": {"content": "a"}}]}).text == "a"
 
 
-def test_of_a_stream_another_choice_may_be_asked_for_or_all_as_one() -> None:
+def test_another_choice_of_a_stream_or_all_as_one_may_be_selected() -> None:
     wrappers = [
         wrapper
         for index, text in enumerate("abc")

@@ -23,7 +23,7 @@ def test_a_choice_without_an_index_is_the_first() -> None:
     assert decode_choice({"index": "x", "delta": {"content": "a"}}).choice == 0
 
 
-def test_the_facts_about_a_response_are_told_when_they_are_new() -> None:
+def test_the_facts_about_a_response_are_reported_when_they_are_new() -> None:
     chunk = {"id": "x", "model": "m", "created": 1, "choices": [{"delta": {"content": "a"}}]}
     first, second, third = decode(sse(chunk, chunk, {**chunk, "model": "n"}))
     assert first.details == ChunkDetails(metadata={"id": "x", "model": "m", "created": 1})
@@ -32,7 +32,7 @@ def test_the_facts_about_a_response_are_told_when_they_are_new() -> None:
     assert third.details.metadata == {"id": "x", "model": "n", "created": 1}
 
 
-def test_facts_without_a_choice_are_told_too() -> None:
+def test_facts_without_a_choice_are_reported() -> None:
     (wrapper,) = decode(sse({"id": "x", "choices": []}))
     assert wrapper.details == ChunkDetails(metadata={"id": "x"})
 
@@ -189,7 +189,7 @@ SPREAD: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("chunks", SPREAD.values(), ids=SPREAD.keys())
-def test_an_answer_may_be_spread_over_choices_where_that_is_said(chunks: list[dict[str, Any]]) -> None:
+def test_an_answer_that_is_spread_over_choices_is_merged_if_enabled(chunks: list[dict[str, Any]]) -> None:
     body = sse(*chunks)
     for reads in ([body], [body[at : at + 1] for at in range(len(body))], [sse(chunk) for chunk in chunks]):
         decoder = ChatCompletionsDecoder(merge_choices=True)

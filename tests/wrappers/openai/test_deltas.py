@@ -126,7 +126,7 @@ CHUNKS_WITH_USAGE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("chunk", CHUNKS_WITH_USAGE.values(), ids=CHUNKS_WITH_USAGE.keys())
-def test_usage_is_found_wherever_it_stands_and_said_once(chunk: dict[str, Any]) -> None:
+def test_usage_is_found_in_any_place_and_reported_once(chunk: dict[str, Any]) -> None:
     assert [usage for each in decode(sse(chunk)) if (usage := each.get_usage())] == [Usage(1, 2, 3, USAGE)]
 
 

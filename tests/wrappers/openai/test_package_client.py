@@ -18,8 +18,8 @@ from support.upstream import (
     Hang,
     Head,
     ScriptedUpstream,
+    SetEvent,
     Step,
-    Tell,
     json_answer,
     openai_chunk,
     openai_stream,
@@ -98,7 +98,7 @@ async def test_the_clients_key_headers_and_address_are_used() -> None:
     assert answer.usage.output_tokens == 2
 
 
-async def test_a_deployment_of_azure_is_asked_as_azure_wants_it() -> None:
+async def test_a_deployment_of_azure_receives_requests_in_the_form_of_azure() -> None:
     async with ScriptedUpstream(ANSWER) as upstream:
         client = AsyncAzureOpenAI(
             azure_endpoint=upstream.base_url.removesuffix("/v1"), api_key="azure", api_version="2024-10-21"
@@ -113,7 +113,7 @@ async def test_a_deployment_of_azure_is_asked_as_azure_wants_it() -> None:
     assert answer.message().text == "Hello"
 
 
-async def test_a_token_provider_of_azure_is_asked_for_each_request() -> None:
+async def test_a_token_provider_of_azure_is_called_for_each_request() -> None:
     tokens = iter(["first", "second"])
 
     async def token() -> str:
@@ -219,7 +219,7 @@ async def test_a_provider_that_falls_silent_is_waited_for_as_long_as_the_client_
 @pytest.mark.parametrize("begun", [False, True], ids=["before the answer", "in the answer"])
 async def test_cancelling_closes_the_connection(begun: bool) -> None:
     waiting = anyio.Event()
-    steps: list[Step] = [*(openai_stream(["Hel"], finish=None) if begun else ()), Tell(waiting), Hang()]
+    steps: list[Step] = [*(openai_stream(["Hel"], finish=None) if begun else ()), SetEvent(waiting), Hang()]
     async with ScriptedUpstream(steps) as upstream, client_at(upstream) as client:
         async with anyio.create_task_group() as group:
             group.start_soon(ask, OpenAIModel("gpt", client=client))
@@ -239,7 +239,7 @@ async def test_the_client_stays_the_callers() -> None:
         assert not client.is_closed()
 
 
-def test_the_openai_package_is_not_imported_where_nobody_asks_for_it() -> None:
+def test_the_openai_package_is_imported_only_on_demand() -> None:
     script = """
 import sys
 import tailrace.wrappers.openai

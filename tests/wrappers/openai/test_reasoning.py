@@ -154,7 +154,7 @@ def test_tools_that_the_provider_ran_make_no_such_turn() -> None:
     assert answers(user("?"), model(thought("hm"), search, SAY)) == [{}]
 
 
-def test_results_do_not_end_a_turn_whoever_brings_them() -> None:
+def test_results_of_any_role_do_not_end_a_turn() -> None:
     brought = tool("a").model_copy(update={"role": Role.USER})
     assert answers(user("?"), model(thought("1"), CALL), brought, model(thought("2"), SAY)) == [
         {"reasoning_content": "1"},
@@ -292,11 +292,11 @@ async def test_the_registry_knows_who_refuses_what(
     turn = [user("?"), model(thought("hm", "thinking"), CALL)]
     expected = {"thinking": "hm"} if field is None else {field: "hm"} if field else {}
     at_home = find_provider(name).create_model("m", api_key="k")
-    elsewhere = find_provider(name).create_model("m", api_key="k", base_url="http://127.0.0.1:1/v1")
-    for asked, fields in ((at_home, expected), (elsewhere, {"thinking": "hm"})):
-        (_, message) = asked.converter.from_history(History(conversation=tuple(turn)))
+    other_host = find_provider(name).create_model("m", api_key="k", base_url="http://127.0.0.1:1/v1")
+    for provider_model, fields in ((at_home, expected), (other_host, {"thinking": "hm"})):
+        (_, message) = provider_model.converter.from_history(History(conversation=tuple(turn)))
         assert {key: value for key, value in message.items() if key in FIELDS} == fields
-        await asked.aclose()
+        await provider_model.aclose()
 
 
 def test_other_fields_are_never_lost_on_the_way() -> None:
@@ -325,7 +325,7 @@ def recorded() -> Iterator[Any]:
                 yield pytest.param(row["file"], id=row["file"][-60:])
 
 
-def said_in(body: bytes) -> dict[str, str]:
+def reasoning_of(body: bytes) -> dict[str, str]:
     """The text of each reasoning field in a body, extracted without the project's decoders."""
     texts: dict[str, str] = {}
     for line in body.splitlines():
@@ -355,15 +355,15 @@ def test_there_are_recordings() -> None:
 def test_what_a_server_thought_goes_back_to_it_word_for_word(file: str) -> None:
     body = (FOLDER / file).read_bytes()
     message = converter.to_message(decode(body))
-    said = said_in(body)
+    received = reasoning_of(body)
     calls = message.tool_calls or (CALL,)
     if not message.tool_calls:
         message = message.model_copy(update={"content": (*message.content, CALL)})
     (fields,) = answers(user("?"), message, tool(*(call.id for call in calls)))
     texts = {field: fields[field] for field in FIELDS if field in fields}
     # Of two fields with the same text, one is sent back.
-    assert texts.items() <= said.items()
-    assert bool(texts) == bool(said)
+    assert texts.items() <= received.items()
+    assert bool(texts) == bool(received)
     extra: dict[str, Any] = message.metadata.get("extra") or {}
     assert fields.get("reasoning_details") == extra.get("reasoning_details")
     streamed_details = b'"reasoning_details":[{' in body.replace(b" ", b"")

@@ -154,7 +154,7 @@ def test_a_plain_chunk_is_its_own_wrappers() -> None:
     assert issubclass(DocumentedChunk, PlainChunk)
 
 
-def test_chunks_of_no_choice_tell_facts_and_usage() -> None:
+def test_chunks_without_a_choice_have_facts_and_usage() -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     wrappers = one_by_one([chunk({"content": "a"}), {**HEAD, "model": "n", "choices": [], "usage": usage}])
     assert wrappers[-1].usage == usage
@@ -164,7 +164,7 @@ def test_chunks_of_no_choice_tell_facts_and_usage() -> None:
 # --- members that servers repeat in each chunk ------------------------------------------------------------------
 
 
-def test_fields_that_say_the_same_again_are_told_once_and_kept() -> None:
+def test_repeated_fields_are_reported_once_and_kept() -> None:
     chunks = [chunk({"content": "a", "channel": "final"}, choice={"content_filter_results": FILTERS})] * 4
     wrappers = one_by_one(chunks)
     assert [wrapper.plain for wrapper in wrappers] == [False, True, True, True]
@@ -174,11 +174,11 @@ def test_fields_that_say_the_same_again_are_told_once_and_kept() -> None:
     assert message["content_filter_results"] == FILTERS
 
 
-def test_fields_that_change_are_told_again() -> None:
+def test_fields_that_change_are_reported_again() -> None:
     channels = ["analysis", "analysis", "final", "analysis"]
     chunks = [chunk({"content": "a", "channel": channel}) for channel in channels]
-    told = [wrapper.details.extra if wrapper.details else None for wrapper in one_by_one(chunks)]
-    assert told == [{"channel": "analysis"}, None, {"channel": "final"}, {"channel": "analysis"}]
+    reported = [wrapper.details.extra if wrapper.details else None for wrapper in one_by_one(chunks)]
+    assert reported == [{"channel": "analysis"}, None, {"channel": "final"}, {"channel": "analysis"}]
     assert message_of(chunks)["channel"] == "analysis"
 
 
@@ -219,7 +219,7 @@ def test_lists_say_something_new_each_time() -> None:
     assert message_of(chunks)["content_filter_results"] == {"custom": {"details": [{"id": "x"}] * 3}}
 
 
-def test_sources_that_come_with_every_chunk_are_told_once_and_kept() -> None:
+def test_sources_that_come_with_every_chunk_are_reported_once_and_kept() -> None:
     sources = {
         "citations": ["https://a", "https://b"],
         "search_results": [{"title": "A", "url": "https://a"}],
@@ -229,8 +229,8 @@ def test_sources_that_come_with_every_chunk_are_told_once_and_kept() -> None:
         for n in (1, 2, 3)
     ]
     chunks.append(chunk({"content": "b"}, **{**sources, "citations": ["https://c"]}))
-    told = [wrapper.details.metadata if wrapper.details else None for wrapper in one_by_one(chunks)]
-    assert told == [
+    reported = [wrapper.details.metadata if wrapper.details else None for wrapper in one_by_one(chunks)]
+    assert reported == [
         {"id": "x", "model": "m", "created": 7, **sources},
         None,
         None,

@@ -172,5 +172,5 @@ def test_a_function_answers_with_text_or_content(answer: ContentPartToolResult, 
     package_items.validate_python(item)
 
 
-def test_a_failure_is_said_in_its_text() -> None:
+def test_a_failure_is_marked_in_its_text() -> None:
     assert result_text(result("no", is_error=True)) == '{"error": "no"}'

@@ -75,7 +75,7 @@ async def test_parameters_are_added_and_may_replace_ours() -> None:
     assert {name: request.json[name] for name in parameters} == parameters
 
 
-async def test_what_a_model_said_is_sent_back_to_it() -> None:
+async def test_output_of_a_model_is_sent_back_to_it() -> None:
     async with ScriptedUpstream(
         [sse(item_done(0, SEALED), item_done(1, CALL)), ANSWER[-1]], ANSWER
     ) as upstream:
@@ -94,11 +94,11 @@ async def test_what_a_model_said_is_sent_back_to_it() -> None:
 async def test_messages_that_hold_more_than_text_are_sent_as_they_are() -> None:
     link = {"type": "url_citation", "url": "https://example.com"}
     own = {"openai-responses": {"annotations": [link], "phase": "final_answer"}}
-    said = Message(
+    reply = Message(
         role=Role.MODEL, content=(ContentPartText(text="Hi", metadata=own),), metadata={"refusal": "no"}
     )
     async with ScriptedUpstream(ANSWER) as upstream:
-        await ask_model(upstream, History(conversation=(said,)))
+        await ask_model(upstream, History(conversation=(reply,)))
         request = await upstream.received()
     assert request.json["input"] == [
         {
@@ -123,7 +123,7 @@ def refuses_sealed_reasoning(request: Received) -> list[Step]:
     return json_answer({"error": {"type": "invalid_request_error", **error}}, 400)
 
 
-async def test_a_model_that_refuses_to_seal_its_reasoning_is_not_asked_again() -> None:
+async def test_sealed_reasoning_is_not_requested_again_after_a_refusal() -> None:
     async with ScriptedUpstream(refuses_sealed_reasoning) as upstream:
         model = ResponsesModel("scripted", base_url=upstream.base_url, api_key="secret")
         for _ in range(2):
@@ -133,7 +133,7 @@ async def test_a_model_that_refuses_to_seal_its_reasoning_is_not_asked_again() -
     assert ["include" in request.json for request in upstream.requests] == [True, False, False]
 
 
-async def test_what_the_caller_asks_for_is_not_asked_otherwise() -> None:
+async def test_parameters_of_the_caller_are_not_dropped_after_a_refusal() -> None:
     parameters = {"include": ["reasoning.encrypted_content"]}
     async with ScriptedUpstream(refuses_sealed_reasoning) as upstream:
         with pytest.raises(UpstreamError, match="Encrypted content is not supported"):

@@ -54,13 +54,13 @@ def thought(text: str, **fields: Any) -> ContentPartReasoning:
     return ContentPartReasoning(text=text, metadata=own(**fields))
 
 
-def said(*texts: str, **fields: Any) -> Fields:
+def assistant_item(*texts: str, **fields: Any) -> Fields:
     none: list[Any] = []
     content = [{"type": "output_text", "text": text, "annotations": none} for text in texts]
     return {"type": "message", "role": "assistant", "content": content, **fields}
 
 
-def asked(*content: Fields) -> Fields:
+def user_item(*content: Fields) -> Fields:
     return {"type": "message", "role": "user", "content": list(content)}
 
 
@@ -70,7 +70,7 @@ def input_text(text: str) -> Fields:
 
 say = ContentPartText
 ASK = user(say(text="What's the weather?"))
-ASK_ITEM = asked(input_text("What's the weather?"))
+ASK_ITEM = user_item(input_text("What's the weather?"))
 CALL = ContentPartToolCall(id="call_1", name="get_weather", arguments={"location": "Oakland"})
 CALL_ITEM = {
     "type": "function_call",
@@ -132,24 +132,24 @@ COMPACTION = {"type": "compaction", "id": "cmp_1", "encrypted_content": "seal"}
 
 # Rows of the tables: a conversation in the common format and the items of its request, converted both ways.
 ROWS: dict[str, tuple[list[Message], list[Fields]]] = {
-    "user text": ([user(say(text="hi"))], [asked(input_text("hi"))]),
+    "user text": ([user(say(text="hi"))], [user_item(input_text("hi"))]),
     "user text in several parts": (
         [user(say(text="a"), say(text=""))],
-        [asked(input_text("a"), input_text(""))],
+        [user_item(input_text("a"), input_text(""))],
     ),
-    "user without content": ([user()], [asked()]),
+    "user without content": ([user()], [user_item()]),
     "user with fields of the API's own": (
         [user(say(text="a", metadata=own(prompt_cache_breakpoint={"mode": "explicit"})))],
-        [asked({**input_text("a"), "prompt_cache_breakpoint": {"mode": "explicit"}})],
+        [user_item({**input_text("a"), "prompt_cache_breakpoint": {"mode": "explicit"}})],
     ),
     "an image by value": (
         [user(ContentPartFile(data=b"\x89PNG", media_type="image/png"))],
-        [asked({"type": "input_image", "detail": "auto", "image_url": "data:image/png;base64,iVBORw=="})],
+        [user_item({"type": "input_image", "detail": "auto", "image_url": "data:image/png;base64,iVBORw=="})],
     ),
     "another file": (
         [user(ContentPartFile(data=b"%PDF", media_type="application/pdf", filename="a.pdf"))],
         [
-            asked(
+            user_item(
                 {
                     "type": "input_file",
                     "file_data": "data:application/pdf;base64,JVBERg==",
@@ -158,8 +158,8 @@ ROWS: dict[str, tuple[list[Message], list[Fields]]] = {
             )
         ],
     ),
-    "model text": ([model(say(text="hello"))], [said("hello")]),
-    "model text in several parts": ([model(say(text="a"), say(text="b"))], [said("a", "b")]),
+    "model text": ([model(say(text="hello"))], [assistant_item("hello")]),
+    "model text in several parts": ([model(say(text="a"), say(text="b"))], [assistant_item("a", "b")]),
     "model text of several messages": (
         [
             model(
@@ -168,7 +168,7 @@ ROWS: dict[str, tuple[list[Message], list[Fields]]] = {
                 say(text="c", metadata=own(phase="final_answer")),
             )
         ],
-        [said("a", "b", phase="commentary"), said("c", phase="final_answer")],
+        [assistant_item("a", "b", phase="commentary"), assistant_item("c", phase="final_answer")],
     ),
     "model text with citations": (
         [model(say(text="a", metadata=own(annotations=[{"type": "url_citation", "url": "u"}])))],
@@ -198,7 +198,7 @@ ROWS: dict[str, tuple[list[Message], list[Fields]]] = {
     ),
     "sealed reasoning": (
         [model(thought("", id="rs_1", encrypted_content="seal"), say(text="hi"))],
-        [SEALED, said("hi")],
+        [SEALED, assistant_item("hi")],
     ),
     "encrypted reasoning with a summary and further fields": (
         [
@@ -216,7 +216,7 @@ ROWS: dict[str, tuple[list[Message], list[Fields]]] = {
                 "summary": [{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}],
                 "content": [{"type": "reasoning_text", "text": "c"}],
             },
-            said("hi"),
+            assistant_item("hi"),
         ],
     ),
     "several reasoning items": (
@@ -242,9 +242,9 @@ ROWS: dict[str, tuple[list[Message], list[Fields]]] = {
             tool(RESULT, ContentPartToolResult(id="call_2", name="now", output="noon")),
         ],
         [
-            said("a"),
+            assistant_item("a"),
             CALL_ITEM,
-            said("b"),
+            assistant_item("b"),
             {"type": "function_call", "call_id": "call_2", "name": "now", "arguments": "{}"},
             RESULT_ITEM,
             {"type": "function_call_output", "call_id": "call_2", "output": "noon"},
@@ -279,7 +279,10 @@ ROWS: dict[str, tuple[list[Message], list[Fields]]] = {
             {"type": "custom_tool_call_output", "call_id": "call_1", "output": "1"},
         ],
     ),
-    "a tool run by the provider": ([model(SEARCHED, say(text="Sunny."))], [WEB_SEARCH, said("Sunny.")]),
+    "a tool run by the provider": (
+        [model(SEARCHED, say(text="Sunny."))],
+        [WEB_SEARCH, assistant_item("Sunny.")],
+    ),
     "a tool run by the provider, with its result": (
         [
             model(
@@ -359,7 +362,7 @@ ROWS: dict[str, tuple[list[Message], list[Fields]]] = {
     ),
     "an item of another type": (
         [model(ContentPartData(data={"type": "compaction"}, metadata=own(item=COMPACTION)), say(text="a"))],
-        [COMPACTION, said("a")],
+        [COMPACTION, assistant_item("a")],
     ),
 }
 
@@ -387,11 +390,11 @@ def test_a_complete_history_goes_out_in_order() -> None:
     )
     assert converter.from_history(history) == [
         {"type": "message", "role": "system", "content": [input_text("You are a helper.")]},
-        asked(input_text("The user is in Oakland.")),
+        user_item(input_text("The user is in Oakland.")),
         ASK_ITEM,
         CALL_ITEM,
         RESULT_ITEM,
-        said("Sunny."),
+        assistant_item("Sunny."),
     ]
 
 
@@ -715,7 +718,7 @@ def test_the_context_comes_back_as_the_users_words() -> None:
     )
 
 
-def test_metadata_that_nobody_here_wrote_is_no_reason_to_fail() -> None:
+def test_foreign_metadata_is_ignored() -> None:
     odd = own(id=[1], item=3, type={}, encrypted_content=[])
     content = [
         ContentPartReasoning(text="a", metadata=odd),
@@ -823,7 +826,7 @@ def test_an_item_that_only_refers_to_another_is_kept() -> None:
     )
 
 
-def test_content_of_the_model_that_nobody_knows_is_kept() -> None:
+def test_unknown_content_of_the_model_is_kept() -> None:
     odd = {"type": "output_smell", "smell": "rose"}
     assert received({"type": "message", "role": "assistant", "content": [odd]}) == (
         model(extra={"content_parts": [odd]}),
@@ -862,7 +865,7 @@ def test_a_function_that_has_the_call_id_of_a_search_is_named_by_its_call() -> N
     [
         ([ASK_ITEM, {"role": "critic", "content": "bad"}], "item 1: the role 'critic' is not defined by the Responses API"),
         ([{"content": "hi"}], "item 0: an item with neither a type nor a role"),
-        ([asked({"type": "smell"})], "item 0: a content part of type 'smell' where only text is allowed"),
+        ([user_item({"type": "smell"})], "item 0: a content part of type 'smell' where only text is allowed"),
         ([{"role": "system", "content": [{"type": "input_image"}]}], "of type 'input_image' where only text"),
         ([{"role": "user", "content": 3}], "item 0: content of type int"),
     ],
@@ -908,7 +911,13 @@ def test_the_packages_output_may_stand_among_the_items() -> None:
     items: list[Any] = [ASK_ITEM, *[package_output.validate_python(item) for item in OUTPUT], RESULT_ITEM]
     history = converter.to_history(items)
     assert history.conversation == (ASK, MESSAGE.model_copy(update={"metadata": {}}), tool(RESULT))
-    assert converter.from_history(history) == [ASK_ITEM, SEALED, said("Let me see."), CALL_ITEM, RESULT_ITEM]
+    assert converter.from_history(history) == [
+        ASK_ITEM,
+        SEALED,
+        assistant_item("Let me see."),
+        CALL_ITEM,
+        RESULT_ITEM,
+    ]
 
 
 def test_a_message_is_made_of_a_whole_response() -> None:

@@ -196,7 +196,7 @@ def test_without_indexes_a_delta_belongs_to_the_latest_item_of_its_type() -> Non
     assert (message(*events).reasoning, message(*events).text) == ("hm", "Hello")
 
 
-def test_items_that_all_have_the_same_index_are_told_apart() -> None:
+def test_items_with_the_same_index_are_distinguished() -> None:
     events = [
         added(function_call(call_id="a")),
         done(function_call("{}", call_id="a")),
@@ -242,7 +242,7 @@ def test_a_refusal_has_a_channel_of_its_own() -> None:
     assert message(events[-1]).metadata["refusal"] == "I can't."
 
 
-def test_annotations_are_told_once_and_stay_with_their_text() -> None:
+def test_annotations_are_reported_once_and_stay_with_their_text() -> None:
     link = {
         "type": "url_citation",
         "url": "https://example.com",
@@ -264,30 +264,30 @@ def test_annotations_are_told_once_and_stay_with_their_text() -> None:
         event("content_part.done", output_index=0, content_index=0, part=whole),
         done(text_message() | {"content": [whole]}),
     ]
-    said = message(*events)
-    assert said.metadata["extra"] == {"annotations": [link, book]}
-    [part] = said.content
+    answer = message(*events)
+    assert answer.metadata["extra"] == {"annotations": [link, book]}
+    [part] = answer.content
     assert part.metadata["openai-responses"]["annotations"] == [link, book]
 
 
 def test_an_annotation_of_a_block_that_is_no_longer_the_last_is_not_given_to_another() -> None:
     link = {"type": "url_citation", "url": "https://example.com"}
     late = event("output_text.annotation.added", output_index=0, content_index=0, annotation=link)
-    said = message(text_delta("a"), text_delta("b", output=1), late)
-    assert said.metadata["extra"] == {"annotations": [link]}
-    assert [part.metadata for part in said.content] == [{}, {}]
+    answer = message(text_delta("a"), text_delta("b", output=1), late)
+    assert answer.metadata["extra"] == {"annotations": [link]}
+    assert [part.metadata for part in answer.content] == [{}, {}]
 
 
-def test_logprobs_are_told_once() -> None:
+def test_logprobs_are_reported_once() -> None:
     first, second = {"token": "Hel", "logprob": -0.1}, {"token": "lo", "logprob": -0.2}
     events = [
         text_delta("Hel") | {"logprobs": [first]},
         event("output_text.done", output_index=0, content_index=0, text="Hello", logprobs=[first, second]),
         done(text_message() | {"content": [output_text("Hello", logprobs=[first, second])]}),
     ]
-    said = message(*events)
-    assert said.text == "Hello"
-    assert said.metadata["extra"] == {"logprobs": {"content": [first, second]}}
+    answer = message(*events)
+    assert answer.text == "Hello"
+    assert answer.metadata["extra"] == {"logprobs": {"content": [first, second]}}
 
 
 def test_sound_is_joined_from_its_pieces() -> None:
@@ -301,7 +301,7 @@ def test_sound_is_joined_from_its_pieces() -> None:
     assert message(*events).metadata["extra"] == {"audio": {"data": "UklGRg==", "transcript": "Hello"}}
 
 
-def test_content_of_a_type_nobody_knows_is_kept() -> None:
+def test_content_of_an_unknown_type_is_kept() -> None:
     odd = {"type": "output_smell", "smell": "rose"}
     assert message(done({"type": "message", "content": [odd]})).metadata["extra"] == {"content_parts": [odd]}
 
@@ -344,12 +344,12 @@ def test_each_part_of_a_summary_is_a_block_and_the_last_says_what_item_it_was() 
         summary_delta("c", 1),
         done(thought("ab", "c", encrypted_content="whole")),
     ]
-    said = (
+    answer = (
         part_of("ab", {"type": "summary_text"}),
         part_of("c", {"type": "summary_text", "id": "rs_1", "encrypted_content": "whole"}),
     )
-    assert message(*events).content == said
-    assert message(events[-1]).content == said
+    assert message(*events).content == answer
+    assert message(events[-1]).content == answer
 
 
 def test_reasoning_that_is_sealed_altogether_is_a_part_without_text() -> None:
@@ -377,7 +377,7 @@ def test_reasoning_of_which_only_an_id_is_known_is_nothing() -> None:
     ],
     ids=["reasoning_text", "reasoning"],
 )
-def test_reasoning_itself_is_told_from_its_summary(delta: Fields) -> None:
+def test_reasoning_is_distinguished_from_its_summary(delta: Fields) -> None:
     events = [
         event("reasoning_part.added", output_index=0, content_index=0, part={"type": "reasoning_text"}),
         delta,
@@ -400,8 +400,8 @@ def test_reasoning_of_which_nothing_but_the_text_is_known_is_that_text() -> None
 
 
 def test_reasoning_inside_a_message_is_reasoning() -> None:
-    said = message(done({"type": "message", "content": [{"type": "reasoning_text", "text": "hm"}]}))
-    assert (said.reasoning, said.text) == ("hm", "")
+    answer = message(done({"type": "message", "content": [{"type": "reasoning_text", "text": "hm"}]}))
+    assert (answer.reasoning, answer.text) == ("hm", "")
 
 
 # --- function calls ---------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ def argument_delta(delta: object, output: int = 0) -> Fields:
     return event("function_call_arguments.delta", output_index=output, delta=delta)
 
 
-def test_a_call_is_told_in_fragments() -> None:
+def test_a_call_is_reported_in_fragments() -> None:
     events = [added(function_call(status="in_progress")), argument_delta('{"x"'), argument_delta(":1}")]
     chunks = decode(sse(*events, done(function_call('{"x":1}', status="completed"))))
     assert [call for chunk in chunks for call in chunk.get_tool_calls()] == [
@@ -470,11 +470,11 @@ def test_a_call_without_a_call_id_has_the_items() -> None:
 def test_a_call_that_was_cut_off_says_so() -> None:
     cut = function_call('{"x":48', status="incomplete")
     end = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [cut]}
-    said = message(added(function_call()), argument_delta('{"x":48'), event("incomplete", response=end))
-    [call] = said.tool_calls
+    answer = message(added(function_call()), argument_delta('{"x":48'), event("incomplete", response=end))
+    [call] = answer.tool_calls
     assert (call.arguments_text, call.metadata["openai-responses"]["status"]) == ('{"x":48', "incomplete")
     assert call.arguments_error is not None
-    assert said.metadata["finish_reason"] == "length"
+    assert answer.metadata["finish_reason"] == "length"
 
 
 def test_a_custom_tool_takes_free_text() -> None:
@@ -509,13 +509,13 @@ def test_calls_side_by_side_are_joined_by_their_position() -> None:
         done(function_call('{"x":1}', call_id="a"), 0),
         COMPLETED,
     ]
-    said = fold(*events)
-    assert [(call.id, call.arguments) for call in said.message().tool_calls] == [
+    answer = fold(*events)
+    assert [(call.id, call.arguments) for call in answer.message().tool_calls] == [
         ("a", {"x": 1}),
         ("b", {"y": 2}),
     ]
-    assert said.first is not None
-    assert said.first.finish_reason is FinishReason.TOOL_CALLS
+    assert answer.first is not None
+    assert answer.first.finish_reason is FinishReason.TOOL_CALLS
 
 
 def test_the_whole_response_is_matched_by_order_not_by_index() -> None:
@@ -530,15 +530,15 @@ def test_the_whole_response_is_matched_by_order_not_by_index() -> None:
             },
         ),
     ]
-    said = message(*events)
-    assert [(call.id, call.arguments) for call in said.tool_calls] == [("a", {"x": 1}), ("b", {"y": 2})]
-    assert (said.reasoning, said.text) == ("hm", "Hi")
+    answer = message(*events)
+    assert [(call.id, call.arguments) for call in answer.tool_calls] == [("a", {"x": 1}), ("b", {"y": 2})]
+    assert (answer.reasoning, answer.text) == ("hm", "Hi")
 
 
 # --- other events -----------------------------------------------------------------------------------------------
 
 
-def test_an_event_that_nobody_knows_is_kept_and_says_nothing() -> None:
+def test_an_unknown_event_is_kept_and_has_no_content() -> None:
     odd = event("tea_call.brewing", output_index=0, leaves=3)
     [chunk] = decode(sse(odd))
     assert chunk.raw == odd
@@ -552,19 +552,19 @@ def test_what_is_not_of_this_api_is_nothing(ping: object) -> None:
     assert decode(sse(CREATED, ping))[1:] == []
 
 
-def test_a_response_that_begins_anew_voids_what_was_said() -> None:
-    said = fold(
+def test_a_response_that_restarts_discards_its_earlier_content() -> None:
+    answer = fold(
         CREATED, text_delta("Hel"), CREATED | {"response": {"id": "resp_2"}}, text_delta("Hi"), COMPLETED
     )
-    assert said.message().text == "Hi"
+    assert answer.message().text == "Hi"
 
 
 def test_another_response_behind_the_end_goes_on() -> None:
     events = [CREATED, text_delta("one"), done(function_call("{}")), COMPLETED]
     again = [CREATED, text_delta("two"), done(function_call("{}", call_id="call_2")), COMPLETED]
-    said = message(*events, *again)
-    assert said.text == "onetwo"
-    assert [call.id for call in said.tool_calls] == ["call_1", "call_2"]
+    answer = message(*events, *again)
+    assert answer.text == "onetwo"
+    assert [call.id for call in answer.tool_calls] == ["call_1", "call_2"]
 
 
 # --- the openai package's events --------------------------------------------------------------------------------
@@ -633,11 +633,11 @@ def test_single_events_open_blocks_but_never_repeat_them() -> None:
     refusal = event(
         "content_part.added", output_index=0, content_index=2, part={"type": "refusal", "refusal": ""}
     )
-    said = alone(parts[0], text_delta("a"), parts[1], text_delta("b", content=1), refusal)
-    assert [part.text for part in said.content if isinstance(part, ContentPartText)] == ["a", "b"]
+    answer = alone(parts[0], text_delta("a"), parts[1], text_delta("b", content=1), refusal)
+    assert [part.text for part in answer.content if isinstance(part, ContentPartText)] == ["a", "b"]
 
 
-def test_single_events_tell_a_call_that_begins_with_its_arguments() -> None:
+def test_single_events_give_a_call_that_begins_with_its_arguments() -> None:
     assert alone(added(WHOLE_CALL), done(WHOLE_CALL)).tool_calls == (CALL,)
 
 

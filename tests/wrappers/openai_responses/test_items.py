@@ -239,9 +239,9 @@ def test_a_call_begins_where_it_was_announced_under_the_id_of_its_end() -> None:
     begun = {**TOOL_SEARCH, "call_id": "call_a", "arguments": {}, "status": "in_progress"}
     ended = {**TOOL_SEARCH, "call_id": "call_b"}
     text = {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}
-    said = message(added(begun), done(text, 1), done(ended))
-    assert [part.type for part in said.content] == ["tool_call", "text"]
-    assert said.tool_calls[0].id == "call_b"
+    answer = message(added(begun), done(text, 1), done(ended))
+    assert [part.type for part in answer.content] == ["tool_call", "text"]
+    assert answer.tool_calls[0].id == "call_b"
 
 
 def test_the_arguments_of_a_remote_servers_tool_come_in_fragments() -> None:
@@ -269,7 +269,7 @@ def test_code_is_a_string_in_the_arguments_while_it_is_written() -> None:
     assert list(message(*events, done(CODE)).content) == SERVER_TOOLS["code interpreter"][1]
 
 
-def test_single_events_tell_code_and_arguments_at_the_end() -> None:
+def test_single_events_give_code_and_arguments_at_the_end() -> None:
     assembly = MessageAssembly(think_tags=False)
     events = [
         added({**CODE, "code": "", "outputs": None}),
@@ -285,8 +285,8 @@ def test_single_events_tell_code_and_arguments_at_the_end() -> None:
 
 def test_code_that_is_all_there_is_to_say_ends_the_arguments() -> None:
     item = {"type": "code_interpreter_call", "id": "ci_1", "code": "1"}
-    said = message(event("code_interpreter_call_code.delta", delta="1"), done(item))
-    assert said.tool_calls[0].arguments == {"code": "1"}
+    answer = message(event("code_interpreter_call_code.delta", delta="1"), done(item))
+    assert answer.tool_calls[0].arguments == {"code": "1"}
 
 
 @pytest.mark.parametrize(
@@ -396,9 +396,9 @@ def test_an_item_that_is_no_call_is_data_with_the_whole_item() -> None:
 
 def test_items_stand_in_the_order_in_which_they_came() -> None:
     text = {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}
-    said = message(done(WEB_SEARCH), done(text, 1), done(FILE_SEARCH, 2), done({"type": "compaction"}, 3))
-    assert [part.type for part in said.content] == ["tool_call", "text", "tool_call", "tool_result", "data"]
-    assert isinstance(said.content[1], ContentPartText)
+    answer = message(done(WEB_SEARCH), done(text, 1), done(FILE_SEARCH, 2), done({"type": "compaction"}, 3))
+    assert [part.type for part in answer.content] == ["tool_call", "text", "tool_call", "tool_result", "data"]
+    assert isinstance(answer.content[1], ContentPartText)
 
 
 def test_an_item_of_no_type_is_nothing() -> None:
@@ -416,8 +416,8 @@ def test_whatever_an_item_holds_it_can_be_kept(fields: Fields) -> None:
         "code_interpreter_call",
         "image_generation_call",
     ):
-        said = message(done({**fields, "type": kind}))
-        assert Message.model_validate_json(said.model_dump_json()) == said
+        answer = message(done({**fields, "type": kind}))
+        assert Message.model_validate_json(answer.model_dump_json()) == answer
 
 
 def test_an_item_nested_too_deeply_can_be_kept() -> None:
@@ -425,5 +425,5 @@ def test_an_item_nested_too_deeply_can_be_kept() -> None:
     for _ in range(60):
         value = [value]
     for kind in ("odd", "odd_call", "odd_output", "mcp_call"):
-        said = message(done({"type": kind, "id": "a", "output": value, "arguments": {"a": value}}))
-        json.loads(said.model_dump_json())
+        answer = message(done({"type": kind, "id": "a", "output": value, "arguments": {"a": value}}))
+        json.loads(answer.model_dump_json())

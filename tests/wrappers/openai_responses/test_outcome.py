@@ -88,17 +88,17 @@ def test_a_response_that_failed_is_an_error_and_no_end() -> None:
         error={"code": "server_error", "message": "oops"},
         usage={"input_tokens": 1},
     )
-    said = fold(TEXT, end)
-    assert said.error is not None
-    assert (said.error.message, said.error.code, said.error.fault) == (
+    answer = fold(TEXT, end)
+    assert answer.error is not None
+    assert (answer.error.message, answer.error.code, answer.error.fault) == (
         "oops",
         "server_error",
         UpstreamFault.PROVIDER,
     )
-    assert said.error.provider == "openai"
-    assert said.first is not None
-    assert (said.first.text, said.first.finish) == ("Hi", None)
-    assert said.usage == Usage(1, 0, 1, {"input_tokens": 1})
+    assert answer.error.provider == "openai"
+    assert answer.first is not None
+    assert (answer.first.text, answer.first.finish) == ("Hi", None)
+    assert answer.usage == Usage(1, 0, 1, {"input_tokens": 1})
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ WHOLE = {
 
 def test_a_whole_response_is_understood() -> None:
     accumulator, decoder = fold_body(json.dumps(WHOLE, indent=2).encode())
-    said = accumulator.message()
-    assert (said.reasoning, said.text, said.tool_calls[0].arguments) == ("hm", "Hi", {"x": 1})
-    assert said.metadata["finish_reason"] == "tool_calls"
+    answer = accumulator.message()
+    assert (answer.reasoning, answer.text, answer.tool_calls[0].arguments) == ("hm", "Hi", {"x": 1})
+    assert answer.metadata["finish_reason"] == "tool_calls"
     assert accumulator.usage == Usage(1, 2, 3, {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3})
     assert accumulator.metadata == {"id": "resp_1", "model": "m", "created": 7}
     assert decoder.done
@@ -158,7 +158,7 @@ def test_a_whole_response_that_is_still_waiting_is_not_finished() -> None:
 # --- facts and usage --------------------------------------------------------------------------------------------
 
 
-def test_facts_are_told_when_they_are_new_and_what_repeats_the_request_never() -> None:
+def test_new_facts_are_reported_and_fields_of_the_request_are_not() -> None:
     begun = event(
         "created", id="resp_1", model="m", service_tier="auto", tools=[{"name": "f"}], instructions="be"
     )
@@ -167,12 +167,12 @@ def test_facts_are_told_when_they_are_new_and_what_repeats_the_request_never() -
         "completed", id="resp_1", model="m", service_tier="default", content_filters=[{"blocked": False}]
     )
     decoder = ResponsesDecoder()
-    told = [
+    reported = [
         chunk.details.metadata if chunk.details else None
         for each in (begun, again, end)
         for chunk in decoder.wrap(each)
     ]
-    assert told == [
+    assert reported == [
         {"id": "resp_1", "model": "m", "service_tier": "auto"},
         None,
         {"service_tier": "default", "content_filters": [{"blocked": False}]},

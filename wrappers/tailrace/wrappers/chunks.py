@@ -134,9 +134,14 @@ class ChunkDetails(msgspec.Struct):
     restates: bool = False
 
     @property
-    def says_something(self) -> bool:
+    def has_content(self) -> bool:
         """True if it has message content, as opposed to response-level fields and errors."""
         return bool(self.refusal or self.extra or self.block or self.parts)
+
+    @property
+    def says_something(self) -> bool:
+        """Deprecated: the former name of `has_content`, until 0.3."""
+        return self.has_content
 
 
 class _ChunkMeta(StructMeta, ABCMeta):

@@ -203,8 +203,8 @@ async def ask_agent(
     return _conclude(url, transcript, pace, screen, quiet=as_json)
 
 
-def _show_history(said: Sequence[Message], screen: Screen, *, as_json: bool) -> None:
-    for message in said:
+def _show_history(messages: Sequence[Message], screen: Screen, *, as_json: bool) -> None:
+    for message in messages:
         if as_json:
             screen.json_line(message.to_dict())
             continue
@@ -216,7 +216,7 @@ def _show_history(said: Sequence[Message], screen: Screen, *, as_json: bool) -> 
                 screen.answer(text, message.message_id)
         for remark in remarks(message.parts):
             screen.show(remark)
-    if not said:
+    if not messages:
         screen.note("nothing was said in this conversation, or it is not yours", "dim")
 
 
@@ -278,9 +278,9 @@ def _conclude(url: str, transcript: Transcript, pace: Pace, screen: Screen, *, q
     reason = f": {status.message}" if status.message else ""
     if state is TaskState.COMPLETED:
         if not quiet:
-            said = reason if transcript.answer else ""
+            suffix = reason if transcript.answer else ""
             screen.note(
-                f"completed{said} · {pace.describe(transcript)}{' · ' if place else ''}{place}", "dim"
+                f"completed{suffix} · {pace.describe(transcript)}{' · ' if place else ''}{place}", "dim"
             )
         return COMPLETED
     if state.interrupted:

@@ -38,8 +38,8 @@ def create_cli(names: Iterable[str] = tuple(COMMANDS), *, completion: bool = Tru
     return app
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         print(f"tailrace {version('tailrace')}")  # noqa: T201
         raise typer.Exit
 
@@ -47,7 +47,7 @@ def _tell_version(asked: bool) -> None:
 def _tailrace(
     _version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_tell_version, help="Say the version."),
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit."),
     ] = False,
 ) -> None:
     pass

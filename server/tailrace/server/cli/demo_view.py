@@ -129,8 +129,8 @@ class DemoView:
         self._print()
         if growing.count > 1:
             numbers = f"{growing.first}-{growing.last}" if growing.first else ""
-            said = f"complete: {growing.count} events, {growing.length:,} characters"
-            self._event_row(numbers, "artifact", said)
+            summary = f"complete: {growing.count} events, {growing.length:,} characters"
+            self._event_row(numbers, "artifact", summary)
 
     def _status(self, event: StreamEvent, item: Status) -> None:
         task = event.response.task

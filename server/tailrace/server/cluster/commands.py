@@ -31,19 +31,19 @@ from tailrace.wrappers import StoreError, TailraceError
 
 logger = logging.getLogger("tailrace.server")
 
-ASK_SECONDS = 5.0
+REQUEST_TIMEOUT = 5.0
 """Seconds for a reply from another node."""
 
 MAX_AGE = 4.0
 """Seconds after which a request is no longer begun: the requester is about to give up."""
 
-SAY_AGAIN = 1.0
+REPEAT_INTERVAL = 1.0
 """Seconds after which a request without a reply is published again: it may have been lost."""
 
-NOBODY_PAUSE = 0.05
+ABSENCE_PAUSE = 0.05
 """Seconds after which a message without a receiver is published again: the node may be reconnecting."""
 
-MAX_ASKED = 1_000
+MAX_REQUESTS = 1_000
 """Requests that are carried out at the same time; further ones are dropped, and published again by the requester."""
 
 REMEMBERED = 10_000
@@ -157,9 +157,9 @@ class Commands:
         self._authentication = authentication
         self._carry_out = carry_out
         self._sending = broker.link()
-        self._subscriber = broker.subscriber(lambda _: None, self._hear)
-        self._asked: list[tuple[int, _Request]] = []
-        self._some_asked = anyio.Event()
+        self._subscriber = broker.subscriber(lambda _: None, self._receive)
+        self._requests: list[tuple[int, _Request]] = []
+        self._has_requests = anyio.Event()
         self._waiting: dict[str, tuple[anyio.Event, list[_Answer]]] = {}
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._node = ""
@@ -176,10 +176,10 @@ class Commands:
         request = _Request(uuid4().hex, self._node, command)
         answered, answers = self._waiting[request.id] = anyio.Event(), []
         try:
-            with anyio.fail_after(ASK_SECONDS):
+            with anyio.fail_after(REQUEST_TIMEOUT):
                 while not answers:
                     await self._send(node, request)
-                    with anyio.move_on_after(SAY_AGAIN):
+                    with anyio.move_on_after(REPEAT_INTERVAL):
                         await answered.wait()
         except (BrokerError, TimeoutError) as error:
             raise NoAnswer("the server that runs the task does not reply; try again later") from error
@@ -213,7 +213,7 @@ class Commands:
             with anyio.CancelScope(shield=True):
                 await self._sending.close()
 
-    def _hear(self, channel: bytes, signed: bytes) -> None:
+    def _receive(self, channel: bytes, signed: bytes) -> None:
         try:
             held = self._authentication.verify("command", signed, channel)
             sent_at, message = int.from_bytes(held[:_TIME_BYTES], "big"), _decode(held[_TIME_BYTES:])
@@ -224,12 +224,12 @@ class Commands:
             self._authentication.reject("command", channel, "its content cannot be decoded")
             return
         if isinstance(message, _Request):
-            if message.id not in self._seen and len(self._asked) < MAX_ASKED:
+            if message.id not in self._seen and len(self._requests) < MAX_REQUESTS:
                 self._seen[message.id] = None
                 if len(self._seen) > REMEMBERED:
                     self._seen.popitem(last=False)
-                self._asked.append((sent_at, message))
-                self._some_asked.set()
+                self._requests.append((sent_at, message))
+                self._has_requests.set()
             return
         waiting = self._waiting.get(message.id)
         if waiting is not None and not waiting[1]:
@@ -238,10 +238,10 @@ class Commands:
 
     async def _serve_all(self, group: TaskGroup) -> None:
         while True:
-            await self._some_asked.wait()
-            self._some_asked = anyio.Event()
-            asked, self._asked = self._asked, []
-            for sent_at, request in asked:
+            await self._has_requests.wait()
+            self._has_requests = anyio.Event()
+            requests, self._requests = self._requests, []
+            for sent_at, request in requests:
                 group.start_soon(self._serve, sent_at, request)
 
     async def _serve(self, sent_at: int, request: _Request) -> None:
@@ -255,7 +255,7 @@ class Commands:
                 logger.exception("the request of another node failed")
             fault = _fault(error)
         try:
-            with anyio.fail_after(ASK_SECONDS):
+            with anyio.fail_after(REQUEST_TIMEOUT):
                 await self._send(request.sender, _Answer(request.id, body, fault))
         except (BrokerError, TimeoutError) as error:
             logger.warning(
@@ -275,7 +275,7 @@ class Commands:
             signed = self._authentication.sign("command", sent_at + encoded, channel)
             if await self._run((b"PUBLISH", channel, signed)):
                 return
-            await anyio.sleep(NOBODY_PAUSE)
+            await anyio.sleep(ABSENCE_PAUSE)
 
     async def _run(self, command: BrokerCommand) -> Any:
         [reply] = await self._sending.run(command)

@@ -30,13 +30,13 @@ from tailrace.server.cluster.commands import (
 )
 from tailrace.server.cluster.follower import Following
 from tailrace.server.cluster.node import BEATS, Node
-from tailrace.server.cluster.store import ClusterStore, Home, conversation_claim
-from tailrace.server.runtime.active_task import PLAIN_CALL, CallContext, LiveTask, Subscription
+from tailrace.server.cluster.store import ClusterStore, TaskLocation, conversation_claim
+from tailrace.server.runtime.active_task import PLAIN_CALL, ActiveTask, CallContext, Subscription
 from tailrace.server.runtime.engine import HEALTH_TIMEOUT, Engine
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
 from tailrace.server.runtime.limits import OverloadedError
-from tailrace.server.runtime.registry import Elsewhere
+from tailrace.server.runtime.registry import RemoteTasks
 from tailrace.server.store.store import EventsDropped, NotOurs, StoredTask
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.extension import extension_facts
@@ -108,17 +108,17 @@ class ClusterEngine(Engine):
         """
         task_id = request.message.task_id
         for _ in range(MAX_MOVES):
-            home = await self._home(task_id, owner) if task_id else None
-            if home is None:
+            location = await self._locate(task_id, owner) if task_id else None
+            if location is None:
                 break
             try:
-                answer = await self._ask(home, Send(home.task_id, owner, request.to_json(), call))
+                answer = await self._ask(location, Send(location.task_id, owner, request.to_json(), call))
             except NotHere:
                 continue
             sent = msgspec.msgpack.decode(answer, type=Sent)
-            live = await self._tasks.find(sent.task_id, owner)
+            active = await self._tasks.find(sent.task_id, owner)
             first = Event(sent.after, sent.first) if sent.first is not None else None
-            return self._reader(live, sent.after, first)
+            return self._reader(active, sent.after, first)
         else:
             raise _moving()
         names = [f"key:{call.send_key}"] if call.send_key else []
@@ -139,11 +139,11 @@ class ClusterEngine(Engine):
             OverloadedError: The node that runs it does not reply.
         """
         for _ in range(MAX_MOVES):
-            home = await self._home(task_id, owner)
-            if home is None:
+            location = await self._locate(task_id, owner)
+            if location is None:
                 return await super().cancel_task(task_id, owner)
             try:
-                return Task.model_validate_json(await self._ask(home, Cancel(home.task_id, owner)))
+                return Task.model_validate_json(await self._ask(location, Cancel(location.task_id, owner)))
             except NotHere:
                 continue
         raise _moving()
@@ -157,12 +157,12 @@ class ClusterEngine(Engine):
             OverloadedError: That node does not reply.
         """
         for _ in range(MAX_MOVES):
-            home = await self._home(config.task_id, owner)
-            if home is None:
+            location = await self._locate(config.task_id, owner)
+            if location is None:
                 return await super().set_webhook(config, owner, dialect)
-            command = SetWebhook(home.task_id, owner, config.to_json(), dialect)
+            command = SetWebhook(location.task_id, owner, config.to_json(), dialect)
             try:
-                return TaskPushNotificationConfig.model_validate_json(await self._ask(home, command))
+                return TaskPushNotificationConfig.model_validate_json(await self._ask(location, command))
             except NotHere:
                 continue
         raise _moving()
@@ -174,11 +174,11 @@ class ClusterEngine(Engine):
             OverloadedError: That node does not reply.
         """
         for _ in range(MAX_MOVES):
-            home = await self._home(task_id, owner)
-            if home is None:
+            location = await self._locate(task_id, owner)
+            if location is None:
                 return await super().delete_webhook(task_id, config_id, owner)
             try:
-                await self._ask(home, DeleteWebhook(home.task_id, owner, config_id))
+                await self._ask(location, DeleteWebhook(location.task_id, owner, config_id))
             except NotHere:
                 continue
             return None
@@ -188,10 +188,10 @@ class ClusterEngine(Engine):
         """Return the health as `Engine.health`, with the connection to other nodes and this node's right to write."""
         known = await super().health()
         problems = dict(known.problems)
-        hears = False
+        is_connected = False
         with anyio.move_on_after(HEALTH_TIMEOUT):
-            hears = self._broker.works and await self._broker.answers()
-        if not hears:
+            is_connected = self._broker.works and await self._broker.answers()
+        if not is_connected:
             problems["broker"] = (
                 "it refuses what it is given" if self._broker.refuses else "it does not answer"
             )
@@ -201,7 +201,7 @@ class ClusterEngine(Engine):
 
     # --- the node that writes a task ----------------------------------------------------------------------------
 
-    async def _home(self, task_id: str, owner: str) -> Home | None:
+    async def _locate(self, task_id: str, owner: str) -> TaskLocation | None:
         """Return the other node that writes a task; None if this one does, or no node has to.
 
         If the node of an input-required task is gone, this node claims the task.
@@ -210,21 +210,21 @@ class ClusterEngine(Engine):
             OverloadedError: The node is gone, and the task has not been taken over yet.
         """
         for each in dict.fromkeys((task_id, scoped_id(task_id, owner))):
-            live = self._tasks.held(each)
-            if live is not None and live.owner == owner and not live.followed:
+            active = self._tasks.in_memory(each)
+            if active is not None and active.owner == owner and not active.followed:
                 return None
-            home = await self._shared.home(each, owner)
-            if home is None:
+            location = await self._shared.locate(each, owner)
+            if location is None:
                 continue
-            if home.state.terminal:
+            if location.state.terminal:
                 return None
-            if home.node != self._node.id and home.is_alive:
-                return home
-            if each in self._orphans or (home.node != self._node.id and home.has_turn):
+            if location.node != self._node.id and location.is_alive:
+                return location
+            if each in self._orphans or (location.node != self._node.id and location.has_turn):
                 raise NoAnswer(
                     "the server that ran the task is gone, and another one takes the task over; try again later"
                 )
-            if home.node != self._node.id:
+            if location.node != self._node.id:
                 webhooks = await self._shared.claim_task(each)
                 if webhooks is None:
                     raise _moving()
@@ -234,12 +234,12 @@ class ClusterEngine(Engine):
             return None
         return None
 
-    async def _ask(self, home: Home, command: Command) -> bytes:
-        return await self._commands.ask(home.node or "", command)
+    async def _ask(self, location: TaskLocation, command: Command) -> bytes:
+        return await self._commands.ask(location.node or "", command)
 
     async def _carry_out(self, command: Command) -> bytes:
         """Carry out the request of another node; raise `NotHere` if this node does not run the task."""
-        if await self._home(command.task_id, command.owner) is not None:
+        if await self._locate(command.task_id, command.owner) is not None:
             raise NotHere
         match command:
             case Cancel():
@@ -261,28 +261,28 @@ class ClusterEngine(Engine):
                 first = started.first.body if started.first is not None else None
                 return msgspec.msgpack.encode(Sent(started.task_id, started.after, first))
 
-    # --- tasks of other nodes (`Elsewhere`) ---------------------------------------------------------------------
+    # --- tasks of other nodes (`RemoteTasks`) ---------------------------------------------------------------------
 
-    def _elsewhere(self) -> Elsewhere | None:
+    def _remote_tasks(self) -> RemoteTasks | None:
         return self
 
     def has(self, stored: StoredTask) -> bool:
-        """As `Elsewhere.has`."""
+        """As `RemoteTasks.has`."""
         return stored.node != self._node.id or stored.task.id in self._orphans
 
-    def follow(self, live: LiveTask) -> None:
-        """As `Elsewhere.follow`."""
-        self._following.follow(live)
+    def follow(self, active: ActiveTask) -> None:
+        """As `RemoteTasks.follow`."""
+        self._following.follow(active)
 
-    async def refresh(self, live: LiveTask) -> None:
-        """As `Elsewhere.refresh`."""
-        await self._following.refresh(live)
+    async def refresh(self, active: ActiveTask) -> None:
+        """As `RemoteTasks.refresh`."""
+        await self._following.refresh(active)
 
     async def stand_in(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
-        """Return the task as `Elsewhere.stand_in`: from the node that writes it, else without the missing events."""
-        home = await self._shared.home(stored.task.id, owner)
-        if home is not None and home.is_alive and home.node != self._node.id:
-            task = Task.model_validate_json(await self._ask(home, Look(home.task_id, owner)))
+        """Return the task as `RemoteTasks.stand_in`: from the node that writes it, else without the missing events."""
+        location = await self._shared.locate(stored.task.id, owner)
+        if location is not None and location.is_alive and location.node != self._node.id:
+            task = Task.model_validate_json(await self._ask(location, Look(location.task_id, owner)))
             return StoredTask(task, extension_facts(task.metadata)["number"], stored.node)
         again = await self._shared.load_task(stored.task.id, owner)
         if again is not None and again.number > stored.number:
@@ -294,25 +294,25 @@ class ClusterEngine(Engine):
 
     # --- conversations and other claims -------------------------------------------------------------------------
 
-    def _conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
-        return self._holding_conversation(live)
+    def _conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
+        return self._holding_conversation(active)
 
     @asynccontextmanager
-    async def _holding_conversation(self, live: LiveTask) -> AsyncGenerator[None]:
-        owner, name = live.owner, conversation_claim(live.record.context_id)
-        async with self._turns.conversation(live):
+    async def _holding_conversation(self, active: ActiveTask) -> AsyncGenerator[None]:
+        owner, name = active.owner, conversation_claim(active.record.context_id)
+        async with self._turns.conversation(active):
             try:
                 # A new conversation belongs to no other request: it is claimed with the first event.
-                if not live.holds_conversation:
+                if not active.holds_conversation:
                     await self._claim(owner, name)
-                    live.holds_conversation = True
+                    active.holds_conversation = True
                 yield
             finally:
-                state = live.record.state
-                is_over = live.record.number and (state.terminal or state.interrupted)
-                is_released = is_over and live.holds_conversation  # with the last event
-                live.holds_conversation = False
-                if live.error is not None or not is_released:
+                state = active.record.state
+                is_over = active.record.number and (state.terminal or state.interrupted)
+                is_released = is_over and active.holds_conversation  # with the last event
+                active.holds_conversation = False
+                if active.error is not None or not is_released:
                     await self._release(owner, name)
 
     @asynccontextmanager
@@ -344,11 +344,11 @@ class ClusterEngine(Engine):
 
     # --- this node among the others -----------------------------------------------------------------------------
 
-    def _place(self) -> AbstractAsyncContextManager[object]:
-        return self._having_place()
+    def _membership(self) -> AbstractAsyncContextManager[object]:
+        return self._joined()
 
     @asynccontextmanager
-    async def _having_place(self) -> AsyncGenerator[None]:
+    async def _joined(self) -> AsyncGenerator[None]:
         await self._node.join(self._shared.database)
         self._known_nodes = None
         try:
@@ -399,23 +399,25 @@ class ClusterEngine(Engine):
                 with anyio.fail_after(max(self._interval, self._node.ttl / 2)):
                     is_alive = await self._node.beat(self._shared.database)
                 if not is_alive:
-                    await self._begin_anew()
+                    await self._restart()
             except (StoreError, TimeoutError) as error:
                 logger.warning("the heartbeat of this node failed: %s", error or "no reply")
             except Exception:  # without heartbeats the others declare this node dead
                 logger.exception("the heartbeat of this node failed")
 
-    async def _begin_anew(self) -> None:
+    async def _restart(self) -> None:
         """Drop all tasks of this node, which other nodes have taken over, and continue under a new name."""
         logger.error(
             "other nodes declared this node dead and took over its tasks: it continues under a new name"
         )
-        ours = [live for live in self._tasks.all() if not live.followed and not live.record.state.terminal]
-        unkept = [live.record.id for live in ours if not live.log.number]
-        for live in ours:
-            self._turns.give_up(live, NotOurs("this node was given up by the others"))
+        ours = [
+            active for active in self._tasks.all() if not active.followed and not active.record.state.terminal
+        ]
+        unkept = [active.record.id for active in ours if not active.log.number]
+        for active in ours:
+            self._turns.fail(active, NotOurs("this node was given up by the others"))
         if self._push is not None:
-            self._push.let_go()
+            self._push.release_all()
         self._orphans.clear()
         self._to_release.clear()
         self._shared.forget_ours(unkept)
@@ -460,8 +462,8 @@ class ClusterEngine(Engine):
         self._orphans.pop(task_id, None)
         self._tasks.retire(task_id)
         try:
-            live = await self._tasks.find(task_id, owner)
-            if live.record.state.terminal or live.running:
+            active = await self._tasks.find(task_id, owner)
+            if active.record.state.terminal or active.running:
                 return
             await self._interrupted.take_up(task_id, owner)
         except EventsDropped:

@@ -1,6 +1,6 @@
 """Follows tasks that other nodes run, over one connection to the broker, however many clients subscribe.
 
-A followed task is a `LiveTask`, whose record and log are fed with the published events. When the broker confirms the
+A followed task is a `ActiveTask`, whose record and log are fed with the published events. When the broker confirms the
 subscription, the stream is read once, for the events added before; it is read again when a number is missing or the
 connection was lost. Events that the stream does not have are read from PostgreSQL: at once if a number is missing, and at
 intervals in any case, since a node that cannot reach the broker writes to PostgreSQL only. A task without subscribers is
@@ -19,7 +19,7 @@ from tailrace.server.cluster.broker import PROBE_INTERVAL
 from tailrace.server.cluster.link import BrokerError
 from tailrace.server.cluster.store import ClusterStore
 from tailrace.server.cluster.streams import LARGE_ENTRY, TaskStreams, stream_key
-from tailrace.server.runtime.active_task import LiveTask
+from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.event import Event
 from tailrace.wrappers import StoreError
@@ -40,17 +40,17 @@ LOOK_AGAIN = 0.1
 
 
 class _Followed:
-    __slots__ = ("key", "live", "mending")
+    __slots__ = ("is_repairing", "key", "reference")
 
-    def __init__(self, live: LiveTask) -> None:
-        self.live = ref(live)
-        self.key = stream_key(live.record.id)
-        self.mending = False
+    def __init__(self, active: ActiveTask) -> None:
+        self.reference = ref(active)
+        self.key = stream_key(active.record.id)
+        self.is_repairing = False
 
-    def held(self) -> LiveTask | None:
+    def task(self) -> ActiveTask | None:
         """Return the task while it has subscribers and has not ended."""
-        live = self.live()
-        return None if live is None or live.moved or live.log.ended else live
+        active = self.reference()
+        return None if active is None or active.moved or active.log.ended else active
 
 
 class Following:
@@ -75,17 +75,17 @@ class Following:
         self._some_unread = anyio.Event()
         self._group: TaskGroup | None = None
 
-    def follow(self, live: LiveTask) -> None:
+    def follow(self, active: ActiveTask) -> None:
         """Feed a task from its present number on, while it has subscribers."""
-        followed = _Followed(live)
+        followed = _Followed(active)
         self._followed[followed.key] = followed
         self._some.set()
         self._subscriber.subscribe(followed.key)
 
-    async def refresh(self, live: LiveTask) -> None:
+    async def refresh(self, active: ActiveTask) -> None:
         """Feed a task all persisted events, as far as broker and store can be reached."""
         try:
-            await self._catch_up(live)
+            await self._catch_up(active)
         except BrokerError:
             pass  # the task remains at its present number until the broker works again
 
@@ -116,14 +116,14 @@ class Following:
 
     def _take(self, key: bytes, message: bytes) -> None:
         followed = self._followed.get(key)
-        live = followed and followed.held()
-        if followed is None or live is None:
+        active = followed and followed.task()
+        if followed is None or active is None:
             self._drop(key)
             return
         # A large entry is read from the stream, where it is verified in a thread.
-        if len(message) > LARGE_ENTRY or not feed(live, self._streams.read_message(key, message)):
+        if len(message) > LARGE_ENTRY or not feed(active, self._streams.read_message(key, message)):
             self._read_soon(followed)
-        elif live.log.ended:
+        elif active.log.ended:
             self._drop(key)
 
     def _drop(self, key: bytes) -> None:
@@ -147,8 +147,8 @@ class Following:
 
     async def _read_some(self, some: Sequence[_Followed]) -> None:
         # A function of its own: its references are released on return, not at the next read.
-        held = [(followed, live) for followed in some if (live := followed.held()) is not None]
-        wanted = [(live.record.id, live.record.number) for _, live in held]
+        held = [(followed, active) for followed in some if (active := followed.task()) is not None]
+        wanted = [(active.record.id, active.record.number) for _, active in held]
         if not wanted:
             return
         try:
@@ -161,9 +161,9 @@ class Following:
             for followed, _ in held:
                 self._read_soon(followed)
             return
-        for (followed, live), page in zip(held, found, strict=True):
-            if not feed(live, page.events) or (page.is_full and not page.events):
-                self._mend_soon(followed)
+        for (followed, active), page in zip(held, found, strict=True):
+            if not feed(active, page.events) or (page.is_full and not page.events):
+                self._repair_soon(followed)
             elif page.is_full:
                 self._read_soon(followed)
 
@@ -176,61 +176,63 @@ class Following:
             await anyio.sleep(pause)
             pause = LOOK_INTERVAL
             for key, followed in list(self._followed.items()):
-                if followed.held() is None:
+                if followed.task() is None:
                     self._drop(key)
             if not self._followed:
                 self._some = anyio.Event()
                 continue
-            tasks = {live.record.id: each for each in self._followed.values() if (live := each.live())}
+            tasks = {
+                active.record.id: each for each in self._followed.values() if (active := each.reference())
+            }
             try:
                 known = await self._store.last_numbers(list(tasks))
             except StoreError as error:
                 logger.warning("the states of followed tasks cannot be read: %s", error)
                 continue
             for task_id, followed in tasks.items():
-                live = followed.live()
-                if live is not None and task_id not in known:  # it was deleted
-                    live.log.end()
-                elif live is not None and known[task_id] > live.record.number:
+                active = followed.reference()
+                if active is not None and task_id not in known:  # it was deleted
+                    active.log.end()
+                elif active is not None and known[task_id] > active.record.number:
                     pause = LOOK_AGAIN
-                    self._mend_soon(followed)
+                    self._repair_soon(followed)
 
-    def _mend_soon(self, followed: _Followed) -> None:
-        if not followed.mending and self._group is not None:
-            followed.mending = True
-            self._group.start_soon(self._mend, followed)
+    def _repair_soon(self, followed: _Followed) -> None:
+        if not followed.is_repairing and self._group is not None:
+            followed.is_repairing = True
+            self._group.start_soon(self._repair, followed)
 
-    async def _mend(self, followed: _Followed) -> None:
-        live = followed.live()
+    async def _repair(self, followed: _Followed) -> None:
+        active = followed.reference()
         try:
-            if live is not None:
-                await self._catch_up(live)
+            if active is not None:
+                await self._catch_up(active)
         except BrokerError:
             pass  # logged by the reader of the streams; the next read tries again
         except StoreError as error:  # the next read tries again
             logger.warning("the events of a followed task cannot be read: %s", error)
         finally:
-            followed.mending = False
+            followed.is_repairing = False
 
-    async def _catch_up(self, live: LiveTask) -> None:
-        while not (live.log.ended or live.moved):
+    async def _catch_up(self, active: ActiveTask) -> None:
+        while not (active.log.ended or active.moved):
             try:
-                events = await self._store.load_events(live.record.id, live.record.number)
+                events = await self._store.load_events(active.record.id, active.record.number)
             except EventsDropped:
-                self._gone(live.record.id)
+                self._gone(active.record.id)
                 return
-            if not events or not feed(live, events):
+            if not events or not feed(active, events):
                 return
 
 
-def feed(live: LiveTask, events: Sequence[Event]) -> bool:
+def feed(active: ActiveTask, events: Sequence[Event]) -> bool:
     """Add received events to a followed task; skip those that it has.
 
     Returns:
         False if an event before them is missing: none of the events after the gap were added.
     """
-    record = live.record
-    if live.moved or live.log.ended or not events or events[-1].number <= record.number:
+    record = active.record
+    if active.moved or active.log.ended or not events or events[-1].number <= record.number:
         return True
     new = [event for event in events if event.number > record.number]
     whole = True
@@ -240,7 +242,7 @@ def feed(live: LiveTask, events: Sequence[Event]) -> bool:
             break
         record.replay(event)
     if new:
-        live.log.publish(new)
+        active.log.publish(new)
         if record.state.terminal:
-            live.log.end()
+            active.log.end()
     return whole

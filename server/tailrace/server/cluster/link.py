@@ -65,7 +65,7 @@ def pack(command: Command) -> bytes:
     return packing.pack_command(tuple(command))
 
 
-class _Asked(NamedTuple):
+class _PendingRequest(NamedTuple):
     future: asyncio.Future[list[Any]]
     replies: list[Any]
     commands: int
@@ -77,15 +77,15 @@ class _Exchange(asyncio.Protocol):
 
     Attributes:
         over: Has the error once the connection ended.
-        heard: Receives every reply, on a connection that is subscribed to channels.
+        on_message: Receives every reply, on a connection that is subscribed to channels.
     """
 
     def __init__(self) -> None:
         from hiredis import Reader
 
-        self.heard: Callable[[Any], None] | None = None
+        self.on_message: Callable[[Any], None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._asked: deque[_Asked] = deque()
+        self._pending: deque[_PendingRequest] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._reader: Any = Reader(replyError=ReplyError, notEnoughData=_NOT_YET)
         self.over: asyncio.Future[BrokerError] = self._loop.create_future()
@@ -105,13 +105,13 @@ class _Exchange(asyncio.Protocol):
         if self.over.done():
             raise self.over.result()
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._asked.append(_Asked(future, [], count, self._loop.time() + seconds))
+        self._pending.append(_PendingRequest(future, [], count, self._loop.time() + seconds))
         if self._timer is None:
             self._timer = self._loop.call_later(seconds, self._look)
-        self.tell(data)
+        self.send(data)
         return future
 
-    def tell(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Write a command whose reply is not awaited."""
         if self._transport is not None:
             self._transport.write(data)
@@ -122,15 +122,15 @@ class _Exchange(asyncio.Protocol):
         reader.feed(data)
         try:
             while (reply := reader.gets()) is not _NOT_YET:
-                if self.heard is not None:
-                    self.heard(reply)
+                if self.on_message is not None:
+                    self.on_message(reply)
                     continue
-                asked = self._asked[0]
-                asked.replies.append(reply)
-                if len(asked.replies) == asked.commands:
-                    self._asked.popleft()
-                    if not asked.future.done():  # the caller may have been cancelled
-                        asked.future.set_result(asked.replies)
+                pending = self._pending[0]
+                pending.replies.append(reply)
+                if len(pending.replies) == pending.commands:
+                    self._pending.popleft()
+                    if not pending.future.done():  # the caller may have been cancelled
+                        pending.future.set_result(pending.replies)
         except Exception as error:  # the following bytes cannot be parsed either
             logger.exception("a reply of the broker cannot be parsed")
             self.end(error)
@@ -144,17 +144,17 @@ class _Exchange(asyncio.Protocol):
         """Close the connection; pending commands fail."""
         if self.over.done():
             return
-        told = str(error or "the connection was closed") or type(error).__name__
-        failure = BrokerError(f"the broker (TAILRACE_EVENTS) cannot be reached: {told}")
+        reason = str(error or "the connection was closed") or type(error).__name__
+        failure = BrokerError(f"the broker (TAILRACE_EVENTS) cannot be reached: {reason}")
         self.over.set_result(failure)
         if self._transport is not None:
             self._transport.abort()
         if self._timer is not None:
             self._timer.cancel()
-        for asked in self._asked:
-            if not asked.future.done():
-                asked.future.set_exception(failure)
-        self._asked.clear()
+        for pending in self._pending:
+            if not pending.future.done():
+                pending.future.set_exception(failure)
+        self._pending.clear()
 
     async def close(self) -> None:
         """Close the connection and wait until its socket is closed."""
@@ -164,9 +164,9 @@ class _Exchange(asyncio.Protocol):
 
     def _look(self) -> None:
         self._timer = None
-        if not self._asked:
+        if not self._pending:
             return
-        left = self._asked[0].deadline - self._loop.time()
+        left = self._pending[0].deadline - self._loop.time()
         if left <= 0:
             self.end(TimeoutError("no answer in time"))
         else:
@@ -220,7 +220,7 @@ class Link:
         """
         exchange = self._exchange
         if exchange is None or exchange.over.done():
-            exchange = await self._opened()
+            exchange = await self._connect()
         data = b"".join(map(pack, commands))
         return await exchange.ask(data, len(commands), self._timeout + waits)
 
@@ -230,7 +230,7 @@ class Link:
         if exchange is not None:
             await exchange.close()
 
-    async def _opened(self) -> _Exchange:
+    async def _connect(self) -> _Exchange:
         async with self._opening:
             if self._exchange is not None:
                 if not self._exchange.over.done():
@@ -288,7 +288,7 @@ class Subscriber:
     Args:
         address: The address of the broker.
         began: Called with a channel when its subscription is confirmed.
-        heard: Called with the channel and a published message.
+        on_message: Called with the channel and a published message.
         timeout: Seconds for connecting, and for a reply.
     """
 
@@ -296,25 +296,25 @@ class Subscriber:
         self,
         address: Address,
         began: Callable[[bytes], None],
-        heard: Callable[[bytes, bytes], None],
+        on_message: Callable[[bytes, bytes], None],
         timeout: float = TIMEOUT,
     ) -> None:
         self._address = address
         self._timeout = timeout
         self._began = began
-        self._heard = heard
+        self._on_message = on_message
         self._exchange: _Exchange | None = None
         self._last = 0.0
 
     def subscribe(self, *channels: bytes) -> None:
         """Subscribe to further channels; do nothing without a connection."""
         if channels and self._exchange is not None:
-            self._exchange.tell(pack((b"SUBSCRIBE", *channels)))
+            self._exchange.send(pack((b"SUBSCRIBE", *channels)))
 
     def unsubscribe(self, channel: bytes) -> None:
         """Unsubscribe from a channel; do nothing without a connection."""
         if self._exchange is not None:
-            self._exchange.tell(pack((b"UNSUBSCRIBE", channel)))
+            self._exchange.send(pack((b"UNSUBSCRIBE", channel)))
 
     async def run(self, channels: Callable[[], Collection[bytes]]) -> None:
         """Receive messages until the connection breaks.
@@ -327,12 +327,12 @@ class Subscriber:
         """
         self._last = asyncio.get_running_loop().time()
         exchange = await _open(self._address, self._timeout)
-        exchange.heard = self._take
+        exchange.on_message = self._take
         self._exchange = exchange
         try:
             self.subscribe(*channels())
             while not exchange.over.done():
-                exchange.tell(pack((b"PING",)))
+                exchange.send(pack((b"PING",)))
                 with anyio.move_on_after(PING_INTERVAL):
                     await asyncio.shield(exchange.over)
                 silent = asyncio.get_running_loop().time() - self._last
@@ -343,14 +343,14 @@ class Subscriber:
             self._exchange = None
             await exchange.close()
 
-    def _take(self, said: Any) -> None:
+    def _take(self, reply: Any) -> None:
         self._last = asyncio.get_running_loop().time()
-        if isinstance(said, ReplyError):
-            raise said
-        if not isinstance(said, list):
+        if isinstance(reply, ReplyError):
+            raise reply
+        if not isinstance(reply, list):
             return  # the first message on a new connection is no subscription
-        kind, channel, *rest = cast("list[bytes]", said)
+        kind, channel, *rest = cast("list[bytes]", reply)
         if kind == b"message":
-            self._heard(channel, rest[0])
+            self._on_message(channel, rest[0])
         elif kind == b"subscribe":
             self._began(channel)

@@ -42,7 +42,7 @@ from tailrace.wrappers import StoreError
 ENTRIES = 500
 """Entries of a stream in one read."""
 
-TAKEN_AT_ONCE = 50
+TAKE_OVER_BATCH = 50
 """Tasks of dead nodes that one call takes over."""
 
 _WAITING = [state.value for state in TaskState if state.interrupted]
@@ -52,7 +52,7 @@ _DROPS_ALONE = text(
 )
 
 
-class Home:
+class TaskLocation:
     """The node that writes a task.
 
     Attributes:
@@ -148,11 +148,11 @@ class ClusterStore(Store):
             for task_id in self._foreign:
                 refused[task_id] = NotOurs("another node has the task by now")
             self._abandoned -= self._foreign
-            await self._add(self._behind_whole(bound), refused, are_kept=True)
+            await self._add(self._behind_complete(bound), refused, are_kept=True)
         else:
             await self._add(free, refused)
         for write in bound:
-            if write.snapshot is not None and not _goes_on(write.snapshot.status.state):
+            if write.snapshot is not None and not _is_running(write.snapshot.status.state):
                 self._ours.pop(write.task_id, None)
         self._kept.clear()
         self._foreign.clear()
@@ -187,10 +187,10 @@ class ClusterStore(Store):
             if write.task_id in begun and write.events:
                 conversation = {"owner": write.owner, "name": conversation_claim(write.context_id)}
                 connection.execute(insert(claims).values(**conversation, node=node).on_conflict_do_nothing())
-            if write.snapshot is not None and not _goes_on(write.snapshot.status.state):
+            if write.snapshot is not None and not _is_running(write.snapshot.status.state):
                 _release(connection, write.owner, conversation_claim(write.context_id), node)
 
-    def _behind_whole(self, bound: list[TaskWrite]) -> list[Addition]:
+    def _behind_complete(self, bound: list[TaskWrite]) -> list[Addition]:
         additions = _additions([write for write in bound if write.task_id not in self._foreign], self._ours)
         for write in bound:
             if write.task_id not in self._foreign:
@@ -404,7 +404,7 @@ class ClusterStore(Store):
 
     # --- ownership of tasks -------------------------------------------------------------------------------------
 
-    async def home(self, task_id: str, owner: str) -> Home | None:
+    async def locate(self, task_id: str, owner: str) -> TaskLocation | None:
         """Return the node that writes a task of this owner; None without such a task."""
         is_alive = exists().where(nodes.c.id == tasks.c.node).label("is_alive")
         query = select(tasks.c.node, tasks.c.state, is_alive, has_running_turn().label("has_turn"))
@@ -412,7 +412,9 @@ class ClusterStore(Store):
         if not rows:
             return None
         [row] = rows
-        return Home(task_id, row.node, bool(row.is_alive), TaskState(row.state), has_turn=row.has_turn)
+        return TaskLocation(
+            task_id, row.node, bool(row.is_alive), TaskState(row.state), has_turn=row.has_turn
+        )
 
     async def claim_task(self, task_id: str) -> list[PushConfig] | None:
         """Claim an ownerless input-required task.
@@ -441,7 +443,7 @@ class ClusterStore(Store):
         """
         node = self._node.id
         orphaned = or_(tasks.c.node.is_(None), ~exists().where(nodes.c.id == tasks.c.node))
-        some = select(tasks.c.id).where(has_running_turn(), orphaned).limit(TAKEN_AT_ONCE)
+        some = select(tasks.c.id).where(has_running_turn(), orphaned).limit(TAKE_OVER_BATCH)
         if not await self._read(some):
             return [], []
         free = some.with_for_update(skip_locked=True).scalar_subquery()
@@ -515,7 +517,7 @@ def conversation_claim(context_id: str) -> str:
     return f"conversation:{context_id}"
 
 
-def _goes_on(state: TaskState) -> bool:
+def _is_running(state: TaskState) -> bool:
     return not (state.terminal or state.interrupted)
 
 

@@ -99,7 +99,7 @@ class ConnectionLimits:
             def connection_made(self, transport: Any) -> None:
                 self._connection = _Connection(transport)
                 super().connection_made(transport)
-                limits.opened(self._connection)
+                limits.add(self._connection)
 
             def data_received(self, data: bytes) -> None:
                 limits.received(self._connection, len(data))
@@ -128,7 +128,7 @@ class ConnectionLimits:
 
         return LimitedProtocol
 
-    def opened(self, connection: _Connection) -> None:
+    def add(self, connection: _Connection) -> None:
         """Count a new connection; close the oldest that waits, where there are too many."""
         self._open += 1
         self._wait(connection)

@@ -34,7 +34,7 @@ async def with_deferral(app: ASGIApp, scope: Scope, receive: Receive, send: Send
         await deferred.pop()(receive, send)
 
 
-def offers_deferral(scope: Scope) -> bool:
+def can_defer(scope: Scope) -> bool:
     """Return whether the server can send a response after its application has returned."""
     return _EXTENSION in scope.get("extensions", {})
 

@@ -73,8 +73,8 @@ class Problem:
 
     def body(self) -> bytes:
         """Return the error as ``google.rpc.Status`` in JSON (A2A 1.0, section 11.6)."""
-        said = {"code": self.code, "status": self.status, "message": self.message, "details": self.details}
-        return encode_ascii({"error": said})
+        error = {"code": self.code, "status": self.status, "message": self.message, "details": self.details}
+        return encode_ascii({"error": error})
 
     def response(self) -> Response:
         """Return the response with that body."""
@@ -97,14 +97,14 @@ def credentials_of(request: Request) -> Credentials:
     return Credentials(request.headers, query, reads=request.method in ("GET", "HEAD"))
 
 
-def asked_version(request: Request) -> str:
+def requested_version(request: Request) -> str:
     """Return the protocol version that the request names, major and minor only; empty if it names none.
 
     It is in a header, or in a query parameter for clients that cannot set one (A2A 1.0, section 3.6.1). Clients of 0.2 are
     treated like those of 0.3.
     """
-    asked = request.headers.get("a2a-version") or request.query_params.get("A2A-Version") or ""
-    version = major_minor(asked)
+    value = request.headers.get("a2a-version") or request.query_params.get("A2A-Version") or ""
+    version = major_minor(value)
     return _SPOKEN_AS.get(version, version)
 
 
@@ -141,7 +141,7 @@ def parse_cursor(value: str, name: str) -> int | None:
     return int(value)
 
 
-def asked_extensions(request: Request) -> tuple[str, ...]:
+def requested_extensions(request: Request) -> tuple[str, ...]:
     """Return the URIs of the extensions that a request names, in either header."""
     listed = [value for name in _EXTENSION_HEADERS for value in request.headers.getlist(name)]
     listed += request.query_params.getlist(EXTENSIONS_QUERY)
@@ -158,7 +158,7 @@ def extension_headers(request: Request, activated: tuple[str, ...]) -> dict[str,
 
     Args:
         request: The request.
-        activated: The extensions, see `Offer.activated`.
+        activated: The extensions, see `Capabilities.activated`.
     """
     if not activated:
         return {}

@@ -19,7 +19,7 @@ _HANDLERS = ("handle_exit", "handle_quit")
 
 
 @contextmanager
-def told_of_signals(stop: Callable[[], object]) -> Generator[None]:
+def handle_signals(stop: Callable[[], object]) -> Generator[None]:
     """While the block runs, SIGTERM and SIGINT call ``stop`` first, and then their former handler.
 
     Only signals that uvicorn's server or gunicorn's worker handles are intercepted. Only the main thread can handle

@@ -17,7 +17,7 @@ import anyio.lowlevel
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from tailrace.server.http.deferred_response import defer, offers_deferral
+from tailrace.server.http.deferred_response import can_defer, defer
 from tailrace.server.http.frames import PING, Frames
 from tailrace.server.runtime.connections import OpenStreams
 from tailrace.server.runtime.operations import EventStream
@@ -175,7 +175,7 @@ class EventResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response, as ASGI has it."""
-        if not offers_deferral(scope):
+        if not can_defer(scope):
             # Here: a process of `tailrace serve` never imports it.
             from tailrace.server.http.event_source import EventSource
 

@@ -22,9 +22,9 @@ from tailrace.wrappers import (
 _ROLES = {Role.SYSTEM: "system", Role.USER: "user", Role.MODEL: "assistant", Role.TOOL: "tool"}
 
 
-def input_messages(said: Iterable[Message]) -> str:
+def input_messages(messages: Iterable[Message]) -> str:
     """``gen_ai.input.messages``."""
-    return _text([_message(each) for each in said])
+    return _text([_message(each) for each in messages])
 
 
 def output_messages(answer: Message, reason: FinishReason | None) -> str:

@@ -18,16 +18,16 @@ from tailrace.server.observability.logs import TASK_IDS
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.observability.tracing import (
     Tracing,
-    behind,
     current,
     current_trace,
     fail,
     headers_of,
+    parent_context,
     provider_name,
     request_attributes,
     within,
 )
-from tailrace.server.runtime.active_task import LiveTask
+from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.server.runtime.observer import Observer, StreamKind, TurnWatch
 from tailrace.streaming.a2a.extension import extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -45,7 +45,7 @@ logger = logging.getLogger("tailrace.server")
 
 _MAX_CODE = 64  # characters; a longer code is a sentence
 
-_GIVEN_UP = "cancelled"  # the ``error.type`` of cancelled work
+_CANCELLED = "cancelled"  # the ``error.type`` of cancelled work
 
 
 class Telemetry(Observer):
@@ -88,9 +88,9 @@ class Telemetry(Observer):
         """Return the current span, which is that of the request."""
         return current_trace()
 
-    def turn(self, live: LiveTask, external_context_id: str = "") -> TurnWatch:
+    def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:
         """Begin a span for a turn."""
-        return _Turn(self, live, external_context_id)
+        return _Turn(self, active, external_context_id)
 
     def commit_failed(self) -> None:
         """Count a failed commit."""
@@ -122,7 +122,7 @@ class Telemetry(Observer):
         if self.metrics is not None:
             self.metrics.webhook_failures.inc()
 
-    def webhook_told(self, *, taken: bool) -> None:
+    def webhook_sent(self, *, taken: bool) -> None:
         """Count a notification by its outcome."""
         if self.metrics is not None:
             self.metrics.webhook_notifications.labels("taken" if taken else "given_up").inc()
@@ -131,17 +131,17 @@ class Telemetry(Observer):
 class _Turn(TurnWatch, RunObserver):
     """One turn, and the model responses and tool calls in it."""
 
-    def __init__(self, telemetry: Telemetry, live: LiveTask, external_context_id: str) -> None:
+    def __init__(self, telemetry: Telemetry, active: ActiveTask, external_context_id: str) -> None:
         self.external_context_id = external_context_id
         self._telemetry = telemetry
-        self._live = live
+        self._active = active
         self._error = ""
         self._input_tokens = self._output_tokens = 0
 
     def __enter__(self) -> Self:
-        telemetry, record = self._telemetry, self._live.record
-        waiting = self._live.waiting[0]
-        parent = behind(waiting.origin)
+        telemetry, record = self._telemetry, self._active.record
+        waiting = self._active.waiting[0]
+        parent = parent_context(waiting.origin)
         attributes = {
             **telemetry.attributes,
             "gen_ai.agent.name": telemetry.agent,
@@ -183,7 +183,7 @@ class _Turn(TurnWatch, RunObserver):
         span, metrics = self._span, self._telemetry.metrics
         if span.is_recording():
             span.set_attribute("tailrace.turn.outcome", outcome)
-            span.set_attribute("tailrace.turn.events", self._live.record.number - self._events)
+            span.set_attribute("tailrace.turn.events", self._active.record.number - self._events)
             if self._input_tokens or self._output_tokens:
                 span.set_attribute("gen_ai.usage.input_tokens", self._input_tokens)
                 span.set_attribute("gen_ai.usage.output_tokens", self._output_tokens)
@@ -196,19 +196,19 @@ class _Turn(TurnWatch, RunObserver):
 
     def _outcome(self) -> tuple[str, str]:
         """Return the outcome, and the type of error if it is one."""
-        if self._live.error is not None:
+        if self._active.error is not None:
             return "given_up", "StoreError"
         if self.direct:
             return "message", ""
         if self.ending is None:
-            return "broken_off", _GIVEN_UP
+            return "broken_off", _CANCELLED
         state = self.ending.state
         outcome = state.removeprefix("TASK_STATE_").lower()
         if state not in (TaskState.FAILED, TaskState.REJECTED):
             return outcome, ""
-        return outcome, self._error or self._said_error(self.ending) or "agent"
+        return outcome, self._error or self._reported_error(self.ending) or "agent"
 
-    def _said_error(self, ending: StatusUpdate) -> str:
+    def _reported_error(self, ending: StatusUpdate) -> str:
         """Return the provider's error that a handler reports in its last status, if it was not counted before."""
         facts = extension_facts(ending.metadata or {}).get("error")
         kind = facts.get("type") if isinstance(facts, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -308,8 +308,8 @@ class _Answer(AnswerWatch):
             self._telemetry.refused(upstream)
             logger.warning("%s: incomplete response (%s)", ":".join(self._labels[1:]), _facts_of(upstream))
         elif error is not None:
-            given_up = isinstance(error, (GeneratorExit, anyio.get_cancelled_exc_class()))
-            why = _GIVEN_UP if given_up else error_type(error)
+            is_cancelled = isinstance(error, (GeneratorExit, anyio.get_cancelled_exc_class()))
+            why = _CANCELLED if is_cancelled else error_type(error)
         self._of.answered(
             usage.input_tokens if usage is not None else 0,
             usage.output_tokens if usage is not None else 0,
@@ -345,8 +345,8 @@ class _Answer(AnswerWatch):
                     span.set_attribute("gen_ai.usage.input_tokens", response.usage.input_tokens)
                     span.set_attribute("gen_ai.usage.output_tokens", response.usage.output_tokens)
                 if self._telemetry.with_content and response.choices:
-                    said = content.output_messages(response.message(), turn.finish_reason)
-                    span.set_attribute("gen_ai.output.messages", said)
+                    text = content.output_messages(response.message(), turn.finish_reason)
+                    span.set_attribute("gen_ai.output.messages", text)
             if why:
                 fail(span, why)
         span.end()
@@ -380,7 +380,7 @@ class _Call(CallWatch):
         seconds = perf_counter() - self._began
         detach(self._attached)
         result = self.result
-        why = _GIVEN_UP if result is None else "tool_error" if result.is_error else ""
+        why = _CANCELLED if result is None else "tool_error" if result.is_error else ""
         if self._span.is_recording():
             if result is not None and self._telemetry.with_content:
                 self._span.set_attribute("gen_ai.tool.call.result", content.result(result))

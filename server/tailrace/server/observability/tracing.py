@@ -102,7 +102,7 @@ def current_trace() -> SpanContext | None:
     return found if found.is_valid else None
 
 
-def behind(origin: SpanContext | None) -> Context:
+def parent_context(origin: SpanContext | None) -> Context:
     """Return a context that has only a parent span."""
     return set_span_in_context(NonRecordingSpan(origin), _EMPTY) if origin is not None else _EMPTY
 
@@ -123,7 +123,7 @@ def extract(headers: Mapping[str, str]) -> Context | None:
     """Return the trace in a request's headers, W3C's or those that are configured."""
     found = propagate.extract(dict(headers), Context())
     context = trace.get_current_span(found).get_span_context()
-    return behind(context) if context.is_valid else None
+    return parent_context(context) if context.is_valid else None
 
 
 def headers_of(context: Context) -> Mapping[str, str]:

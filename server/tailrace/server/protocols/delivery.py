@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
 from tailrace.server.auth.authentication import Authenticator, Credentials
-from tailrace.server.http.problems import asked_extensions, credentials_of
+from tailrace.server.http.problems import credentials_of, requested_extensions
 from tailrace.server.http.request_body import read_json
 from tailrace.server.http.sse import EventResponse
 from tailrace.server.protocols.chat_request import ChatRequest
@@ -85,7 +85,7 @@ class Delivery:
             AuthError: The caller is not authenticated.
         """
         identity = await self._authenticator.authenticate(self._credentials(request))
-        extensions = self.operations.offer.activated(asked_extensions(request))
+        extensions = self.operations.capabilities.activated(requested_extensions(request))
         return Caller(identity.user, extensions=extensions)
 
     async def read(self, request: Request, parse: Callable[[Mapping[str, Any]], T]) -> tuple[Caller, T]:

@@ -125,18 +125,18 @@ def read_card(
     origins = origins or AgentOrigins(card_url)
     chosen = _choose((each for each in interfaces if _allows(origins, each)), bindings)
     if chosen is None:
-        elsewhere = _choose(interfaces, bindings)
-        if elsewhere is not None:
+        other_interface = _choose(interfaces, bindings)
+        if other_interface is not None:
             raise UpstreamError(
-                f"the agent card at {card_url} names {printable(elsewhere.url, _MAX_URL)}, and calls go to "
+                f"the agent card at {card_url} names {printable(other_interface.url, _MAX_URL)}, and calls go to "
                 f"{origins.configured} alone: if the agent may be called there, allow its origin "
                 "(TAILRACE_AGENT_ORIGINS; --allow-origin; allowed_origins in code)",
                 fault=UpstreamFault.INVALID,
             )
-        offered = ", ".join(f"{each.binding} {each.version}" for each in interfaces)
+        listed = ", ".join(f"{each.binding} {each.version}" for each in interfaces)
         raise UpstreamError(
             f"the agent card at {card_url} names no interface of A2A 1.0 or 0.3 over {', '.join(bindings)}; "
-            f"it names {printable(offered, _MAX_URL) or 'no interface at all'}",
+            f"it names {printable(listed, _MAX_URL) or 'no interface at all'}",
             fault=UpstreamFault.INVALID,
         )
     capabilities = _object(fields.get("capabilities"))

@@ -23,7 +23,7 @@ from tailrace.wrappers import UpstreamError, UpstreamFault
 RemoteEvent = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 """One event of a remote agent."""
 
-UNSAID = "-"
+MISSING_ID = "-"
 """Stands for the id of a task or a context that an event does not have."""
 
 _Fields = dict[str, Any]
@@ -71,8 +71,8 @@ def _complete(kind: str, fields: _Fields) -> None:
         return
     if kind != "task":
         # An event of 0.3 may have only one of the two; the other one is not used either.
-        fields.setdefault("taskId", UNSAID)
-        fields.setdefault("contextId", UNSAID)
+        fields.setdefault("taskId", MISSING_ID)
+        fields.setdefault("contextId", MISSING_ID)
     status = fields.get("status")
     if isinstance(status, dict):
         status = cast("_Fields", status)

@@ -30,7 +30,7 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.streaming.agent.request_facts import REQUEST_FACTS
 from tailrace.streaming.task.task import agent_message
-from tailrace.streaming.task.updates import Said, StatusUpdate
+from tailrace.streaming.task.updates import MessageAdded, StatusUpdate
 from tailrace.wrappers import (
     ContentPart,
     ContentPartData,
@@ -81,9 +81,9 @@ class RemoteAgentHandler(Handler):
                 begun = place.begun
             suffix = f"-turn-{begun}" if begun > 1 else ""
             relay = Relay(artifacts, suffix=suffix, turn=turn.number - begun + 1)
-            untold = () if place is not None else before
+            unsent = () if place is not None else before
             cost = history_cost(turn.history) + json_cost(turn.metadata)
-            message = await run_bounded(cost, _to_send, turn, place, untold)
+            message = await run_bounded(cost, _to_send, turn, place, unsent)
             metadata = _request_metadata(turn)
             answer = self._agent.answer(
                 message,
@@ -111,8 +111,8 @@ class RemoteAgentHandler(Handler):
         # An agent that sent no event does not know the conversation.
         facts = {EXTENSION_URI: {"remote": msgspec.to_builtins(known)}} if known.context_id else {}
         if facts or relay.artifacts:
-            for message in relay.said(facts):
-                yield Said(message)
+            for message in relay.messages(facts):
+                yield MessageAdded(message)
         yield ending
 
     async def _waiting_task(self, place: "_Place", turn: Turn) -> tuple["_Place", tuple[Artifact, ...]]:
@@ -140,19 +140,19 @@ class _Place(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def _messages_before(turn: Turn) -> tuple[CommonMessage, ...]:
-    said = turn.history.conversation
-    return said[: len(said) - 1 - turn.resumed]
+    messages = turn.history.conversation
+    return messages[: len(messages) - 1 - turn.resumed]
 
 
-def _place_of(said: Iterable[CommonMessage], agent: str, context_id: str) -> _Place | None:
+def _place_of(messages: Iterable[CommonMessage], agent: str, context_id: str) -> _Place | None:
     """Return the state of a conversation at an agent, from the newest message that has it.
 
     Args:
-        said: The messages of one conversation of one owner.
+        messages: The messages of one conversation of one owner.
         agent: The agent's URL.
         context_id: The caller's id of the conversation.
     """
-    for message in reversed(tuple(said)):
+    for message in reversed(tuple(messages)):
         if message.role is not Role.MODEL:
             continue
         fact = extension_facts(message.metadata).get("remote")
@@ -175,12 +175,12 @@ def _is_callers_id(remote_id: str, context_id: str) -> bool:
     return context_id == remote_id or context_id.startswith(f"{remote_id[:200]}~")
 
 
-def _to_send(turn: Turn, place: _Place | None, untold: Iterable[CommonMessage]) -> Message:
+def _to_send(turn: Turn, place: _Place | None, unsent: Iterable[CommonMessage]) -> Message:
     """Return the message for the remote, with the earlier messages that the remote did not receive.
 
     A remote may treat a message whose id it has seen as the same message, so its id is not the caller's either.
     """
-    told = _transcript(untold)
+    transcript = _transcript(unsent)
     return turn.message.model_copy(
         update={
             "message_id": turn.external_message_id or str(uuid4()),
@@ -188,16 +188,16 @@ def _to_send(turn: Turn, place: _Place | None, untold: Iterable[CommonMessage]) 
             "task_id": place.task_id if place is not None else "",
             "reference_task_ids": (),  # the remote knows none of our tasks
             "metadata": without_facts(turn.message.metadata, *REQUEST_FACTS),
-            "parts": (Part(text=told), *turn.message.parts) if told else turn.message.parts,
+            "parts": (Part(text=transcript), *turn.message.parts) if transcript else turn.message.parts,
         }
     )
 
 
 def _request_metadata(turn: Turn) -> Mapping[str, Any]:
     """Return the metadata of the request without its idempotency key, which belongs to our server."""
-    asked = extension_facts(turn.facts.to_metadata())
+    facts = extension_facts(turn.facts.to_metadata())
     metadata = without_facts(turn.metadata, "idempotencyKey")
-    return with_extension_facts(metadata, **asked) if asked else metadata
+    return with_extension_facts(metadata, **facts) if facts else metadata
 
 
 def _name_of(turn: Turn, message: Message, metadata: Mapping[str, Any]) -> str:
@@ -220,13 +220,13 @@ def _failed_for(error: UpstreamError) -> StatusUpdate:
 # --- what was said before -------------------------------------------------------------------------------------------
 
 
-def _transcript(said: Iterable[CommonMessage]) -> str:
+def _transcript(messages: Iterable[CommonMessage]) -> str:
     """Return a conversation as one text with the roles; empty without messages."""
-    lines = [line for message in said for part in message.content if (line := _line(message.role, part))]
+    lines = [line for message in messages for part in message.content if (line := _line(message.role, part))]
     if not lines:
         return ""
-    told = "\n\n".join(lines)
-    return f"What was said before, in this conversation:\n\n{told}\n\nThe message itself:\n\n"
+    transcript = "\n\n".join(lines)
+    return f"What was said before, in this conversation:\n\n{transcript}\n\nThe message itself:\n\n"
 
 
 def _line(role: Role, part: ContentPart) -> str:

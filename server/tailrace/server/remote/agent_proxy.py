@@ -9,7 +9,7 @@ import anyio
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.server.remote.agent_handler import RemoteAgentHandler
 from tailrace.server.remote.remote_agent import READ_TIMEOUT, RemoteAgent
-from tailrace.server.runtime.agent_capabilities import Offer
+from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.limits import UpstreamGate
 from tailrace.server.settings import Settings
 
@@ -44,17 +44,17 @@ class AgentProxy:
         self.settings = settings.model_copy(update=named)
         self.handler = RemoteAgentHandler(_agent(settings, self._card), gate=gate)
 
-    def offer(self, offer: Offer) -> Offer:
+    def capabilities(self, capabilities: Capabilities) -> Capabilities:
         """What we offer, with what the agent offers where we say nothing.
 
         Which media types it takes is the agent's to say for each message: cards are often wrong about it.
         """
         return replace(
-            offer,
-            skills=offer.skills or self._card.skills,
-            input_modes=offer.input_modes or self._card.input_modes,
-            output_modes=offer.output_modes or self._card.output_modes,
-            checks_input=bool(offer.input_modes),
+            capabilities,
+            skills=capabilities.skills or self._card.skills,
+            input_modes=capabilities.input_modes or self._card.input_modes,
+            output_modes=capabilities.output_modes or self._card.output_modes,
+            checks_input=bool(capabilities.input_modes),
         )
 
 

@@ -22,7 +22,7 @@ import aiohttp
 import anyio
 
 from tailrace.server.remote.agent_card import BINDINGS, RemoteCard, credentials, read_card
-from tailrace.server.remote.agent_events import UNSAID, read_model
+from tailrace.server.remote.agent_events import MISSING_ID, read_model
 from tailrace.server.remote.agent_origins import AgentOrigins
 from tailrace.server.remote.http_calls import HttpCalls, fetch_card
 from tailrace.streaming.a2a.costs import cost_of, cost_of_task
@@ -398,7 +398,7 @@ class AgentClient:
 
     async def _copies(self, task_id: str) -> list[StreamEvent]:
         task = await self.get_task(task_id)
-        context_id = task.context_id or UNSAID
+        context_id = task.context_id or MISSING_ID
         updates = [
             TaskArtifactUpdateEvent(task_id=task.id, context_id=context_id, artifact=artifact)
             for artifact in task.artifacts
@@ -478,7 +478,7 @@ class _Position:
             # An agent may send a copy and break off, again and again.
             known, self._last_task = self._last_task, response.task
             return response.task != known
-        elif update is not None and update.task_id != UNSAID:
+        elif update is not None and update.task_id != MISSING_ID:
             self.task_id = update.task_id
         if response.status_update is not None:
             self._enter(response.status_update.status.state, waits=True)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pydantic_core import to_json
 
 from tailrace.server.remote.agent_dialects import output_of_status, split_reasoning
-from tailrace.server.remote.agent_events import UNSAID, RemoteEvent
+from tailrace.server.remote.agent_events import MISSING_ID, RemoteEvent
 from tailrace.server.runtime.limits import size_of
 from tailrace.streaming.a2a.extension import extension_facts, with_extension_facts, without_extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -90,7 +90,7 @@ class Relay:
         self._bytes: dict[str, int] = {}
         self._copies: dict[str, GrowingArtifact] = {}
         self._words: Message | None = None
-        self._asked: Message | None = None
+        self._question: Message | None = None
         self._answers_in_statuses = False
         for artifact in [part for each in known for part in split_reasoning(each)]:
             renamed = self._renamed(artifact)
@@ -149,7 +149,7 @@ class Relay:
             pass  # the response ends with the agent's question
         elif message is None and ending.state in _WORDS:
             message = agent_message(_WORDS[ending.state])
-        self._asked = message if failure is None else None
+        self._question = message if failure is None else None
         return [*updates, StatusUpdate(ending.state, message, ending.metadata)]
 
     @property
@@ -163,9 +163,9 @@ class Relay:
         return self._words
 
     def _take_ids(self, task_id: str, context_id: str) -> None:
-        if task_id not in ("", UNSAID):
+        if task_id not in ("", MISSING_ID):
             self.task_id = task_id
-        if context_id not in ("", UNSAID):
+        if context_id not in ("", MISSING_ID):
             self.context_id = context_id
 
     def _renamed(self, artifact: Artifact) -> Artifact:
@@ -290,7 +290,7 @@ class Relay:
 
     # --- the conversation ---------------------------------------------------------------------------------------
 
-    def said(self, metadata: Mapping[str, Any] | None = None) -> list[Message]:
+    def messages(self, metadata: Mapping[str, Any] | None = None) -> list[Message]:
         """Return the messages of this response: the agent's artifacts and its last status, round by round.
 
         The results of tools that ran at the remote are between the agent's messages, as for our own agents.
@@ -310,8 +310,8 @@ class Relay:
                 if channel == "reasoning" and isinstance(item, ContentPartText):
                     item = ContentPartReasoning(text=item.text, metadata=item.metadata)
                 content.append(item)
-        if self._asked is not None:
-            content += _content_of(self._asked.parts)
+        if self._question is not None:
+            content += _content_of(self._question.parts)
         messages = _in_rounds(_each_once(content))
         last = max(at for at, message in enumerate(messages) if message.role is SpeakerRole.MODEL)
         messages[last] = messages[last].model_copy(update={"metadata": dict(metadata or {})})
@@ -400,13 +400,13 @@ def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
 def _in_rounds(content: Iterable[ContentPart]) -> list[CommonMessage]:
     """Split content into messages of the agent, and of tool results; at least one of the agent."""
     rounds: list[tuple[SpeakerRole, list[ContentPart]]] = [(SpeakerRole.MODEL, [])]
-    elsewhere: set[str] = (
+    provider_calls: set[str] = (
         set()
     )  # calls that the remote's own provider ran: their results are part of the response
     for item in content:
         if isinstance(item, ContentPartToolCall) and item.kind == "server":
-            elsewhere.add(item.id)
-        is_result = isinstance(item, ContentPartToolResult) and item.id not in elsewhere
+            provider_calls.add(item.id)
+        is_result = isinstance(item, ContentPartToolResult) and item.id not in provider_calls
         role = SpeakerRole.TOOL if is_result else SpeakerRole.MODEL
         if role is not rounds[-1][0]:
             rounds.append((role, []))

@@ -17,7 +17,7 @@ from uuid import uuid4
 import anyio
 
 from tailrace.server.remote.agent_card import BINDINGS, RemoteCard
-from tailrace.server.remote.agent_events import UNSAID, RemoteEvent, event_of
+from tailrace.server.remote.agent_events import MISSING_ID, RemoteEvent, event_of
 from tailrace.server.remote.agent_origins import origin_of
 from tailrace.server.remote.client import ANSWER_TIMEOUT, RETRY_DELAYS, AgentClient
 from tailrace.streaming.a2a.errors import A2AError
@@ -260,7 +260,7 @@ def _active_task(event: RemoteEvent, known: str) -> str:
         if state.terminal or state is TaskState.INPUT_REQUIRED:
             return ""
     task_id = event.id if isinstance(event, Task) else event.task_id
-    return known if task_id == UNSAID else task_id
+    return known if task_id == MISSING_ID else task_id
 
 
 async def _shield_first(events: AsyncGenerator[RemoteEvent]) -> AsyncGenerator[RemoteEvent]:

@@ -21,7 +21,7 @@ from tailrace.wrappers import StoreError
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class LiveTask:
+class ActiveTask:
     """A task with its log and the state of its turn.
 
     Attributes:
@@ -32,8 +32,8 @@ class LiveTask:
         waiting: The messages whose turns have not begun, oldest first.
         scope: Cancelled to end the turn.
         ending: The last status of a cancelled turn.
-        said: Messages to persist with the next event.
-        rounds_said: The number of responses of the turn in the conversation, after a crash interrupted it.
+        new_messages: Messages to persist with the next event.
+        recorded_rounds: The number of responses of the turn in the conversation, after a crash interrupted it.
         round_calls: The ids of the calls in the last message that was added to the conversation.
         webhooks: Webhooks to persist with the next event, which they receive.
         send_key: The idempotency key of the message that causes the next event, to persist with it.
@@ -47,11 +47,13 @@ class LiveTask:
     owner: str
     log: TaskLog
     running: bool = False
-    waiting: list["Waiting"] = field(default_factory=list["Waiting"])  # few: an empty deque takes 0.8 KB
+    waiting: list["PendingMessage"] = field(
+        default_factory=list["PendingMessage"]
+    )  # few: an empty deque takes 0.8 KB
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ending: StatusUpdate | None = None
-    said: list[Message] = field(default_factory=list[Message])
-    rounds_said: int = 0
+    new_messages: list[Message] = field(default_factory=list[Message])
+    recorded_rounds: int = 0
     round_calls: frozenset[str] = frozenset()
     webhooks: list[PushConfig] = field(default_factory=list[PushConfig])
     send_key: SendKey | None = None
@@ -95,7 +97,7 @@ PLAIN_CALL = CallContext()
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingMessage:
     """A message of the caller that waits for its turn.
 
     Attributes:
@@ -103,7 +105,7 @@ class Waiting:
         request: Its request.
         extensions: URIs of the activated extensions.
         number: 1 for the task's first message, 2 for the second, ….
-        is_said: It is in the conversation already: a crash interrupted its turn.
+        in_history: It is in the conversation already: a crash interrupted its turn.
         preceding: Earlier messages of a new conversation, as the caller sent them.
         origin: The trace of the request; None for none.
         cost: As `CallContext.cost`.
@@ -113,7 +115,7 @@ class Waiting:
     request: SendMessageRequest
     extensions: tuple[str, ...]
     number: int
-    is_said: bool = False
+    in_history: bool = False
     preceding: tuple[Message, ...] = ()
     origin: SpanContext | None = None
     cost: int = 0
@@ -126,7 +128,7 @@ class Waiting:
 
 
 @dataclass(eq=False, slots=True)
-class Reply:
+class DirectReply:
     """The result of a turn that may respond directly.
 
     Attributes:
@@ -141,11 +143,11 @@ class Reply:
 class ReadEvents(Protocol):
     """Reads a task's events after a number."""
 
-    def read(self, live: LiveTask, after: int, *, max_lag: int | None = None) -> Awaitable[list[Event]]:
+    def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> Awaitable[list[Event]]:
         """Read events; see `TaskRegistry.read`."""
         ...
 
-    def find(self, task_id: str, owner: str) -> Awaitable[LiveTask]:
+    def find(self, task_id: str, owner: str) -> Awaitable[ActiveTask]:
         """Look up a task that has moved; see `TaskRegistry.find`."""
         ...
 
@@ -157,7 +159,7 @@ class Subscription(LogCursor):
     gets a snapshot (`TaskRecord.overview`), and continues after it without loss.
 
     Args:
-        live: The task.
+        active: The task.
         after: The number of the last event that the subscriber has.
         first: An event to return before all others; None for none.
         tasks: Reads events that are no longer in memory.
@@ -167,27 +169,27 @@ class Subscription(LogCursor):
         task_id: The task.
     """
 
-    __slots__ = ("_live", "_max_lag", "_tasks", "task_id")
+    __slots__ = ("_active", "_max_lag", "_tasks", "task_id")
 
     def __init__(
         self,
-        live: LiveTask,
+        active: ActiveTask,
         after: int,
         first: Event | None,
         *,
         tasks: "ReadEvents",
         max_lag: int,
     ) -> None:
-        super().__init__(live.log, after, first)
-        self.task_id = live.record.id
+        super().__init__(active.log, after, first)
+        self.task_id = active.record.id
         self._tasks = tasks
         self._max_lag: int | None = max_lag
-        self._live = live
+        self._active = active
 
     @property
     def artifact_ids(self) -> Sequence[str]:
         """The task's artifacts so far, in the order of their creation."""
-        return self._live.record.artifact_ids
+        return self._active.record.artifact_ids
 
     def read_every_event(self) -> None:
         """Return every event however far the subscriber lags, and no snapshot in place of those that the store has."""
@@ -196,7 +198,7 @@ class Subscription(LogCursor):
     async def begun(self) -> None:
         """Wait until the first event is persisted, or cannot be, which `read` then raises."""
         if self.first is None:  # else it is persisted
-            await self._live.log.reach(self.after + 1)
+            await self._active.log.reach(self.after + 1)
 
     def batches(self, *, until_interrupted: bool = False) -> AsyncGenerator[Sequence[Event]]:
         """Yield the results of `read`, to the last.
@@ -213,17 +215,17 @@ class Subscription(LogCursor):
         """Read events that the log no longer has, or continue with the task if another process writes it now."""
         while True:
             max_lag = self._max_lag if self.has_caught_up else None
-            events = await self._tasks.read(self._live, self.after, max_lag=max_lag)
+            events = await self._tasks.read(self._active, self.after, max_lag=max_lag)
             if events:
                 self.after = events[-1].number
-                self.has_caught_up = self.has_caught_up or self.after >= self._live.log.number
-            if events or not self._live.moved:
+                self.has_caught_up = self.has_caught_up or self.after >= self._active.log.number
+            if events or not self._active.moved:
                 return events
             try:
-                self._live = await self._tasks.find(self.task_id, self._live.owner)
+                self._active = await self._tasks.find(self.task_id, self._active.owner)
             except TaskNotFoundError:  # its first event was not persisted
-                raise self._live.error or StoreError("the task is not there any more") from None
-            self._log = self._live.log
+                raise self._active.error or StoreError("the task is not there any more") from None
+            self._log = self._active.log
 
 
 async def read_batches(

@@ -19,7 +19,7 @@ OWN_EXTENSION = AgentExtension(
 
 
 @dataclass(frozen=True)
-class Offer:
+class Capabilities:
     """The capabilities and requirements of an agent.
 
     Attributes:
@@ -42,9 +42,9 @@ class Offer:
         """Return the extensions for the card."""
         return (OWN_EXTENSION, *self.extensions)
 
-    def activated(self, asked: Iterable[str]) -> tuple[str, ...]:
+    def activated(self, requested: Iterable[str]) -> tuple[str, ...]:
         """Return the extensions that a request activates: those it names that are supported."""
-        wanted = set(asked)
+        wanted = set(requested)
         return tuple(each.uri for each in self.all_extensions if each.uri in wanted)
 
     def check_extensions(self, activated: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from tailrace.streaming.conversion.conversation import results_message
 from tailrace.streaming.conversion.translator import calls_message
 from tailrace.streaming.conversion.turn_translator import TurnTranslator
 from tailrace.streaming.schemas.output import OutputReader
-from tailrace.streaming.task.updates import Said, StatusUpdate, Update
+from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, History, Message, Role
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
 from tailrace.wrappers.conversion.options import RequestOptions
@@ -103,12 +103,12 @@ class AgentHandler(Handler):
         )
 
 
-def _prepared(turn: Turn) -> tuple[History, list[Update | Said], RequestOptions]:
+def _prepared(turn: Turn) -> tuple[History, list[Update | MessageAdded], RequestOptions]:
     """Return the conversation for the model, the first updates of a turn, and its options.
 
     The last of the updates ends the turn if the caller has not sent the results of all calls yet.
     """
-    opening: list[Update | Said] = [StatusUpdate(TaskState.WORKING)]
+    opening: list[Update | MessageAdded] = [StatusUpdate(TaskState.WORKING)]
     history = turn.history
     if history.system_message != turn.facts.instructions:
         history = history.model_copy(update={"system_message": turn.facts.instructions})
@@ -118,7 +118,7 @@ def _prepared(turn: Turn) -> tuple[History, list[Update | Said], RequestOptions]
             ContentPartToolResult(id=each.id, name=each.name, output=_LOST, is_error=True) for each in lost
         )
         history = history.with_message(Message(role=Role.TOOL, content=results))
-        opening.append(Said(results_message(history.conversation[-1])))
+        opening.append(MessageAdded(results_message(history.conversation[-1])))
     owed = _open_calls(history) if _ends_in_results(history) else ()
     if owed:
         opening.append(StatusUpdate(TaskState.INPUT_REQUIRED, calls_message(owed)))

@@ -16,30 +16,30 @@ from anyio.abc import TaskGroup
 
 from tailrace.server.runtime.active_task import (
     PLAIN_CALL,
+    ActiveTask,
     CallContext,
-    LiveTask,
-    Reply,
+    DirectReply,
+    PendingMessage,
     Subscription,
-    Waiting,
 )
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
-from tailrace.server.runtime.limits import OverloadedError, Place, Quota, RateLimitError, UpstreamGate
+from tailrace.server.runtime.limits import OverloadedError, Permit, Quota, RateLimitError, UpstreamGate
 from tailrace.server.runtime.messages import (
     answered_ids,
-    calls_that_wait,
     check_message,
     check_request,
     copied_message,
     fingerprint_of,
     in_turns,
+    pending_calls,
     with_tools_named,
     with_tools_named_in,
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.recovery import InterruptedTasks
-from tailrace.server.runtime.registry import Elsewhere, TaskRegistry
+from tailrace.server.runtime.registry import RemoteTasks, TaskRegistry
 from tailrace.server.runtime.task_history import MAX_HISTORY, with_agent_messages
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
@@ -143,13 +143,13 @@ class Engine:
         self._max_history = max_history_messages
         self._max_lag = max_lag
         self._naming: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
-        self._tasks = TaskRegistry(store, self._end_lost, self._elsewhere())
+        self._tasks = TaskRegistry(store, self._end_lost, self._remote_tasks())
         self.writer = GroupWriter(store, observer=observer)
         self._turns = TurnRunner(
             handler,
             store,
             self.writer,
-            self._tasks.give_up,
+            self._tasks.drop,
             push and push.notify,
             self._conversation,
             external_ids=ExternalIds(keys),
@@ -164,7 +164,7 @@ class Engine:
             store,
             self._tasks,
             self._turns,
-            lambda live: self._run_soon(live, Place.none()),
+            lambda active: self._run_soon(active, Permit.none()),
             restart=restart_interrupted,
         )
         self._group: TaskGroup | None = None
@@ -185,12 +185,17 @@ class Engine:
         try:
             # The outermost: webhooks receive the very last event, too.
             push = self._push.running(self.get_task) if self._push else nullcontext()
-            async with self._place(), push, self._handler.running(), anyio.create_task_group() as writing:
+            async with (
+                self._membership(),
+                push,
+                self._handler.running(),
+                anyio.create_task_group() as writing,
+            ):
                 writing.start_soon(self.writer.run)
                 grace = anyio.CancelScope()
                 writing.start_soon(self._stop_on_request, grace)
-                mending = anyio.CancelScope()
-                writing.start_soon(self._mend, mending)
+                ending_failed = anyio.CancelScope()
+                writing.start_soon(self._end_failed, ending_failed)
                 async with anyio.create_task_group() as self._group:
                     await self._interrupted.take_up_all()
                     try:
@@ -200,7 +205,7 @@ class Engine:
                         raise
                     self.stop_requested.set()
                 grace.cancel()
-                mending.cancel()
+                ending_failed.cancel()
                 self.writer.close()
         finally:
             self._group = None
@@ -295,27 +300,27 @@ class Engine:
             raise PushNotificationNotSupportedError
         message = await run_bounded(call.cost, self._checked, request)
         if message.task_id and not (call.named_in and await self._tasks.is_free(message.task_id, owner)):
-            live = await self._tasks.find(message.task_id, owner)
-            webhooks = await self._webhooks(live, request, call.spoken)
-            return await self._follow_up(live, request, message, webhooks, call, named)
+            active = await self._tasks.find(message.task_id, owner)
+            webhooks = await self._webhooks(active, request, call.spoken)
+            return await self._follow_up(active, request, message, webhooks, call, named)
         message = await run_bounded(call.cost, with_tools_named_in, message, preceding)
         context_id = message.context_id or str(uuid4())
         task_id = scoped_id(message.task_id, owner)
         record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=call.named_in)
         before = await run_bounded(call.cost, self._preceding, preceding, context_id)
-        live = LiveTask(record, owner, TaskLog())
-        live.webhooks = await self._webhooks(live, request, call.spoken)
+        active = ActiveTask(record, owner, TaskLog())
+        active.webhooks = await self._webhooks(active, request, call.spoken)
         if message.context_id:
-            await self._check_conversation(live)
+            await self._check_conversation(active)
         submitted = None
         if not self._handler.replies_directly:
             submitted = await run_bounded(call.cost, record.submitted)
-        place = self._admit(live)
-        self._tasks.add(live)
-        live.said.extend(before)
+        permit = self._admit(active)
+        self._tasks.add(active)
+        active.new_messages.extend(before)
         origin = self._observer.origin()
-        live.waiting.append(
-            Waiting(
+        active.waiting.append(
+            PendingMessage(
                 record.history[0],
                 request,
                 call.extensions,
@@ -325,19 +330,19 @@ class Engine:
                 cost=call.cost,
             )
         )
-        live.send_key = named and SendKey(*named, record.id)
-        live.holds_conversation = not (live.waiting[0].in_conversation or self._turns.in_parallel(live))
+        active.send_key = named and SendKey(*named, record.id)
+        active.holds_conversation = not (active.waiting[0].in_conversation or self._turns.in_parallel(active))
         if submitted is not None:
-            self._turns.begin(live, submitted)
-            self._run_soon(live, place)
-            return self._reader(live, 0)
-        reply = Reply()
-        self._run_soon(live, place, reply)
+            self._turns.begin(active, submitted)
+            self._run_soon(active, permit)
+            return self._reader(active, 0)
+        reply = DirectReply()
+        self._run_soon(active, permit, reply)
         await reply.ready.wait()
         if reply.message is not None:
             ids = {"context_id": context_id, "task_id": record.id if call.named_in else ""}
             return reply.message.model_copy(update=ids)
-        return self._reader(live, 0)
+        return self._reader(active, 0)
 
     def _checked(self, request: SendMessageRequest) -> Message:
         """Return the message of a request, with its validated options."""
@@ -378,12 +383,12 @@ class Engine:
         """Return a task as `get_task`, with its own history only: the messages of its callers and of its statuses."""
         return await self._tasks.kept_snapshot(await self._tasks.find(task_id, owner))
 
-    async def _read(self, live: LiveTask, history_length: int | None = None) -> Task:
+    async def _read(self, active: ActiveTask, history_length: int | None = None) -> Task:
         """Return a task as `get_task`."""
         if history_length == 0:
-            return await self._tasks.kept_snapshot(live, 0)
-        task = await self._tasks.kept_snapshot(live)
-        recorded = await self._store.load_said(task.id, live.owner, MAX_HISTORY)
+            return await self._tasks.kept_snapshot(active, 0)
+        task = await self._tasks.kept_snapshot(active)
+        recorded = await self._store.load_task_messages(task.id, active.owner, MAX_HISTORY)
         cost = cost_of_task(task) + cost_of(recorded)
         return await run_bounded(cost, with_agent_messages, task, recorded, history_length)
 
@@ -399,7 +404,7 @@ class Engine:
             limit: The maximum number of tasks; fewer are returned if they are large.
         """
         page = await self._store.list_tasks(owner, wanted, after=after, limit=limit)
-        tasks = [await self._tasks.as_it_stands(task, owner) for _, task in page.tasks]
+        tasks = [await self._tasks.current(task, owner) for _, task in page.tasks]
         return TaskPage(tasks, page.total, page.tasks[-1][0] if page.has_more else None)
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:
@@ -409,20 +414,20 @@ class Engine:
             TaskNotFoundError: The caller has no such task.
             TaskNotCancelableError: It has ended, or ended before it could be canceled.
         """
-        live = await self._tasks.find(task_id, owner)
-        if live.record.state.terminal:
+        active = await self._tasks.find(task_id, owner)
+        if active.record.state.terminal:
             raise TaskNotCancelableError(metadata={"taskId": task_id})
         canceled = StatusUpdate(TaskState.CANCELED)
-        if live.running:
-            live.ending = canceled
-            live.scope.cancel()
-            await self._tasks.until_over(live)
+        if active.running:
+            active.ending = canceled
+            active.scope.cancel()
+            await self._tasks.until_over(active)
         else:
-            self._turns.end(live, canceled)
-        await self._tasks.until_kept(live, live.record.number)
-        if live.record.state is not TaskState.CANCELED:
+            self._turns.end(active, canceled)
+        await self._tasks.until_kept(active, active.record.number)
+        if active.record.state is not TaskState.CANCELED:
             raise TaskNotCancelableError(metadata={"taskId": task_id})
-        return await self._read(live)
+        return await self._read(active)
 
     async def delete_task(self, task_id: str, owner: str) -> None:
         """Delete a task with its events, webhooks and messages; one that has not ended is canceled first.
@@ -456,21 +461,21 @@ class Engine:
             UnsupportedOperationError: It has ended, no number was given (A2A 1.0, 3.1.6), and it is not to be repeated.
             InvalidParamsError: The task has no event of that number.
         """
-        live = await self._tasks.find(task_id, owner)
+        active = await self._tasks.find(task_id, owner)
         if after is not None:
-            if not 0 <= after <= live.record.number:
+            if not 0 <= after <= active.record.number:
                 raise InvalidParamsError(
-                    f"the task has no event {after}; its last event is {live.record.number}"
+                    f"the task has no event {after}; its last event is {active.record.number}"
                 )
-            return self._reader(live, after)
-        if live.record.state.terminal and not repeat_finished:
-            raise UnsupportedOperationError(f"the task has ended ({live.record.state})")
-        number, state = live.record.number, live.record.state
-        first = Event(number, await _encoded(await self._read(live)), state)
-        return self._reader(live, number, first)
+            return self._reader(active, after)
+        if active.record.state.terminal and not repeat_finished:
+            raise UnsupportedOperationError(f"the task has ended ({active.record.state})")
+        number, state = active.record.number, active.record.state
+        first = Event(number, await _encoded(await self._read(active)), state)
+        return self._reader(active, number, first)
 
-    def _reader(self, live: LiveTask, after: int, first: Event | None = None) -> Subscription:
-        return Subscription(live, after, first, tasks=self._tasks, max_lag=self._max_lag)
+    def _reader(self, active: ActiveTask, after: int, first: Event | None = None) -> Subscription:
+        return Subscription(active, after, first, tasks=self._tasks, max_lag=self._max_lag)
 
     async def conversation(self, context_id: str, owner: str, limit: int) -> list[Message]:
         """Return the newest messages of a conversation, oldest first; none of another owner's conversation."""
@@ -483,9 +488,9 @@ class Engine:
         Raises:
             TaskNotFoundError: The caller has no such task.
         """
-        live = await self._tasks.find(task_id, owner)
-        number = live.log.number
-        return live.record.id, number, live.record.state.terminal and live.record.number == number
+        active = await self._tasks.find(task_id, owner)
+        number = active.log.number
+        return active.record.id, number, active.record.state.terminal and active.record.number == number
 
     async def dialect_of(self, task_id: str, owner: str) -> str:
         """Return the protocol version in which a task was created, if callers of that version name their tasks.
@@ -494,10 +499,10 @@ class Engine:
             The version; empty for other tasks, and without such a task.
         """
         try:
-            live = await self._tasks.find(task_id, owner)
+            active = await self._tasks.find(task_id, owner)
         except TaskNotFoundError:
             return ""
-        return str(extension_facts(live.record.snapshot(0).metadata).get("dialect", ""))
+        return str(extension_facts(active.record.snapshot(0).metadata).get("dialect", ""))
 
     async def set_webhook(
         self, config: TaskPushNotificationConfig, owner: str, dialect: str
@@ -531,31 +536,33 @@ class Engine:
 
     # --- overridden where several servers share a store ---------------------------------------------------------
 
-    def _elsewhere(self) -> Elsewhere | None:
+    def _remote_tasks(self) -> RemoteTasks | None:
         """Return the access to tasks of other processes."""
         return None
 
-    def _conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
+    def _conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
         """Return the lock that a turn holds, so that no other turn of its conversation runs."""
-        return self._turns.conversation(live)
+        return self._turns.conversation(active)
 
-    def _place(self) -> AbstractAsyncContextManager[object]:
+    def _membership(self) -> AbstractAsyncContextManager[object]:
         """Return a context that is entered after the store is opened, and left when all events are persisted."""
         return nullcontext()
 
     # --- running turns ------------------------------------------------------------------------------------------
 
-    async def _webhooks(self, live: LiveTask, request: SendMessageRequest, spoken: str) -> list[PushConfig]:
+    async def _webhooks(
+        self, active: ActiveTask, request: SendMessageRequest, spoken: str
+    ) -> list[PushConfig]:
         """Return the webhook of a request, if it has one; it receives the task's events from now on."""
         config = request.configuration.task_push_notification_config
         if config is None or self._push is None:
             return []
-        config = config.model_copy(update={"task_id": live.record.id})
-        return [await self._push.accept(config, live.owner, dialect=spoken, after=live.record.number)]
+        config = config.model_copy(update={"task_id": active.record.id})
+        return [await self._push.accept(config, active.owner, dialect=spoken, after=active.record.number)]
 
     async def _follow_up(
         self,
-        live: LiveTask,
+        active: ActiveTask,
         request: SendMessageRequest,
         message: Message,
         webhooks: list[PushConfig],
@@ -563,56 +570,58 @@ class Engine:
         named: tuple[str, str] | None,
     ) -> Subscription:
         """Accept another message of a task: its turn begins at once, or after the turns before it."""
-        record = live.record
+        record = active.record
         addressed = record.addressed(message)
         answered = await run_bounded(call.cost, answered_ids, message)
-        await self._check_conversation(live)
+        await self._check_conversation(active)
         while True:
-            self._check_follow_up(live, message)
+            self._check_follow_up(active, message)
             task = record.snapshot()
             cost = call.cost + (cost_of_task(task) if answered else 0)
             named_message, encoded = await run_bounded(cost, _follow_up_of, task, addressed, answered)
             if record.status is task.status and len(record.history) == len(task.history):
                 break  # nothing changed meanwhile
-        place = self._admit(live)
+        permit = self._admit(active)
         message = record.receive(named_message)
-        number = sum(said.role is Role.USER for said in record.history)
-        live.waiting.append(
-            Waiting(message, request, call.extensions, number, origin=self._observer.origin(), cost=call.cost)
+        number = sum(each.role is Role.USER for each in record.history)
+        active.waiting.append(
+            PendingMessage(
+                message, request, call.extensions, number, origin=self._observer.origin(), cost=call.cost
+            )
         )
-        live.webhooks = webhooks
-        live.send_key = named and SendKey(*named, record.id)
+        active.webhooks = webhooks
+        active.send_key = named and SendKey(*named, record.id)
         # During a turn an artifact may be open, which a snapshot cannot express.
-        self._turns.keep(live, (record.receipt(message, encoded),), snapshot=not live.running)
+        self._turns.keep(active, (record.receipt(message, encoded),), snapshot=not active.running)
         number, snapshot = record.number, record.snapshot()
-        if not live.running:
-            self._run_soon(live, place)
+        if not active.running:
+            self._run_soon(active, permit)
         first = Event(number, await _encoded(snapshot))
-        await self._tasks.until_kept(live, number)
-        return self._reader(live, number, first)
+        await self._tasks.until_kept(active, number)
+        return self._reader(active, number, first)
 
-    async def _check_conversation(self, live: LiveTask) -> None:
+    async def _check_conversation(self, active: ActiveTask) -> None:
         """Check that the conversation can be read: if not, the message is refused, and nothing changes."""
-        await self._store.load_conversation(live.record.context_id, live.owner, 1)
+        await self._store.load_conversation(active.record.context_id, active.owner, 1)
 
-    def _check_follow_up(self, live: LiveTask, message: Message) -> None:
-        if message.context_id and message.context_id != live.record.context_id:
+    def _check_follow_up(self, active: ActiveTask, message: Message) -> None:
+        if message.context_id and message.context_id != active.record.context_id:
             raise InvalidParamsError(
                 "the message names a task and a context that the task does not belong to",
-                metadata={"taskId": live.record.id},
+                metadata={"taskId": active.record.id},
             )
-        if live.record.state.terminal:
+        if active.record.state.terminal:
             raise UnsupportedOperationError(
-                f"the task has ended ({live.record.state}); send a message without taskId to continue in its context"
+                f"the task has ended ({active.record.state}); send a message without taskId to continue in its context"
             )
-        if len(live.waiting) >= MAX_WAITING:
+        if len(active.waiting) >= MAX_WAITING:
             raise RateLimitError(
                 f"{MAX_WAITING} messages to the task are waiting already; send this one after the next response",
                 limit="waiting_messages",
                 allowed=MAX_WAITING,
             )
 
-    def _admit(self, live: LiveTask) -> Place:
+    def _admit(self, active: ActiveTask) -> Permit:
         """Admit a message: return the permit of a running task, if its task has none yet."""
         if self._group is None and not self._turns.stopping:
             raise OverloadedError(
@@ -622,13 +631,13 @@ class Engine:
             raise OverloadedError("the server is stopping; send this to another one, or try again later")
         if self._gate is not None:
             self._gate.check()
-        return Place.none() if live.running or self._working is None else self._working.take(live.owner)
+        return Permit.none() if active.running or self._working is None else self._working.take(active.owner)
 
-    def _run_soon(self, live: LiveTask, place: Place, reply: Reply | None = None) -> None:
+    def _run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
         assert self._group is not None  # noqa: S101 — the message was admitted
         # Before any await: a cancellation or stop in between finds the scope in which the turn will run.
-        live.begin_turn()
-        self._group.start_soon(self._turns.run, live, place, reply, name=f"turns of {live.record.id}")
+        active.begin_turn()
+        self._group.start_soon(self._turns.run, active, permit, reply, name=f"turns of {active.record.id}")
 
     # --- health -------------------------------------------------------------------------------------------------
 
@@ -673,27 +682,27 @@ class Engine:
             let_finish: Let running turns finish.
         """
         self._turns.stopping = True
-        for live in self._tasks.all():
-            if not live.running:
-                self._turns.end_log(live)
+        for active in self._tasks.all():
+            if not active.running:
+                self._turns.end_log(active)
             elif not let_finish:
-                live.ending = live.ending or failed_because(
+                active.ending = active.ending or failed_because(
                     "the server was stopped before the answer was complete"
                 )
-                live.scope.cancel()
+                active.scope.cancel()
 
-    async def _mend(self, scope: anyio.CancelScope) -> None:
+    async def _end_failed(self, scope: anyio.CancelScope) -> None:
         with scope:
-            await self._tasks.end_given_up()
+            await self._tasks.end_failed()
 
-    def _end_lost(self, live: LiveTask) -> None:
-        self._turns.end(live, failed_because("the task store did not work; what followed is lost"))
+    def _end_lost(self, active: ActiveTask) -> None:
+        self._turns.end(active, failed_because("the task store did not work; what followed is lost"))
 
 
 def _follow_up_of(task: Task, message: Message, answered: Sequence[str]) -> tuple[Message, bytes]:
     """Return a further message of a task with the names of the tools in its results, and its JSON."""
     if answered:
-        message = with_tools_named(message, answered, calls_that_wait(task))
+        message = with_tools_named(message, answered, pending_calls(task))
     return message, message.to_json()
 
 

@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.agent.request_facts import NO_FACTS, RequestFacts
-from tailrace.streaming.task.updates import Said, Update
+from tailrace.streaming.task.updates import MessageAdded, Update
 from tailrace.wrappers import History
 
-Item = Update | Said | Message
+Item = Update | MessageAdded | Message
 """An item that a handler yields: an update of its task, a message of the conversation, or its direct response."""
 
 HandlerFunction = Callable[["Turn"], AsyncIterator[Item]]

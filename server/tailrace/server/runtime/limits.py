@@ -171,7 +171,7 @@ class PartTooLargeError(InvalidParamsError):
     http_status = 413
 
 
-class Place:
+class Permit:
     """A permit, until `release`; the end of a ``with`` block and garbage collection release it, too."""
 
     __slots__ = ("_caller", "_quota")
@@ -236,7 +236,7 @@ class Quota:
         """The number of authenticated callers that hold a permit."""
         return len(self._by_caller)
 
-    def take(self, owner: str) -> Place:
+    def take(self, owner: str) -> Permit:
         """Take a permit.
 
         Args:
@@ -264,10 +264,10 @@ class Quota:
         self.used += 1
         if caller:
             self._by_caller[caller] = held + 1
-        return Place(self, caller)
+        return Permit(self, caller)
 
     def give_back(self, caller: str) -> None:
-        """Return a permit; called by `Place`."""
+        """Return a permit; called by `Permit`."""
         self.used -= 1
         if not caller:
             return

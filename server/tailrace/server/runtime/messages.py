@@ -91,10 +91,10 @@ def ends_in_round(last: Message) -> bool:
     return last.role is Role.USER or any(call.kind != "server" for call in to_common_message(last).tool_calls)
 
 
-def rounds_behind(said: Sequence[Message]) -> int:
+def rounds_since_caller(messages: Sequence[Message]) -> int:
     """Return the number of responses after the caller's last message."""
-    begun = next((at for at in reversed(range(len(said))) if is_callers(said[at])), -1)
-    return sum(message.role is Role.AGENT for message in said[begun + 1 :])
+    start = next((at for at in reversed(range(len(messages))) if is_callers(messages[at])), -1)
+    return sum(message.role is Role.AGENT for message in messages[start + 1 :])
 
 
 def answered_ids(message: Message) -> Sequence[str]:
@@ -154,15 +154,15 @@ def _with_names(part: Part, names: Mapping[str, str]) -> Part:
     return part.model_copy(update={"data": {**data, "tool_results": named}})
 
 
-def calls_that_wait(task: Task) -> Sequence[ContentPartToolCall]:
+def pending_calls(task: Task) -> Sequence[ContentPartToolCall]:
     """Return the calls of a task that the caller runs, and that have no result yet."""
     if task.status.state.interrupted:
-        asked = task.status.message
-        return to_common_message(asked).tool_calls if asked is not None else ()
+        question = task.status.message
+        return to_common_message(question).tool_calls if question is not None else ()
     answered: set[str] = set()
-    for said in reversed(task.history):
-        common = to_common_message(said)
-        if said.role is Role.AGENT and common.tool_calls:
+    for past in reversed(task.history):
+        common = to_common_message(past)
+        if past.role is Role.AGENT and common.tool_calls:
             return [call for call in common.tool_calls if call.id not in answered]
         answered.update(result.id for result in common.tool_results)
     return ()
@@ -185,14 +185,14 @@ def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]
     return results_message(CommonMessage(role=SpeakerRole.TOOL, content=tuple(results))) if results else None
 
 
-def open_call_ids(said: Sequence[Message]) -> frozenset[str]:
+def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
     """Return the calls of the last message of an interrupted turn: they have no results."""
-    if not said or said[-1].role is not Role.AGENT:
+    if not messages or messages[-1].role is not Role.AGENT:
         return frozenset()
-    return frozenset(call.id for call in to_common_message(said[-1]).tool_calls)
+    return frozenset(call.id for call in to_common_message(messages[-1]).tool_calls)
 
 
-def said_in_artifacts(
+def messages_from_artifacts(
     artifacts: Sequence[Artifact], record: TaskRecord, after_round: int = 0
 ) -> Message | None:
     """Return the message that the artifacts of a turn amount to, if the handler yielded none.

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from opentelemetry.trace import SpanContext
 
-from tailrace.server.runtime.active_task import LiveTask
+from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.streaming.task.updates import StatusUpdate
 
 StreamKind = Literal["message", "subscription", "resume"]
@@ -47,11 +47,11 @@ class Observer:
         """Return the trace of the current request; None for none."""
         return None
 
-    def turn(self, live: LiveTask, external_context_id: str = "") -> TurnWatch:
+    def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:
         """A turn begins, for the oldest waiting message of a task.
 
         Args:
-            live: The task.
+            active: The task.
             external_context_id: The identifier of its conversation in other systems, see `Turn.external_context_id`.
         """
         return TurnWatch()
@@ -74,7 +74,7 @@ class Observer:
     def webhook_tried(self) -> None:
         """An attempt to deliver a notification failed."""
 
-    def webhook_told(self, *, taken: bool) -> None:
+    def webhook_sent(self, *, taken: bool) -> None:
         """A webhook accepted a notification, or the notification was given up."""
 
 

@@ -17,11 +17,11 @@ from typing import cast
 import anyio
 
 from tailrace.server.runtime.active_task import CallContext, Subscription, continues_turn, read_batches
-from tailrace.server.runtime.agent_capabilities import Offer
+from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.connections import OpenStreams
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.errors import AuthError
-from tailrace.server.runtime.limits import Limits, Place
+from tailrace.server.runtime.limits import Limits, Permit
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.store import TaskFilter, TaskPosition
@@ -75,7 +75,7 @@ class Caller:
         names_tasks_in: The protocol version in which the caller chooses the ids of its tasks; empty if the server
             does.
         speaks: The protocol version of the request.
-        extensions: The activated extensions, see `Offer.activated`.
+        extensions: The activated extensions, see `Capabilities.activated`.
         send_key: The idempotency key of a message, which is accepted once however often it is sent (the header
             ``Idempotency-Key``); empty without one. The message's metadata may have it, too.
         fingerprint: The fingerprint of a request whose message depends on earlier ones. Empty to compute it from the
@@ -111,7 +111,7 @@ class EventStream:
         source: The source of the events.
         history_length: The maximum length of the task's history; all of it when None.
         until_interrupted: End the stream also when the task waits for its caller.
-        place: The permit of the stream, until its end.
+        permit: The permit of the stream, until its end.
 
     Attributes:
         message: The agent's direct message, which is then the only event, without a number (0); else None.
@@ -125,13 +125,13 @@ class EventStream:
         *,
         history_length: int | None = None,
         until_interrupted: bool = False,
-        place: Place | None = None,
+        permit: Permit | None = None,
     ) -> None:
         self.message = self._direct = source if isinstance(source, Message) else None
         self._subscription = None if isinstance(source, Message) else source
         self._history_length = history_length
         self._until_interrupted = until_interrupted
-        self._place = place or Place.none()
+        self._permit = permit or Permit.none()
         self.read: Callable[[], Awaitable[Sequence[Event]]] = self._read_rewritten
         if self._subscription is not None and history_length is None:
             self.read = self._subscription.read  # directly: it is called for every token
@@ -169,7 +169,7 @@ class EventStream:
 
     def close(self) -> None:
         """Release the stream's permit."""
-        self._place.release()
+        self._permit.release()
 
     def closes(self, event: Event) -> bool:
         """Return whether an event is the last of this stream."""
@@ -186,14 +186,14 @@ class Operations:
     Args:
         engine: Runs the tasks.
         push: Delivers notifications; None if they are not supported.
-        offer: The agent's capabilities and requirements.
+        capabilities: The agent's capabilities and requirements.
         extended_card: Returns the extended card; None if the agent has none.
         challenge: The ``WWW-Authenticate`` of requests for the extended card; empty without authentication.
         limits: The limits of callers; none when None.
         observer: Notified of streams.
 
     Attributes:
-        offer: As given.
+        capabilities: As given.
         streams: The open SSE streams.
     """
 
@@ -202,7 +202,7 @@ class Operations:
         engine: Engine,
         push: PushNotifier | None = None,
         *,
-        offer: Offer | None = None,
+        capabilities: Capabilities | None = None,
         extended_card: ExtendedCard | None = None,
         challenge: str = "",
         limits: Limits | None = None,
@@ -210,7 +210,7 @@ class Operations:
     ) -> None:
         self._observer = observer
         self._limits = limits or Limits()
-        self.offer = offer or Offer()
+        self.capabilities = capabilities or Capabilities()
         self.streams = OpenStreams()
         self._engine = engine
         self._push = push
@@ -242,7 +242,7 @@ class Operations:
             AuthError: The operation requires an authenticated caller.
             StoreError: The store does not work at present.
         """
-        self.offer.check_extensions(caller.extensions)
+        self.capabilities.check_extensions(caller.extensions)
         if operation is Operation.SEND_MESSAGE:
             return await self._send(cast("SendMessageRequest", request), caller)
         if operation is Operation.GET_TASK:
@@ -283,9 +283,9 @@ class Operations:
             A2AError: As `answer`; before anything is streamed.
             StoreError: As `answer`.
         """
-        self.offer.check_extensions(caller.extensions)
+        self.capabilities.check_extensions(caller.extensions)
         # First: a refused request has no effect.
-        place = self._limits.streams.take(caller.owner)
+        permit = self._limits.streams.take(caller.owner)
         try:
             if operation is Operation.SUBSCRIBE_TO_TASK:
                 subscribe = cast("SubscribeToTaskRequest", request)
@@ -293,11 +293,11 @@ class Operations:
                     subscribe.id, caller.owner, after, repeat_finished=repeat_finished
                 )
                 self._observer.streaming("subscription" if after is None else "resume")
-                return EventStream(reader, place=place)
+                return EventStream(reader, permit=permit)
             send = cast("SendMessageRequest", request)
-            return await self._stream_answer(send, caller, place, preceding)
+            return await self._stream_answer(send, caller, permit, preceding)
         except BaseException:
-            place.release()
+            permit.release()
             raise
 
     async def snapshot(self, task_id: str, caller: Caller) -> Task:
@@ -338,19 +338,19 @@ class Operations:
             StoreError: As for `stream`.
         """
         key = _checked_key(caller.send_key)
-        place = self._limits.streams.take(caller.owner)
+        permit = self._limits.streams.take(caller.owner)
         try:
             reader = await self._engine.sent_as(key, caller.fingerprint, caller.owner) if key else None
             if reader is not None:
-                return EventStream(reader, until_interrupted=True, place=place)
+                return EventStream(reader, until_interrupted=True, permit=permit)
         except BaseException:
-            place.release()
+            permit.release()
             raise
-        place.release()
+        permit.release()
         return None
 
     async def _stream_answer(
-        self, send: SendMessageRequest, caller: Caller, place: Place, preceding: Sequence[Message]
+        self, send: SendMessageRequest, caller: Caller, permit: Permit, preceding: Sequence[Message]
     ) -> EventStream:
         self._check_message(send)
         for message in preceding:
@@ -361,12 +361,12 @@ class Operations:
             started,
             history_length=send.configuration.history_length,
             until_interrupted=True,
-            place=place,
+            permit=permit,
         )
 
     def _check_message(self, send: SendMessageRequest) -> None:
-        self.offer.check_message(send.message)
-        self.offer.check_output_modes(send.configuration.accepted_output_modes)
+        self.capabilities.check_message(send.message)
+        self.capabilities.check_output_modes(send.configuration.accepted_output_modes)
         self._limits.check_message(send.message)
 
     def _answer_extended_card(self, caller: Caller) -> AgentCard:
@@ -382,8 +382,8 @@ class Operations:
 
     async def _answer_conversation(self, wanted: GetConversationRequest, caller: Caller) -> Conversation:
         length = MAX_CONVERSATION if wanted.history_length is None else wanted.history_length
-        said = await self.conversation(wanted.context_id, caller, min(length, MAX_CONVERSATION))
-        return Conversation(context_id=wanted.context_id, messages=tuple(said))
+        messages = await self.conversation(wanted.context_id, caller, min(length, MAX_CONVERSATION))
+        return Conversation(context_id=wanted.context_id, messages=tuple(messages))
 
     async def conversation(
         self, context_id: str, caller: Caller, limit: int = MAX_CONVERSATION
@@ -398,7 +398,7 @@ class Operations:
     async def _start(
         self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
     ) -> Subscription | Message:
-        self.offer.check_message(send.message)
+        self.capabilities.check_message(send.message)
         key = _checked_key(caller.send_key or extension_facts(send.metadata).get("idempotencyKey", ""))
         call = CallContext(
             named_in=caller.names_tasks_in,
@@ -451,12 +451,12 @@ class Operations:
         return None
 
     async def _only_config(
-        self, push: PushNotifier, asked: GetTaskPushNotificationConfigRequest, caller: Caller
+        self, push: PushNotifier, request: GetTaskPushNotificationConfigRequest, caller: Caller
     ) -> TaskPushNotificationConfig | None:
         """Return the task's only webhook, for clients of older versions that name none."""
-        if caller.speaks == "1.0" or asked.id != DEFAULT_CONFIG_ID:
+        if caller.speaks == "1.0" or request.id != DEFAULT_CONFIG_ID:
             return None
-        configs = (await push.list_configs(asked.task_id, caller.owner, limit=2)).configs
+        configs = (await push.list_configs(request.task_id, caller.owner, limit=2)).configs
         return configs[0] if len(configs) == 1 else None
 
     async def _list(self, request: ListTasksRequest, caller: Caller) -> ListTasksResponse:

@@ -3,8 +3,13 @@
 import logging
 from collections.abc import Callable
 
-from tailrace.server.runtime.active_task import LiveTask, Waiting
-from tailrace.server.runtime.messages import ends_in_round, open_call_ids, results_in_artifacts, rounds_behind
+from tailrace.server.runtime.active_task import ActiveTask, PendingMessage
+from tailrace.server.runtime.messages import (
+    ends_in_round,
+    open_call_ids,
+    results_in_artifacts,
+    rounds_since_caller,
+)
 from tailrace.server.runtime.registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.store.store import Store
@@ -37,7 +42,7 @@ class InterruptedTasks:
         store: Store,
         tasks: TaskRegistry,
         turns: TurnRunner,
-        run_soon: Callable[[LiveTask], object],
+        run_soon: Callable[[ActiveTask], object],
         *,
         restart: bool,
     ) -> None:
@@ -55,43 +60,47 @@ class InterruptedTasks:
     async def take_up(self, task_id: str, owner: str) -> None:
         """Fail a task with all published events, or start it again."""
         try:
-            live = await self._tasks.find(task_id, owner)
+            active = await self._tasks.find(task_id, owner)
         except ValueError:
             logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
             return
-        live.waiting.extend(await self._unanswered(live))
-        restarts = extension_facts(live.record.snapshot(0).metadata).get("restarts", 0)
-        if self._restart and live.waiting and restarts < MAX_RESTARTS:
+        active.waiting.extend(await self._unanswered(active))
+        restarts = extension_facts(active.record.snapshot(0).metadata).get("restarts", 0)
+        if self._restart and active.waiting and restarts < MAX_RESTARTS:
             logger.warning("task %s was interrupted by a crash, and starts again", task_id)
             again = with_extension_facts({}, restarts=restarts + 1)
-            self._turns.keep(live, (live.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
-            await self._tasks.until_kept(live, live.record.number)  # with its messages in the conversation
-            self._run_soon(live)
+            self._turns.keep(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
+            await self._tasks.until_kept(
+                active, active.record.number
+            )  # with its messages in the conversation
+            self._run_soon(active)
             return
         logger.warning("task %s was interrupted by a crash", task_id)
         self._turns.end(
-            live, failed_because("the server stopped unexpectedly before the answer was complete")
+            active, failed_because("the server stopped unexpectedly before the answer was complete")
         )
 
-    async def _unanswered(self, live: LiveTask) -> list[Waiting]:
+    async def _unanswered(self, active: ActiveTask) -> list[PendingMessage]:
         """Return the messages of an interrupted task that have no response in the conversation, oldest first."""
-        said = [
+        messages = [
             message
-            for message in await self._store.load_said(live.record.id, live.owner)
-            if message.task_id == live.record.id
+            for message in await self._store.load_task_messages(active.record.id, active.owner)
+            if message.task_id == active.record.id
         ]
-        turns = sum(map(is_callers, said))
-        is_open = bool(said) and ends_in_round(said[-1])
+        turns = sum(map(is_callers, messages))
+        is_open = bool(messages) and ends_in_round(messages[-1])
         if is_open:
-            live.rounds_said = rounds_behind(said)
-            results = results_in_artifacts(live.record.artifacts, open_call_ids(said))
+            active.recorded_rounds = rounds_since_caller(messages)
+            results = results_in_artifacts(active.record.artifacts, open_call_ids(messages))
             if results is not None:
-                ids = {"context_id": live.record.context_id, "task_id": live.record.id}
-                live.said.append(results.model_copy(update=ids))
+                ids = {"context_id": active.record.context_id, "task_id": active.record.id}
+                active.new_messages.append(results.model_copy(update=ids))
         answered = turns - is_open
-        asked = [message for message in live.record.history if message.role is Role.USER]
+        questions = [message for message in active.record.history if message.role is Role.USER]
         return [
-            Waiting(message, SendMessageRequest(message=message), (), number, is_said=number <= turns)
-            for number, message in enumerate(asked, 1)
+            PendingMessage(
+                message, SendMessageRequest(message=message), (), number, in_history=number <= turns
+            )
+            for number, message in enumerate(questions, 1)
             if number > answered
         ]

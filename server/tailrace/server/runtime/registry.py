@@ -6,13 +6,13 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from tailrace.server.runtime.active_task import LiveTask
+from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.server.store.store import EventsDropped, NotOurs, Store, StoredTask
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Task
 from tailrace.streaming.a2a.v0_1 import scoped_id
-from tailrace.streaming.task.log import Behind, TaskLog
+from tailrace.streaming.task.log import EventsEvicted, TaskLog
 from tailrace.streaming.task.task import TaskRecord
 from tailrace.wrappers import StoreError
 
@@ -26,18 +26,18 @@ MAX_TASK_ID_LENGTH = 256
 """Maximum characters of a task id that a caller chooses."""
 
 
-class Elsewhere(Protocol):
+class RemoteTasks(Protocol):
     """Access to tasks of other processes, where several share a store."""
 
     def has(self, stored: StoredTask) -> bool:
         """Return whether another process writes this task, or may."""
         ...
 
-    def follow(self, live: LiveTask) -> None:
+    def follow(self, active: ActiveTask) -> None:
         """Keep a task's record and log up to date from now on, while it has subscribers."""
         ...
 
-    async def refresh(self, live: LiveTask) -> None:
+    async def refresh(self, active: ActiveTask) -> None:
         """Bring a followed task up to all published events."""
         ...
 
@@ -55,75 +55,73 @@ class TaskRegistry:
         store: The store.
         lost: Called with a task whose turn ended while the store failed, and which is running according to the store:
             it must be ended.
-        elsewhere: Access to tasks of other processes; None for a single process.
+        remote_tasks: Access to tasks of other processes; None for a single process.
     """
 
     def __init__(
-        self, store: Store, lost: Callable[[LiveTask], None], elsewhere: Elsewhere | None = None
+        self, store: Store, lost: Callable[[ActiveTask], None], remote_tasks: RemoteTasks | None = None
     ) -> None:
-        self._elsewhere = elsewhere
+        self._remote_tasks = remote_tasks
         self._store = store
         self._lost = lost
         # Every task with a reference: its turn, a subscriber, a write that is not done. Two objects for the same task would
         # assign the same numbers, so there is one for as long as it is referenced, and none after.
-        self._live: WeakValueDictionary[str, LiveTask] = WeakValueDictionary()
-        self._given_up: dict[
-            str, str
-        ] = {}  # tasks that are running according to the store, with their owners
-        self._some_given_up = anyio.Event()
+        self._active: WeakValueDictionary[str, ActiveTask] = WeakValueDictionary()
+        self._failed: dict[str, str] = {}  # tasks that are running according to the store, with their owners
+        self._has_failed = anyio.Event()
 
-    def add(self, live: LiveTask) -> None:
+    def add(self, active: ActiveTask) -> None:
         """Add a new task."""
-        self._live[live.record.id] = live
+        self._active[active.record.id] = active
 
-    def all(self) -> list[LiveTask]:
+    def all(self) -> list[ActiveTask]:
         """Return every task of this process."""
-        return list(self._live.values())
+        return list(self._active.values())
 
-    def give_up(self, live: LiveTask) -> None:
+    def drop(self, active: ActiveTask) -> None:
         """Drop a task whose events cannot be persisted: lookups return the state in the store."""
-        live.moved = isinstance(live.error, NotOurs)
-        if self._live.get(live.record.id) is live:
-            del self._live[live.record.id]
-            if not live.moved:
-                self._given_up[live.record.id] = live.owner
-                self._some_given_up.set()
+        active.moved = isinstance(active.error, NotOurs)
+        if self._active.get(active.record.id) is active:
+            del self._active[active.record.id]
+            if not active.moved:
+                self._failed[active.record.id] = active.owner
+                self._has_failed.set()
 
     def remove(self, task_id: str) -> None:
         """Drop a task that has ended, and is deleted from the store."""
-        live = self._live.pop(task_id, None)
-        if live is not None:
-            live.log.end()
+        active = self._active.pop(task_id, None)
+        if active is not None:
+            active.log.end()
 
     def retire(self, task_id: str) -> None:
         """Drop a followed task, so that all its subscribers look it up again: another process writes it now."""
-        live = self._live.get(task_id)
-        if live is not None and live.followed:
-            del self._live[task_id]
-            live.moved = True
-            live.log.end()
+        active = self._active.get(task_id)
+        if active is not None and active.followed:
+            del self._active[task_id]
+            active.moved = True
+            active.log.end()
 
-    def held(self, task_id: str) -> LiveTask | None:
+    def in_memory(self, task_id: str) -> ActiveTask | None:
         """Return the task if it is in memory. The caller checks the owner."""
-        return self._live.get(task_id)
+        return self._active.get(task_id)
 
-    async def end_given_up(self) -> None:
+    async def end_failed(self) -> None:
         """End the dropped tasks, without end, as soon as the store works again."""
         while True:
-            await self._some_given_up.wait()
+            await self._has_failed.wait()
             await anyio.sleep(RETRY_DELAY)
-            self._some_given_up = anyio.Event()
-            for task_id, owner in list(self._given_up.items()):
+            self._has_failed = anyio.Event()
+            for task_id, owner in list(self._failed.items()):
                 try:
                     await self.find(task_id, owner)
                 except TaskNotFoundError:  # its first event was not persisted
-                    self._given_up.pop(task_id, None)
+                    self._failed.pop(task_id, None)
                 except (StoreError, ValueError):
                     pass
-            if self._given_up:
-                self._some_given_up.set()
+            if self._failed:
+                self._has_failed.set()
 
-    async def find(self, task_id: str, owner: str) -> LiveTask:
+    async def find(self, task_id: str, owner: str) -> ActiveTask:
         """Return a task of that owner, from memory or from the store: the one access check.
 
         Args:
@@ -135,16 +133,21 @@ class TaskRegistry:
             StoreError: The store cannot be read.
         """
         for each in dict.fromkeys((task_id, scoped_id(task_id, owner))):
-            live = self._live.get(each)
-            if live is not None and live.followed and self._elsewhere is not None and live.owner == owner:
-                await self._elsewhere.refresh(live)
-                live = self._live.get(each)
-            if live is None:
+            active = self._active.get(each)
+            if (
+                active is not None
+                and active.followed
+                and self._remote_tasks is not None
+                and active.owner == owner
+            ):
+                await self._remote_tasks.refresh(active)
+                active = self._active.get(each)
+            if active is None:
                 stored = await self._store.load_task(each, owner)
                 # It may have been loaded while the store was read.
-                live = self._live.get(each) or (stored and await self._revive(stored, owner))
-            if live is not None and live.owner == owner:
-                return live
+                active = self._active.get(each) or (stored and await self._revive(stored, owner))
+            if active is not None and active.owner == owner:
+                return active
         raise TaskNotFoundError(metadata={"taskId": task_id})
 
     async def is_free(self, task_id: str, owner: str) -> bool:
@@ -160,27 +163,27 @@ class TaskRegistry:
             await self.find(task_id, owner)
         except TaskNotFoundError:
             named = scoped_id(task_id, owner)
-            if named in self._live or await self._store.holds_task(named):
+            if named in self._active or await self._store.holds_task(named):
                 raise InvalidParamsError("this id cannot be used for a task; choose another") from None
             return True
         return False
 
-    async def as_it_stands(self, stored: Task, owner: str) -> Task:
+    async def current(self, stored: Task, owner: str) -> Task:
         """Return the current state of a stored task, with persisted content only."""
-        live = self._live.get(stored.id)
-        if live is not None and not live.followed:
-            return await self.kept_snapshot(live)
-        if self._elsewhere is None or stored.status.state.terminal:
+        active = self._active.get(stored.id)
+        if active is not None and not active.followed:
+            return await self.kept_snapshot(active)
+        if self._remote_tasks is None or stored.status.state.terminal:
             return stored
         return await self.kept_snapshot(await self.find(stored.id, owner))
 
-    async def kept_snapshot(self, live: LiveTask, history_length: int | None = None) -> Task:
+    async def kept_snapshot(self, active: ActiveTask, history_length: int | None = None) -> Task:
         """Return the current state of a task, after all of it is persisted."""
-        task = live.record.snapshot(history_length)
-        await self.until_kept(live, live.record.number)
+        task = active.record.snapshot(history_length)
+        await self.until_kept(active, active.record.number)
         return task
 
-    async def read(self, live: LiveTask, after: int, *, max_lag: int | None = None) -> list[Event]:
+    async def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> list[Event]:
         """Return the next events of a task after a number: from memory, or from the store for a lagging subscriber.
 
         Waits for an event if there is none yet; empty when the task has ended and all events were read. A subscriber
@@ -191,56 +194,56 @@ class TaskRegistry:
             StoreError: As `Subscription.batches`.
         """
         try:
-            events = await live.log.read(after)
-        except Behind:
-            if max_lag is not None and live.log.number - after > max_lag:
-                return await self._overview(live)
+            events = await active.log.read(after)
+        except EventsEvicted:
+            if max_lag is not None and active.log.number - after > max_lag:
+                return await self._overview(active)
             try:
-                events = await self._store.load_events(live.record.id, after, max_bytes=MAX_BATCH_BYTES)
+                events = await self._store.load_events(active.record.id, after, max_bytes=MAX_BATCH_BYTES)
             except EventsDropped:
-                return await self._overview(live)
-        if not events and live.error is not None and not live.moved:
-            raise live.error
+                return await self._overview(active)
+        if not events and active.error is not None and not active.moved:
+            raise active.error
         return events
 
-    async def _overview(self, live: LiveTask) -> list[Event]:
-        events = live.record.overview()
-        await self.until_kept(live, events[-1].number)
+    async def _overview(self, active: ActiveTask) -> list[Event]:
+        events = active.record.overview()
+        await self.until_kept(active, events[-1].number)
         return events
 
-    async def until_kept(self, live: LiveTask, number: int) -> None:
+    async def until_kept(self, active: ActiveTask, number: int) -> None:
         """Wait until the event of that number is persisted.
 
         Raises:
             StoreError: It cannot be persisted.
             InternalError: It will not be, because the server is stopping.
         """
-        if not await live.log.reach(number):
-            raise live.error or InternalError("the server is stopping")
+        if not await active.log.reach(number):
+            raise active.error or InternalError("the server is stopping")
 
-    async def until_over(self, live: LiveTask) -> None:
+    async def until_over(self, active: ActiveTask) -> None:
         """Wait until the task has ended, and its last event is persisted; raises as `until_kept`."""
-        while not live.record.state.terminal or live.log.number < live.record.number:
-            await self.until_kept(live, live.log.number + 1)
+        while not active.record.state.terminal or active.log.number < active.record.number:
+            await self.until_kept(active, active.log.number + 1)
 
-    async def _revive(self, stored: StoredTask, owner: str) -> LiveTask:
+    async def _revive(self, stored: StoredTask, owner: str) -> ActiveTask:
         record = await self._replayed(stored, owner)
-        live = self._live.get(record.id)
-        if live is not None:
-            return live
-        live = LiveTask(record, owner, TaskLog(record.number))
-        self._live[record.id] = live
+        active = self._active.get(record.id)
+        if active is not None:
+            return active
+        active = ActiveTask(record, owner, TaskLog(record.number))
+        self._active[record.id] = active
         if record.state.terminal:
-            live.log.end()
-        elif self._elsewhere is not None and self._elsewhere.has(stored):
-            live.followed = True
-            self._elsewhere.follow(live)
-            return live
-        if record.id in self._given_up:
-            del self._given_up[record.id]
+            active.log.end()
+        elif self._remote_tasks is not None and self._remote_tasks.has(stored):
+            active.followed = True
+            self._remote_tasks.follow(active)
+            return active
+        if record.id in self._failed:
+            del self._failed[record.id]
             if not (record.state.terminal or record.awaits_caller):
-                self._lost(live)
-        return live
+                self._lost(active)
+        return active
 
     async def _replayed(self, stored: StoredTask, owner: str) -> TaskRecord:
         record = TaskRecord(stored.task, stored.number)
@@ -248,9 +251,9 @@ class TaskRegistry:
             try:
                 events = await self._store.load_events(record.id, record.number)
             except EventsDropped as dropped:
-                if self._elsewhere is None:
+                if self._remote_tasks is None:
                     raise
-                other = await self._elsewhere.stand_in(stored, owner, dropped.first)
+                other = await self._remote_tasks.stand_in(stored, owner, dropped.first)
                 if other.number <= record.number:
                     raise
                 if other.task is not stored.task:

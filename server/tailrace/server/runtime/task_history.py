@@ -50,13 +50,13 @@ def _turns(messages: Iterable[Message]) -> list[Turn]:
 def _merged(turns: Sequence[Turn], recorded: Sequence[Turn]) -> list[Turn]:
     """Add recorded messages to the turns of a task; the last turns may have none yet."""
     merged: list[Turn] = []
-    for number, (asked, *statuses) in enumerate(turns):
+    for number, (question, *statuses) in enumerate(turns):
         answers = recorded[number][1:] if number < len(recorded) else []
         known = _contents(answers)
         statuses = [status for status in statuses if not all(item in known for item in _contents([status]))]
         # The last status of a turn asked for the next message; those before it are progress.
         at = len(statuses) if number == len(turns) - 1 else max(len(statuses) - 1, 0)
-        merged.append([asked, *statuses[:at], *answers, *statuses[at:]])
+        merged.append([question, *statuses[:at], *answers, *statuses[at:]])
     return merged
 
 

@@ -19,15 +19,15 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from tailrace.server.runtime.active_task import LiveTask, Reply, ends_turn
+from tailrace.server.runtime.active_task import ActiveTask, DirectReply, ends_turn
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Handler, Item, Turn
-from tailrace.server.runtime.limits import Place, RateLimitError, size_of
+from tailrace.server.runtime.limits import Permit, RateLimitError, size_of
 from tailrace.server.runtime.messages import (
     history_of,
+    messages_from_artifacts,
     open_call_ids,
     results_in_artifacts,
-    said_in_artifacts,
     whole_rounds,
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
@@ -45,7 +45,7 @@ from tailrace.streaming.agent.request_facts import (
 )
 from tailrace.streaming.conversion.conversation import is_callers, to_common_message
 from tailrace.streaming.task.task import TaskRecord, agent_message
-from tailrace.streaming.task.updates import ArtifactUpdate, Said, StatusUpdate, TextDelta, Update
+from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import History, StoreError, TailraceError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
@@ -62,7 +62,7 @@ class TurnRunner:
         handler: Runs a turn.
         store: Has the conversations.
         writer: Persists the events.
-        give_up: Called with a task whose events cannot be persisted.
+        fail: Called with a task whose events cannot be persisted.
         status_kept: Called with a task's id when a change of its status is persisted, and with the new webhooks.
         external_ids: The identifiers of turns in other systems.
         conversations: Returns the lock that a turn holds, so that no other turn of its conversation runs; by default, a
@@ -83,9 +83,9 @@ class TurnRunner:
         handler: Handler,
         store: Store,
         writer: GroupWriter,
-        give_up: Callable[[LiveTask], None],
+        fail: Callable[[ActiveTask], None],
         status_kept: Callable[[str, Sequence[PushConfig]], None] | None = None,
-        conversations: Callable[[LiveTask], AbstractAsyncContextManager[object]] | None = None,
+        conversations: Callable[[ActiveTask], AbstractAsyncContextManager[object]] | None = None,
         *,
         external_ids: ExternalIds,
         max_history: int,
@@ -106,32 +106,32 @@ class TurnRunner:
         self._handler = handler
         self._store = store
         self._writer = writer
-        self._give_up = give_up
+        self._drop = fail
         self._status_kept = status_kept
         self._max_history = max_history
         self._conversations = conversations or self.conversation
         self._following: dict[tuple[str, str], list[anyio.Event]] = {}  # see `_Conversation`
         self.stopping = False
 
-    def conversation(self, live: LiveTask) -> AbstractAsyncContextManager[object]:
+    def conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
         """Return a lock that runs the turns of a conversation in this process one after the other."""
-        return _Conversation(self._following, (live.owner, live.record.context_id))
+        return _Conversation(self._following, (active.owner, active.record.context_id))
 
-    def begin(self, live: LiveTask, submitted: Event | None = None) -> None:
+    def begin(self, active: ActiveTask, submitted: Event | None = None) -> None:
         """Publish a task: its first event, with its message.
 
         Args:
-            live: The task.
+            active: The task.
             submitted: The result of `TaskRecord.submitted`, if it was called before.
         """
-        self.keep(live, (submitted or live.record.submitted(),), snapshot=True)
+        self.keep(active, (submitted or active.record.submitted(),), snapshot=True)
 
-    async def run(self, live: LiveTask, place: Place, reply: Reply | None = None) -> None:
+    async def run(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
         """Run a turn for every waiting message.
 
         Args:
-            live: The task, with a waiting message; its turn has begun (`LiveTask.begin_turn`).
-            place: The permit of the task; released at the end.
+            active: The task, with a waiting message; its turn has begun (`ActiveTask.begin_turn`).
+            permit: The permit of the task; released at the end.
             reply: Receives the result of the first turn, which may respond directly.
         """
         this = asyncio.current_task()
@@ -140,15 +140,15 @@ class TurnRunner:
         try:
             while has_next:
                 async with (
-                    self._turn(live, reply) as turn,
-                    aclosing(await self._updates(live, turn.conversation)) as batches,
+                    self._turn(active, reply) as turn,
+                    aclosing(await self._updates(active, turn.conversation)) as batches,
                 ):
                     async for items in batches:
-                        if this.cancelling() and live.scope.cancel_called:
+                        if this.cancelling() and active.scope.cancel_called:
                             break  # a handler that suppresses its cancellation is ignored from now on
-                        if reply is not None and self._answers_directly(live, reply, items):
+                        if reply is not None and self._answers_directly(active, reply, items):
                             break
-                        ending = self.append(live, items)
+                        ending = self.append(active, items)
                         if ending is not None:
                             turn.ending = ending
                             break
@@ -157,53 +157,55 @@ class TurnRunner:
                         items = ()  # released while the next are awaited
                 reply, has_next = None, turn.has_next
         except BaseException:
-            live.running = False
+            active.running = False
             raise
         finally:
-            place.release()
+            permit.release()
 
     @asynccontextmanager
-    async def _turn(self, live: LiveTask, reply: Reply | None) -> AsyncGenerator["_Turn"]:
+    async def _turn(self, active: ActiveTask, reply: DirectReply | None) -> AsyncGenerator["_Turn"]:
         """Run the block as a turn; end the turn with the result of the block.
 
         All of it runs in one task: a handler may hold cancel scopes open.
         """
-        lock = nullcontext() if self.in_parallel(live) else self._conversations(live)
-        async with _Held(lock) as conversation:
-            external_id = self._external_ids.context_id(live.owner, live.record.context_id)
-            with self._observer.turn(live, external_id) as watch:
+        lock = nullcontext() if self.in_parallel(active) else self._conversations(active)
+        async with _LazyContext(lock) as conversation:
+            external_id = self._external_ids.context_id(active.owner, active.record.context_id)
+            with self._observer.turn(active, external_id) as watch:
                 turn = _Turn(conversation)
                 try:
-                    with live.scope:
+                    with active.scope:
                         yield turn
-                    if live.scope.cancel_called and live.ending is None:
+                    if active.scope.cancel_called and active.ending is None:
                         watch.failed(TimeoutError())
                         turn.ending = failed_because(
                             f"the answer took longer than the {self._max_seconds:g} seconds it may"
                         )
                 except BaseException as error:
-                    turn.ending = self._ending_of(live, watch, error)
+                    turn.ending = self._ending_of(active, watch, error)
                 if reply is None or reply.message is None:
-                    watch.ending = live.ending or turn.ending
-                    self._end_turn(live, watch.ending)
+                    watch.ending = active.ending or turn.ending
+                    self._end_turn(active, watch.ending)
                 else:
                     watch.direct = True
                 if reply is not None:
                     reply.ready.set()
-            turn.has_next = bool(live.waiting)
+            turn.has_next = bool(active.waiting)
             if turn.has_next:
-                live.begin_turn()  # a cancellation from here on concerns the next turn
+                active.begin_turn()  # a cancellation from here on concerns the next turn
             else:
-                live.running = False
+                active.running = False
             # The next turn of the conversation reads the messages of this one from the store.
-            await live.log.reach(live.record.number)
+            await active.log.reach(active.record.number)
 
-    def in_parallel(self, live: LiveTask) -> bool:
+    def in_parallel(self, active: ActiveTask) -> bool:
         """Return whether the next turn of a task does not wait for turns of other tasks."""
-        requested = runs_in_parallel(_messages_to(live.record, live.waiting[0].message))
+        requested = runs_in_parallel(_messages_to(active.record, active.waiting[0].message))
         return self._parallel if requested is None else requested
 
-    async def _updates(self, live: LiveTask, conversation: "_Held") -> AsyncGenerator[Sequence[Item]]:
+    async def _updates(
+        self, active: ActiveTask, conversation: "_LazyContext"
+    ) -> AsyncGenerator[Sequence[Item]]:
         """Begin the turn of the oldest waiting message, after the earlier turns of the conversation."""
         try:
             with anyio.fail_after(self._max_wait):
@@ -215,12 +217,12 @@ class TurnRunner:
                 limit="max_context_wait",
                 allowed=math.ceil(self._max_wait),
             ) from None
-        live.scope.deadline = anyio.current_time() + self._max_seconds
-        turn = await self._next_turn(live)
+        active.scope.deadline = anyio.current_time() + self._max_seconds
+        turn = await self._next_turn(active)
         await anyio.lowlevel.checkpoint_if_cancelled()
         return await self._handler.begin(turn)
 
-    def _ending_of(self, live: LiveTask, watch: TurnWatch, error: BaseException) -> StatusUpdate:
+    def _ending_of(self, active: ActiveTask, watch: TurnWatch, error: BaseException) -> StatusUpdate:
         """Return the last status of a turn whose handler raised an error.
 
         Raises:
@@ -237,38 +239,38 @@ class TurnRunner:
         watch.failed(error)
         # An object that the handler awaited was cancelled: raised here, the error would cancel all turns of the engine.
         what = "let a cancellation out" if is_cancelled else "failed"
-        logger.error("the handler of task %s %s", live.record.id, what, exc_info=error)
+        logger.error("the handler of task %s %s", active.record.id, what, exc_info=error)
         return failed_because(_HANDLER_FAILED)
 
-    def _answers_directly(self, live: LiveTask, reply: Reply, items: Sequence[Item]) -> bool:
+    def _answers_directly(self, active: ActiveTask, reply: DirectReply, items: Sequence[Item]) -> bool:
         """Return whether the first update of a turn is a direct response; otherwise publish the task."""
-        if live.record.number or not items:
+        if active.record.number or not items:
             return False
         if isinstance(items[0], Message):
             reply.message = items[0]
             return True
-        self.begin(live)
+        self.begin(active)
         reply.ready.set()
         return False
 
-    async def _next_turn(self, live: LiveTask) -> Turn:
+    async def _next_turn(self, active: ActiveTask) -> Turn:
         """Return the turn of the oldest waiting message, which is added to the conversation here."""
-        record, waiting = live.record, live.waiting[0]
-        said = list(waiting.preceding)
-        if not said and waiting.in_conversation:
+        record, waiting = active.record, active.waiting[0]
+        messages = list(waiting.preceding)
+        if not messages and waiting.in_conversation:
             recorded, running = await self._store.load_history(
-                record.context_id, live.owner, self._max_history - 1
+                record.context_id, active.owner, self._max_history - 1
             )
-            ordered = partial(history_of, recorded, running, record.id, is_resumed=waiting.is_said)
-            said = await run_bounded(cost_of(recorded), ordered)
-        del live.waiting[0]
-        if not waiting.is_said:
-            live.said.append(waiting.message)
-            said.append(waiting.message)
-        asked = _messages_to(record, waiting.message)
-        cost = cost_of(said) + waiting.cost
-        history = await run_bounded(cost, _common_history, said)
-        facts = await run_bounded(cost, kept_request_facts, asked)
+            ordered = partial(history_of, recorded, running, record.id, is_resumed=waiting.in_history)
+            messages = await run_bounded(cost_of(recorded), ordered)
+        del active.waiting[0]
+        if not waiting.in_history:
+            active.new_messages.append(waiting.message)
+            messages.append(waiting.message)
+        questions = _messages_to(record, waiting.message)
+        cost = cost_of(messages) + waiting.cost
+        history = await run_bounded(cost, _common_history, messages)
+        facts = await run_bounded(cost, kept_request_facts, questions)
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
@@ -279,36 +281,36 @@ class TurnRunner:
             metadata=waiting.request.metadata,
             extensions=waiting.extensions,
             facts=facts,
-            resumed=_behind_caller(said) if waiting.is_said else 0,
+            resumed=_messages_since_caller(messages) if waiting.in_history else 0,
             max_event_bytes=self._max_event,
-            external_context_id=self._external_ids.context_id(live.owner, record.context_id),
-            external_message_id=self._external_ids.message_id(live.owner, record.id, waiting.number),
+            external_context_id=self._external_ids.context_id(active.owner, record.context_id),
+            external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),
         )
 
-    def _end_turn(self, live: LiveTask, ending: StatusUpdate) -> None:
+    def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
         """End a turn with an update of the handler, which may be invalid."""
-        if live.error is not None:
-            live.waiting.clear()
+        if active.error is not None:
+            active.waiting.clear()
             return
-        if not live.record.number:
-            self.begin(live)
-        if live.waiting and (ending.state is TaskState.COMPLETED or ending.state.interrupted):
+        if not active.record.number:
+            self.begin(active)
+        if active.waiting and (ending.state is TaskState.COMPLETED or ending.state.interrupted):
             # Another message of the caller is waiting: it answers the question, and is not too late.
             ending = msgspec.structs.replace(ending, state=TaskState.WORKING)
         try:
-            self.end(live, ending)
+            self.end(active, ending)
         except Exception:
-            logger.exception("the last update of task %s cannot be carried out", live.record.id)
-            if not live.record.state.terminal:
-                self.end(live, live.ending or failed_because(_HANDLER_FAILED))
+            logger.exception("the last update of task %s cannot be carried out", active.record.id)
+            if not active.record.state.terminal:
+                self.end(active, active.ending or failed_because(_HANDLER_FAILED))
 
-    def append(self, live: LiveTask, items: Sequence[Item]) -> StatusUpdate | None:
+    def append(self, active: ActiveTask, items: Sequence[Item]) -> StatusUpdate | None:
         """Apply updates up to the one that ends the turn; return that one, which the caller applies.
 
         Raises:
             InvalidAgentResponseError: One of them is invalid; those before it were applied.
         """
-        record = live.record
+        record = active.record
         events: list[Event] = []
         try:
             for item in items:
@@ -317,11 +319,11 @@ class TurnRunner:
                         self._check_size(size_of(Part(text=item.text)))
                     events.append(record.append_text(item))
                     continue
-                if isinstance(item, Said):
+                if isinstance(item, MessageAdded):
                     if events:  # the message is recorded with the next event
-                        self.keep(live, events)
+                        self.keep(active, events)
                         events = []
-                    self._say(live, item.message)
+                    self._add_message(active, item.message)
                     continue
                 if isinstance(item, Message):
                     raise InvalidAgentResponseError(
@@ -331,14 +333,14 @@ class TurnRunner:
                     self._check_size(sum(map(size_of, _parts_of(item))))
                 if isinstance(item, StatusUpdate) and ends_turn(item.state) and not item.continues:
                     return item
-                if not self._changes_nothing(live, item):
+                if not self._changes_nothing(active, item):
                     events.append(record.apply(item))
                     if isinstance(item, StatusUpdate):
-                        self.keep(live, events)
+                        self.keep(active, events)
                         events = []
         finally:
             if events:
-                self.keep(live, events)
+                self.keep(active, events)
         return None
 
     def _check_size(self, size: int) -> None:
@@ -347,102 +349,104 @@ class TurnRunner:
                 f"an update has {size} bytes, and an event may have {self._max_event}"
             )
 
-    def _say(self, live: LiveTask, message: Message) -> None:
+    def _add_message(self, active: ActiveTask, message: Message) -> None:
         """Record a message with the next event; it covers the artifacts so far."""
-        record = live.record
-        live.said.append(message.model_copy(update={"context_id": record.context_id, "task_id": record.id}))
-        live.round_calls = open_call_ids((message,))
+        record = active.record
+        active.new_messages.append(
+            message.model_copy(update={"context_id": record.context_id, "task_id": record.id})
+        )
+        active.round_calls = open_call_ids((message,))
         record.take_changed()
 
-    def _changes_nothing(self, live: LiveTask, item: Update) -> bool:
+    def _changes_nothing(self, active: ActiveTask, item: Update) -> bool:
         """Return whether an update repeats WORKING, with which handlers begin, for a task that is resumed after a question."""
         return (
             isinstance(item, StatusUpdate)
-            and item.state is live.record.state
+            and item.state is active.record.state
             and item.message is None
             and not item.metadata
         )
 
-    def end(self, live: LiveTask, ending: StatusUpdate) -> None:
+    def end(self, active: ActiveTask, ending: StatusUpdate) -> None:
         """End a turn: complete open artifacts, then publish the last status, with the messages of the turn."""
-        record = live.record
+        record = active.record
         for update in record.closing_updates():
-            self.keep(live, (record.apply(update),))
+            self.keep(active, (record.apply(update),))
         last = record.apply(ending)
         made = record.take_changed()
-        results = results_in_artifacts(made, live.round_calls)
+        results = results_in_artifacts(made, active.round_calls)
         if results is not None:
-            self._say(live, results)
-        said = said_in_artifacts(made, record, live.rounds_said)
-        live.rounds_said, live.round_calls = 0, frozenset()
-        if said is not None:
-            live.said.append(said)
+            self._add_message(active, results)
+        message = messages_from_artifacts(made, record, active.recorded_rounds)
+        active.recorded_rounds, active.round_calls = 0, frozenset()
+        if message is not None:
+            active.new_messages.append(message)
         if record.state.terminal:
             # Messages without a turn are recorded in the conversation, too.
-            live.said += [waiting.message for waiting in live.waiting if not waiting.is_said]
-            live.waiting.clear()
-        self.keep(live, (last,), snapshot=True)
+            active.new_messages += [waiting.message for waiting in active.waiting if not waiting.in_history]
+            active.waiting.clear()
+        self.keep(active, (last,), snapshot=True)
 
-    def keep(self, live: LiveTask, events: Sequence[Event], *, snapshot: bool = False) -> None:
+    def keep(self, active: ActiveTask, events: Sequence[Event], *, snapshot: bool = False) -> None:
         """Have events written, and published after that.
 
         Args:
-            live: The task.
+            active: The task.
             events: Its next events, which its record has already; at most the last one changes the status.
             snapshot: Update the task's snapshot in the store: at the bounds of a turn.
         """
-        if live.error is not None:
+        if active.error is not None:
             return  # failed: what cannot be persisted is not published, and a log has no gaps
-        record = live.record
-        said, live.said = live.said, []
-        webhooks, live.webhooks = live.webhooks, []
-        send_key, live.send_key = live.send_key, None
+        record = active.record
+        messages, active.new_messages = active.new_messages, []
+        webhooks, active.webhooks = active.webhooks, []
+        send_key, active.send_key = active.send_key, None
         write = TaskWrite(
             record.id,
-            live.owner,
+            active.owner,
             record.context_id,
             events,
             record.snapshot() if snapshot else None,
-            said,
+            messages,
             record.status.timestamp if events[-1].state is not None else None,
             webhooks,
             send_key,
-            live.holds_conversation,
+            active.holds_conversation,
         )
         changes_status = events[-1].state is not None
-        publish = partial(self._publish_status, live, webhooks) if changes_status else live.log.publish
-        self._writer.put(write, publish, partial(self.give_up, live))
+        publish = partial(self._publish_status, active, webhooks) if changes_status else active.log.publish
+        self._writer.put(write, publish, partial(self.fail, active))
 
     def _publish_status(
-        self, live: LiveTask, webhooks: Sequence[PushConfig], events: Sequence[Event]
+        self, active: ActiveTask, webhooks: Sequence[PushConfig], events: Sequence[Event]
     ) -> None:
         """Publish events whose last one changes the status, and notify webhooks."""
-        if live.error is not None:
+        if active.error is not None:
             return
-        live.log.publish(events)
+        active.log.publish(events)
         if self._status_kept is not None:
-            self._status_kept(live.record.id, webhooks)
-        self.end_log(live)
+            self._status_kept(active.record.id, webhooks)
+        self.end_log(active)
 
-    def give_up(self, live: LiveTask, error: StoreError) -> None:
+    def fail(self, active: ActiveTask, error: StoreError) -> None:
         """Fail a task whose events cannot be persisted; do nothing if it has failed already."""
-        if live.error is not None:
+        if active.error is not None:
             return
-        logger.error("task %s is given up: %s", live.record.id, error)
-        live.error = error
-        live.log.end()
-        live.scope.cancel()
-        self._give_up(live)
+        logger.error("task %s is given up: %s", active.record.id, error)
+        active.error = error
+        active.log.end()
+        active.scope.cancel()
+        self._drop(active)
 
-    def end_log(self, live: LiveTask) -> None:
+    def end_log(self, active: ActiveTask) -> None:
         """End the log of a task when all events are published and none follows.
 
         Also when the server stops and the task is input-required: clients can resume after the restart.
         """
-        if live.log.number == live.record.number and (
-            live.record.state.terminal or (self.stopping and not live.running)
+        if active.log.number == active.record.number and (
+            active.record.state.terminal or (self.stopping and not active.running)
         ):
-            live.log.end()
+            active.log.end()
 
 
 @dataclass(eq=False, slots=True)
@@ -455,7 +459,7 @@ class _Turn:
         has_next: After the turn: another message waits, whose turn has begun.
     """
 
-    conversation: "_Held"
+    conversation: "_LazyContext"
     ending: StatusUpdate = _COMPLETED
     has_next: bool = False
 
@@ -488,15 +492,15 @@ class _Conversation:
             await begins.wait()
         except BaseException:
             if begins.is_set():
-                self._hand_on()
+                self._release_next()
             else:
                 following.remove(begins)
             raise
 
     async def __aexit__(self, *_raised: object) -> None:
-        self._hand_on()
+        self._release_next()
 
-    def _hand_on(self) -> None:
+    def _release_next(self) -> None:
         following = self._following[self._key]
         if following:
             following.pop(0).set()
@@ -504,7 +508,7 @@ class _Conversation:
             del self._following[self._key]
 
 
-class _Held:
+class _LazyContext:
     """Leaves a context manager at the end of the block, if it was entered within the block."""
 
     __slots__ = ("_context", "_is_entered")
@@ -531,14 +535,14 @@ def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
     return record.history[: 1 + record.history.index(message)]
 
 
-def _common_history(said: Sequence[Message]) -> History:
-    common = map(to_common_message, map(without_request_facts, said))
+def _common_history(messages: Sequence[Message]) -> History:
+    common = map(to_common_message, map(without_request_facts, messages))
     return History(conversation=whole_rounds(common))
 
 
-def _behind_caller(said: Sequence[Message]) -> int:
+def _messages_since_caller(messages: Sequence[Message]) -> int:
     """Return the number of messages after the last one of the caller."""
-    return next((count for count, message in enumerate(reversed(said)) if is_callers(message)), 0)
+    return next((count for count, message in enumerate(reversed(messages)) if is_callers(message)), 0)
 
 
 def _parts_of(item: ArtifactUpdate | StatusUpdate) -> tuple[Part, ...]:

@@ -14,7 +14,7 @@ class Conversations(Protocol):
         """The newest ``limit`` messages of an owner's conversation, oldest first."""
         ...
 
-    async def remember(self, context_id: str, owner: str, task_id: str, said: Sequence[Message]) -> None:
+    async def remember(self, context_id: str, owner: str, task_id: str, messages: Sequence[Message]) -> None:
         """Add messages to a conversation, in order."""
         ...
 
@@ -30,16 +30,16 @@ class RecentConversations:
     def __init__(self, *, max_conversations: int = 1000, max_messages: int = 1000) -> None:
         self._max_conversations = max_conversations
         self._max_messages = max_messages
-        self._said: OrderedDict[tuple[str, str], list[Message]] = OrderedDict()
+        self._messages: OrderedDict[tuple[str, str], list[Message]] = OrderedDict()
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> Sequence[Message]:
         """The newest messages; none of a conversation that is not known, or not any more."""
-        said = self._said.get((owner, context_id), [])
-        return said[-limit:] if limit else []
+        messages = self._messages.get((owner, context_id), [])
+        return messages[-limit:] if limit else []
 
-    async def remember(self, context_id: str, owner: str, task_id: str, said: Sequence[Message]) -> None:
+    async def remember(self, context_id: str, owner: str, task_id: str, messages: Sequence[Message]) -> None:
         """Add messages; the conversation that was left alone the longest makes room."""
         key = (owner, context_id)
-        self._said[key] = [*self._said.pop(key, []), *said][-self._max_messages :]
-        while len(self._said) > self._max_conversations:
-            self._said.popitem(last=False)
+        self._messages[key] = [*self._messages.pop(key, []), *messages][-self._max_messages :]
+        while len(self._messages) > self._max_conversations:
+            self._messages.popitem(last=False)

@@ -31,7 +31,12 @@ from tailrace.server.runtime.active_task import ends_turn
 from tailrace.server.runtime.caller_content import check_file_urls
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction, Item, Turn, closing
-from tailrace.server.runtime.messages import check_message, check_request, said_in_artifacts, whole_rounds
+from tailrace.server.runtime.messages import (
+    check_message,
+    check_request,
+    messages_from_artifacts,
+    whole_rounds,
+)
 from tailrace.server.runtime.operations import Caller
 from tailrace.server.runtime.turns import failed_because
 from tailrace.server.sdk.conversations import Conversations, RecentConversations
@@ -45,7 +50,7 @@ from tailrace.streaming.a2a.models import Message, Role, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.conversion.conversation import to_common_message
 from tailrace.streaming.task.task import TaskRecord, agent_message
-from tailrace.streaming.task.updates import Said, StatusUpdate, Update
+from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.wrappers import History, TailraceError
 
 logger = logging.getLogger("tailrace.server")
@@ -94,7 +99,7 @@ class AgentExecutor(SdkAgentExecutor):
             InvalidParamsError: The SDK's own: the message cannot be handed to an agent.
         """
         try:
-            message, task = _asked(context)
+            message, task = _message_and_task(context)
             check_file_urls(message, self._file_schemes)
             message = self._handler.received(message)
             run = _Run(self._handler, message, task, context, event_queue)
@@ -105,11 +110,11 @@ class AgentExecutor(SdkAgentExecutor):
         record = run.record
         self._running[record.id] = run
         try:
-            said = await run.run(turn)
+            messages = await run.run(turn)
         finally:
             del self._running[record.id]
             run.over.set()
-        await self._conversations.remember(record.context_id, owner, record.id, [turn.message, *said])
+        await self._conversations.remember(record.context_id, owner, record.id, [turn.message, *messages])
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Stop the work on a task and end it CANCELED; returns when the SDK has its last event."""
@@ -132,20 +137,20 @@ class AgentExecutor(SdkAgentExecutor):
         self, run: "_Run", message: Message, task: Task | None, context: RequestContext, owner: str
     ) -> Turn:
         record = run.record
-        said: Sequence[Message] = await self._conversations.load_conversation(
+        messages: Sequence[Message] = await self._conversations.load_conversation(
             record.context_id, owner, self._max_history - 1
         )
-        if not said and task is not None:
+        if not messages and task is not None:
             # For a task from before the start of this process only its own history is known.
-            asked = (task.status.message,) if task.status.message is not None else ()
-            said = [item for item in (*task.history, *asked) if item.message_id != message.message_id]
+            questions = (task.status.message,) if task.status.message is not None else ()
+            messages = [item for item in (*task.history, *questions) if item.message_id != message.message_id]
         configuration = context.configuration
         number = sum(item.role is Role.USER for item in record.history)
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
             message=message,
-            history=History(conversation=whole_rounds(map(to_common_message, (*said, message)))),
+            history=History(conversation=whole_rounds(map(to_common_message, (*messages, message)))),
             facts=check_request(SendMessageRequest(message=message, metadata=context.metadata)),
             number=number,
             accepted_output_modes=tuple(configuration.accepted_output_modes) if configuration else (),
@@ -179,7 +184,7 @@ class _Publisher:
         """
         await self._queue.enqueue_event(to_sdk_event(self.record.apply(update), numbered=False))
 
-    async def say(self, message: Message) -> None:
+    async def publish_message(self, message: Message) -> None:
         """Answer without a task."""
         await self._queue.enqueue_event(to_sdk(message, a2a_pb2.Message))
 
@@ -210,10 +215,10 @@ class _Run:
             self.record = TaskRecord(task)
             self.record.receive(message)
         self._publisher = _Publisher(self.record, queue)
-        self._begun = False
+        self._has_begun = False
         self._scope = anyio.CancelScope()
         self._ending: StatusUpdate | None = None
-        self._said: list[Message] = []
+        self._messages: list[Message] = []
         self.over = anyio.Event()
 
     def cancel(self) -> None:
@@ -246,14 +251,14 @@ class _Run:
             logger.exception("the handler of task %s failed", self.record.id)
             ending = failed_because(_HANDLER_FAILED)
         if isinstance(ending, Message):
-            await self._publisher.say(ending)
+            await self._publisher.publish_message(ending)
             return (ending,)
-        if not self._begun:
+        if not self._has_begun:
             await self._begin()
         return await self._end(self._ending or ending)
 
     async def _begin(self) -> None:
-        self._begun = True
+        self._has_begun = True
         if self._continued:
             await self._publisher.apply(StatusUpdate(TaskState.WORKING))
         else:
@@ -266,16 +271,16 @@ class _Run:
             if self._scope.cancel_called:
                 return None  # a handler that does not let itself be cancelled is not listened to any more
             if isinstance(item, Message):
-                if self._begun:
+                if self._has_begun:
                     raise InvalidAgentResponseError(
                         "a direct message is possible only as the first thing a handler yields"
                     )
                 ids = {"context_id": self.record.context_id, "task_id": ""}
                 return item.model_copy(update=ids)
-            if not self._begun:
+            if not self._has_begun:
                 await self._begin()
-            if isinstance(item, Said):
-                self._say(item.message)
+            if isinstance(item, MessageAdded):
+                self._add_message(item.message)
                 continue
             if isinstance(item, StatusUpdate) and ends_turn(item.state):
                 return item
@@ -283,10 +288,10 @@ class _Run:
                 await self._publisher.apply(item)
         return None
 
-    def _say(self, message: Message) -> None:
+    def _add_message(self, message: Message) -> None:
         """Record a message in the conversation; it covers the artifacts so far."""
         ids = {"context_id": self.record.context_id, "task_id": self.record.id}
-        self._said.append(message.model_copy(update=ids))
+        self._messages.append(message.model_copy(update=ids))
         self.record.take_changed()
 
     def _changes_nothing(self, item: Update) -> bool:
@@ -301,17 +306,17 @@ class _Run:
         """End the turn with an update of the handler, which may be invalid."""
         for update in self.record.closing_updates():
             await self._publisher.apply(update)
-        said = said_in_artifacts(self.record.take_changed(), self.record)
+        message = messages_from_artifacts(self.record.take_changed(), self.record)
         try:
             await self._publisher.apply(ending)
         except Exception:
             logger.exception("the last update of task %s cannot be carried out", self.record.id)
             if not self.record.state.terminal:
                 await self._publisher.apply(failed_because(_HANDLER_FAILED))
-        return self._said if said is None else (*self._said, said)
+        return self._messages if message is None else (*self._messages, message)
 
 
-def _asked(context: RequestContext) -> tuple[Message, Task | None]:
+def _message_and_task(context: RequestContext) -> tuple[Message, Task | None]:
     """The message of a request, and the task that it goes on with.
 
     Raises:

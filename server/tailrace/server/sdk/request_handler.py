@@ -143,27 +143,29 @@ class RequestHandler(SdkRequestHandler):
             return to_sdk(await self._ask(operation, params, context), kind)
 
     async def _ask(self, operation: Operation, params: ProtoMessage, context: ServerCallContext) -> A2AModel:
-        asked = from_sdk(params, REQUESTS[operation])
-        result = await self._operations.answer(operation, asked, self._who(context, asked))
+        request = from_sdk(params, REQUESTS[operation])
+        result = await self._operations.answer(operation, request, self._caller_of(context, request))
         return cast("A2AModel", result)  # None for a deletion, whose result is not used
 
     async def _stream(
         self, operation: Operation, params: ProtoMessage, context: ServerCallContext
     ) -> AsyncGenerator[SdkEvent]:
         with _raising_sdk_errors():
-            asked = from_sdk(params, REQUESTS[operation])
+            request = from_sdk(params, REQUESTS[operation])
             after = _cursor_of(context) if operation is Operation.SUBSCRIBE_TO_TASK else None
-            stream = await self._operations.stream(operation, asked, self._who(context, asked), after=after)
+            stream = await self._operations.stream(
+                operation, request, self._caller_of(context, request), after=after
+            )
             async with aclosing(stream.batches()) as batches:
                 async for events in batches:
                     for event in events:
                         yield to_sdk_event(event)
 
-    def _who(self, context: ServerCallContext, asked: A2AModel) -> Caller:
+    def _caller_of(self, context: ServerCallContext, request: A2AModel) -> Caller:
         # The SDK's routes know the tenant of an address, or of JSON-RPC's params; that of another body is in the request.
         if not context.tenant:
-            context = context.model_copy(update={"tenant": getattr(asked, "tenant", "")})
-        extensions = self._operations.offer.activated(context.requested_extensions)
+            context = context.model_copy(update={"tenant": getattr(request, "tenant", "")})
+        extensions = self._operations.capabilities.activated(context.requested_extensions)
         caller = self._caller(context)
         send_key = caller.send_key or _sent_with(context).get("idempotency-key", "")
         return replace(caller, extensions=extensions, send_key=send_key)

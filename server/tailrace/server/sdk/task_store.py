@@ -126,11 +126,11 @@ class TaskStore(SdkTaskStore):
             InvalidParamsError: The SDK's own: a filter, or the token of a page, is none.
         """
         try:
-            asked = from_sdk(params, ListTasksRequest) if params is not None else ListTasksRequest()
-            wanted = TaskFilter(asked.context_id, asked.status, asked.status_timestamp_after)
-            after = read_page_token(asked.page_token, wanted) if asked.page_token else None
+            request = from_sdk(params, ListTasksRequest) if params is not None else ListTasksRequest()
+            wanted = TaskFilter(request.context_id, request.status, request.status_timestamp_after)
+            after = read_page_token(request.page_token, wanted) if request.page_token else None
             page = await self._store.list_tasks(
-                self._owner(context), wanted, after=after, limit=asked.page_size
+                self._owner(context), wanted, after=after, limit=request.page_size
             )
             return a2a_pb2.ListTasksResponse(
                 tasks=[to_sdk(task, a2a_pb2.Task) for _, task in page.tasks],
@@ -156,9 +156,9 @@ class TaskStore(SdkTaskStore):
         """The newest messages of a conversation, oldest first."""
         return await self._store.load_conversation(context_id, owner, limit)
 
-    async def remember(self, context_id: str, owner: str, task_id: str, said: Sequence[Message]) -> None:
+    async def remember(self, context_id: str, owner: str, task_id: str, messages: Sequence[Message]) -> None:
         """Add messages to a conversation; durable when this returns."""
-        await self._keep(TaskWrite(task_id, owner, context_id, (), said=said))
+        await self._keep(TaskWrite(task_id, owner, context_id, (), messages=messages))
 
     # --- keeping ------------------------------------------------------------------------------------------------
 
@@ -186,8 +186,8 @@ class TaskStore(SdkTaskStore):
             while events := await self._store.load_events(task_id, record.number):
                 for event in events:
                     record.replay(event)
-            said = agent_message("the server stopped unexpectedly before the answer was complete")
-            status = TaskStatus(state=TaskState.FAILED, message=said, timestamp=datetime.now(UTC))
+            message = agent_message("the server stopped unexpectedly before the answer was complete")
+            status = TaskStatus(state=TaskState.FAILED, message=message, timestamp=datetime.now(UTC))
             task = record.snapshot().model_copy(update={"status": status})
             await self._keep(TaskWrite(task_id, owner, record.context_id, (), task))
 

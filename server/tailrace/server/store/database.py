@@ -125,11 +125,11 @@ class _Translating(AbstractContextManager[None]):
         if not isinstance(error, (SQLAlchemyError, OSError, UnicodeEncodeError, *self._others)):
             return
         cause = getattr(error, "orig", None) or error
-        told = " ".join(str(cause).split()) or type(cause).__name__
+        reason = " ".join(str(cause).split()) or type(cause).__name__
         words = self._database.explain(cause)
-        told = f"{words} ({told})" if words else told
+        reason = f"{words} ({reason})" if words else reason
         raise StoreError(
-            f"cannot {self._what}: {told}", temporary=self._database.is_temporary(error)
+            f"cannot {self._what}: {reason}", temporary=self._database.is_temporary(error)
         ) from error
 
 

@@ -104,7 +104,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         events: New events, in order; empty for a task without a log.
         snapshot: The task as of the last of ``events``, if its snapshot is to be updated (at the bounds of a turn);
             else None.
-        said: Messages that are added to the conversation with these events.
+        messages: Messages that are added to the conversation with these events.
         updated: The time of the new status; None if the events did not change the status.
         webhooks: Webhooks that receive the events from these on.
         send_key: The idempotency key of the message that caused the events; None without one.
@@ -116,7 +116,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
     context_id: str
     events: Sequence[Event]
     snapshot: Task | None = None
-    said: Sequence[Message] = ()
+    messages: Sequence[Message] = ()
     updated: datetime | None = None
     webhooks: Sequence[PushConfig] = ()
     send_key: SendKey | None = None

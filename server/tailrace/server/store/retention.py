@@ -16,7 +16,7 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 BATCH = 500
 """Maximum number of events and tasks that one transaction drops: writers wait for one or two milliseconds."""
 
-_AT_ONCE = 50  # tasks in one transaction
+_BATCH = 50  # tasks in one transaction
 
 _OVER = [state.value for state in TaskState if state.terminal]
 
@@ -40,7 +40,7 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
         if whole:
             for column in (tasks.c.id, *(table.c.task_id for table in (messages, push_configs, send_keys))):
                 connection.execute(delete(column.table).where(column.in_(whole)))
-        if batch <= 0 or len(found) == _AT_ONCE:
+        if batch <= 0 or len(found) == _BATCH:
             return True
     if retention.events is not None:
         before = now - timedelta(seconds=retention.events)
@@ -48,7 +48,7 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
         whole, batch = _drop_events(connection, found, batch)
         if whole:
             connection.execute(update(tasks).where(tasks.c.id.in_(whole)).values(events_kept=False))
-        return batch <= 0 or len(found) == _AT_ONCE
+        return batch <= 0 or len(found) == _BATCH
     return False
 
 
@@ -60,7 +60,7 @@ def _over_since(
     query = select(tasks.c.id, tasks.c.number).where(
         tasks.c.state.in_(_OVER), tasks.c.updated < before, ~waiting, *further
     )
-    return connection.execute(query.limit(_AT_ONCE)).all()
+    return connection.execute(query.limit(_BATCH)).all()
 
 
 def _drop_events(connection: Connection, found: Sequence[Row[str, int]], batch: int) -> tuple[list[str], int]:

@@ -144,7 +144,7 @@ status_events = Index(
 )
 
 
-def know_postgresql() -> None:
+def add_postgresql_types() -> None:
     """Give the indexes PostgreSQL's conditions: in the definitions above they would import SQLAlchemy's dialect."""
     for index, condition in (
         (tasks_with_events, text("events_kept")),

@@ -253,7 +253,7 @@ class Store:
         found = await _parsed([row.body for row in rows], Message)
         return found, frozenset(row.task_id for row in rows if row.runs)
 
-    async def load_said(self, task_id: str, owner: str, limit: int | None = None) -> list[Message]:
+    async def load_task_messages(self, task_id: str, owner: str, limit: int | None = None) -> list[Message]:
         """Return the newest ``limit`` messages of a task, all when None, within `MAX_CONVERSATION_BYTES`; oldest first."""
         where = (messages.c.task_id == task_id, messages.c.owner == owner)
         rows = await self._newest_rows(messages.c.body, where=where, limit=limit)
@@ -401,7 +401,7 @@ def further_writes(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
         if (
             write.snapshot is not None
             or write.updated is not None
-            or write.said
+            or write.messages
             or write.webhooks
             or write.send_key is not None
         ):
@@ -424,7 +424,9 @@ def is_large_batch(writes: Sequence[TaskWrite]) -> bool:
     """Return whether encoding and writing a batch takes long."""
     cost = 0
     for write in writes:
-        cost += cost_of(write.said) + sum(len(event.body) for event in write.events) // _BYTES_OF_EVENT_COST
+        cost += (
+            cost_of(write.messages) + sum(len(event.body) for event in write.events) // _BYTES_OF_EVENT_COST
+        )
         cost += cost_of_task(write.snapshot) if write.snapshot is not None else 0
     return cost > MAX_INLINE_COST
 

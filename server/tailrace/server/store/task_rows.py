@@ -44,9 +44,9 @@ class Bodies:
     """
 
     def __init__(self, writes: Sequence[TaskWrite]) -> None:
-        said = (message for write in writes for message in write.said)
+        messages = (message for write in writes for message in write.messages)
         snapshots = (write.snapshot for write in writes if write.snapshot is not None)
-        self._bodies = {id(each): each.to_json() for each in (*said, *snapshots)}
+        self._bodies = {id(each): each.to_json() for each in (*messages, *snapshots)}
 
     def __getitem__(self, value: Message | Task) -> bytes:
         """Return the JSON of one of them."""
@@ -69,7 +69,7 @@ def keep_tasks(
         webhooks: Writes the webhooks of the batch.
         node: The node that has the tasks; None for a single server.
     """
-    said = [
+    messages = [
         {
             "owner": write.owner,
             "context_id": write.context_id,
@@ -77,10 +77,10 @@ def keep_tasks(
             "body": bodies[message],
         }
         for write in writes
-        for message in write.said
+        for message in write.messages
     ]
-    if said:
-        connection.execute(_INSERT_MESSAGE, said)
+    if messages:
+        connection.execute(_INSERT_MESSAGE, messages)
     _put_tasks(connection, writes, bodies, node)
     for write in writes:
         for webhook in write.webhooks:

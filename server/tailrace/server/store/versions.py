@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert, inspect, select
 
-from tailrace.server.store.schema import HEAD, know_postgresql, metadata, versions
+from tailrace.server.store.schema import HEAD, add_postgresql_types, metadata, versions
 from tailrace.wrappers import StoreError
 
 logger = logging.getLogger("tailrace.server")
@@ -42,7 +42,7 @@ def bring_up_to_date(connection: Connection) -> None:
     if version == HEAD:
         return
     if connection.dialect.name == "postgresql":
-        know_postgresql()
+        add_postgresql_types()
     if version is None:
         tables = set(inspect(connection).get_table_names())
         _check_ours(connection, tables)

@@ -378,16 +378,16 @@ class Agent(Generic[T]):
         """Return whether the agent runs a tool of that name itself, as far as its tools are connected."""
         return self._runner is not None and self._runner.knows(name)
 
-    def begin(self, history: History, *said: Message, collect_output: bool = True) -> TurnAccumulator:
+    def begin(self, history: History, *messages: Message, collect_output: bool = True) -> TurnAccumulator:
         """Create what folds a turn of this agent, for `steps` and `drive`.
 
         Args:
             history: What was said before, or all that was.
-            said: What begins the turn, to be the first of its new messages.
+            messages: What begins the turn, to be the first of its new messages.
             collect_output: As `TurnAccumulator` takes it.
         """
         return TurnAccumulator(
-            *said, history=history, think_tags=self._think_tags, collect_output=collect_output
+            *messages, history=history, think_tags=self._think_tags, collect_output=collect_output
         )
 
     def parse_output(self, text: str, messages: tuple[Message, ...] = ()) -> T:
@@ -442,10 +442,10 @@ class Agent(Generic[T]):
         return self._policy(history.model_copy(update={"system_message": system or None}))
 
     def _turn(self, prompt: Prompt, history: History | Iterable[Message]) -> TurnAccumulator:
-        said = _said(prompt)
+        messages = _messages_of(prompt)
         before = history if isinstance(history, History) else History(conversation=tuple(history))
-        turn = self.begin(before, *said)
-        if any(message.tool_results for message in said):
+        turn = self.begin(before, *messages)
+        if any(message.tool_results for message in messages):
             for result in unmatched_tools(turn.history).results:
                 if result.message >= len(before.conversation):
                     raise ProtocolError(f"no call of the history waits for the tool result {result.id!r}")
@@ -473,8 +473,8 @@ def merged_options(always: RequestOptions, given: RequestOptions, runner: ToolRu
     """Merge the options of every request with those of one request; tools are added to the agent's own."""
     if given is NO_OPTIONS and not runner.definitions:
         return always
-    said = {name: getattr(given, name) for name in given.model_fields_set}
-    return always.model_copy(update={**said, "tools": (*runner.definitions, *always.tools, *given.tools)})
+    explicit = {name: getattr(given, name) for name in given.model_fields_set}
+    return always.model_copy(update={**explicit, "tools": (*runner.definitions, *always.tools, *given.tools)})
 
 
 def _wrappers(batch: "Sequence[ChunkWrapper[Any]] | ChatCompletionChunk") -> Sequence[ChunkWrapper[Any]]:
@@ -500,7 +500,7 @@ class _Steps:
         return ()
 
 
-def _said(prompt: Prompt) -> tuple[Message, ...]:
+def _messages_of(prompt: Prompt) -> tuple[Message, ...]:
     """The messages that begin a turn: tool results are a message of their own, before the others."""
     if isinstance(prompt, Message):
         return (prompt,)

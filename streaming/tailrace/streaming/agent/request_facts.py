@@ -173,8 +173,8 @@ def _check_tools(tools: Sequence[ToolDefinition]) -> None:
             jsonschema_rs.validator_for(tool.parameters, pattern_options=patterns, retriever=_fetch_nothing)
         except jsonschema_rs.ValidationError as error:
             place = ".".join([f"{where}.parameters", *map(str, error.instance_path)])
-            said = error.message.partition("\n")[0]  # the rest shows the schema
-            raise ValueError(f"{place}: it is no JSON schema: {said}") from None
+            reason = error.message.partition("\n")[0]  # the rest shows the schema
+            raise ValueError(f"{place}: it is no JSON schema: {reason}") from None
         kind: object = tool.parameters.get("type", "object")
         if kind != "object" and not (isinstance(kind, list) and "object" in kind):
             raise ValueError(f"{where}.parameters.type: it must be 'object': arguments have names")

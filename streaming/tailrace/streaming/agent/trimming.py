@@ -64,13 +64,13 @@ class TokenBudget:
         if rest[0] <= room:
             return history
         whole = _uncut(messages)
-        asked = [at for at, message in enumerate(messages) if _is_asked(message)]
-        turns = [at for at in asked if at in whole] or [0]
+        questions = [at for at, message in enumerate(messages) if _is_question(message)]
+        turns = [at for at in questions if at in whole] or [0]
         for at in turns:
             if rest[at] <= room:
                 return _with(history, messages[at:])
         newest = turns[-1]
-        end = next((at for at in asked if at > newest), len(messages))
+        end = next((at for at in questions if at > newest), len(messages))
         # A round begins with the first message of the model after one of another role.
         rounds = [
             at
@@ -88,7 +88,7 @@ def estimate_tokens(message: Message) -> int:
     return _OF_MESSAGE + sum(map(_of_part, message.content))
 
 
-def _is_asked(message: Message) -> bool:
+def _is_question(message: Message) -> bool:
     """Return whether a message is from the user, and has more than results of tools."""
     only_results = message.content and all(
         isinstance(part, ContentPartToolResult) for part in message.content
@@ -99,15 +99,15 @@ def _is_asked(message: Message) -> bool:
 def _uncut(messages: Sequence[Message]) -> set[int]:
     """Return the positions at which a conversation can be cut without separating a call from its result."""
     calls: dict[str, int] = {}
-    opened = [0] * (
+    changes = [0] * (
         len(messages) + 1
     )  # by position, the number of pairs of call and result that begin there, less those that end
     for at, message in enumerate(messages):
         calls |= {call.id: at for call in message.tool_calls}
         for result in message.tool_results:
-            opened[calls.pop(result.id, at) + 1] += 1
-            opened[at + 1] -= 1
-    return {at for at, parted in enumerate(accumulate(opened[:-1])) if not parted}
+            changes[calls.pop(result.id, at) + 1] += 1
+            changes[at + 1] -= 1
+    return {at for at, parted in enumerate(accumulate(changes[:-1])) if not parted}
 
 
 def _of_part(part: ContentPart) -> int:

@@ -130,8 +130,8 @@ class A2ATaskBridge:
         """
         error: object = response.get("error")
         if error:
-            said = _fields(cast("object", error)).get("message") if isinstance(error, Mapping) else error
-            return A2ATaskResult(_text(response.get("id")), "failed", error=str(said or "unknown error"))
+            report = _fields(cast("object", error)).get("message") if isinstance(error, Mapping) else error
+            return A2ATaskResult(_text(response.get("id")), "failed", error=str(report or "unknown error"))
         result = _fields(response.get("result"))
         result = _fields(result.get("task")) or _fields(result.get("message")) or result
         if "parts" in result:
@@ -139,15 +139,15 @@ class A2ATaskBridge:
         status = _fields(result.get("status"))
         state = _state(status.get("state"))
         messages = [_message(each) for each in _list(result.get("messages") or result.get("history"))]
-        said = _fields(status.get("message"))
-        if said:
-            messages.append(_message(said))
+        report = _fields(status.get("message"))
+        if report:
+            messages.append(_message(report))
         return A2ATaskResult(
             task_id=_text(result.get("id")),
             status=state,
             artifacts=[_artifact(each) for each in _list(result.get("artifacts"))],
             messages=messages,
-            error="\n".join(_texts(_list(said.get("parts")))) or None if state == "failed" else None,
+            error="\n".join(_texts(_list(report.get("parts")))) or None if state == "failed" else None,
         )
 
     def a2a_status_to_cortex(self, status: str) -> str:

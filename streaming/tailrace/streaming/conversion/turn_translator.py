@@ -12,7 +12,7 @@ from tailrace.streaming.conversion.conversation import results_message, to_a2a_m
 from tailrace.streaming.conversion.translator import ResponseTranslator
 from tailrace.streaming.schemas.output import OutputReader
 from tailrace.streaming.task.task import agent_message
-from tailrace.streaming.task.updates import Said, StatusUpdate, Update
+from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import Change, Role
 
@@ -40,7 +40,7 @@ class TurnTranslator:
         rounds: int = 0,
         reader: OutputReader | None = None,
         max_event_bytes: int = 0,
-        opening: Sequence[Update | Said] = (),
+        opening: Sequence[Update | MessageAdded] = (),
     ) -> None:
         self._opening = opening
         self._folded = folded
@@ -49,10 +49,12 @@ class TurnTranslator:
         self._reader = reader
         self._max_event = max_event_bytes
         self._response = ResponseTranslator(turn=turn)
-        self._said = 0  # the number of the turn's messages that were added
+        self._recorded = 0  # the number of the turn's messages that were added
         self._complete = 0  # the number of those whose artifacts are complete
 
-    def begin_response(self, response: Accumulator) -> Callable[[list[Change]], Sequence[Update | Said]]:
+    def begin_response(
+        self, response: Accumulator
+    ) -> Callable[[list[Change]], Sequence[Update | MessageAdded]]:
         """Begin a response; return the function that translates its changes: `ResponseTranslator.take`."""
         self._round += 1
         self._response = ResponseTranslator(
@@ -64,9 +66,9 @@ class TurnTranslator:
         )
         return self._response.take
 
-    def take(self, step: Step) -> Sequence[Update | Said]:
+    def take(self, step: Step) -> Sequence[Update | MessageAdded]:
         """Translate a step outside of a response."""
-        items = self._say()
+        items = self._new_messages()
         if isinstance(step, ResponseEnded):
             # The calls of the message have the ids that are unique in the conversation.
             calls = (
@@ -78,22 +80,22 @@ class TurnTranslator:
         self._complete = len(self._folded.messages)
         if isinstance(step, ResponseEnded) and self._folded.unanswered_calls and items:
             # Persisted before the tools run: after a crash it is known that they may have run.
-            items[-1:] = [*self._say(), items[-1]]
+            items[-1:] = [*self._new_messages(), items[-1]]
         if isinstance(step, RoundEnded):
-            items += self._say()
+            items += self._new_messages()
         return items
 
-    def begin(self) -> Sequence[Sequence[Update | Said]]:
+    def begin(self) -> Sequence[Sequence[Update | MessageAdded]]:
         """Return the updates before the first request: the opening."""
         return (self._opening,) if self._opening else ()
 
-    def close(self, error: AgentError | None = None) -> Sequence[Sequence[Update | Said]]:
+    def close(self, error: AgentError | None = None) -> Sequence[Sequence[Update | MessageAdded]]:
         """End the turn; the very last update is its final status.
 
         Args:
             error: The reason why the turn has no result.
         """
-        items = self._say()
+        items = self._new_messages()
         usage = self._folded.total_usage if self._round > 1 else None
         ending = self._response.ending(open_calls(self._folded), usage=usage)
         if error is not None:
@@ -103,21 +105,21 @@ class TurnTranslator:
                 items.append(self._response.output(self._reader.read(self._folded.last_text)))
             except ValueError as problem:
                 ending = StatusUpdate(TaskState.FAILED, agent_message(str(problem)), ending.metadata)
-        return ([*items, *self._say(), ending],)
+        return ([*items, *self._new_messages(), ending],)
 
-    def _say(self) -> list[Update | Said]:
+    def _new_messages(self) -> list[Update | MessageAdded]:
         """Return the messages whose artifacts are complete, and that were not added before."""
-        said, self._said = self._said, self._complete
-        items: list[Update | Said] = []
-        for message in self._folded.messages[said : self._complete]:
+        start, self._recorded = self._recorded, self._complete
+        items: list[Update | MessageAdded] = []
+        for message in self._folded.messages[start : self._complete]:
             if not message.content:
                 continue
             is_results = message.role is Role.TOOL
             a2a = results_message(message) if is_results else to_a2a_message(message, message_id=str(uuid4()))
-            items.append(Said(a2a))
+            items.append(MessageAdded(a2a))
         return items
 
 
 def _call_ids(folded: TurnAccumulator) -> set[str]:
     """Return the ids of all calls of a turn and of the conversation before it."""
-    return {call.id for said in folded.history.conversation for call in said.tool_calls}
+    return {call.id for message in folded.history.conversation for call in message.tool_calls}

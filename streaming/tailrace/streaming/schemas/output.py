@@ -21,11 +21,11 @@ from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.conversion.options import OutputFormat
 from tailrace.wrappers.messages import clipped
 
-_MAX_TOLD = 1_000  # parts of a schema whose errors can be found quickly
+_MAX_EXPLAINED = 1_000  # parts of a schema whose errors can be found quickly
 _MAX_VALUES = 100_000  # of a response
 _MAX_WORK = 500_000  # keywords applied to values; each takes up to 0.1 microseconds
-_MAX_TOLD_WORK = 20_000
-_MAX_SAID = 500  # characters
+_MAX_EXPLAINED_WORK = 20_000
+_MAX_MESSAGE = 500  # characters
 
 
 class PlainSchema(GenerateJsonSchema):
@@ -132,7 +132,7 @@ class OutputReader:
         import jsonschema_rs  # imported when needed: many servers never use it
 
         # The validator collects all errors before it returns the first, which takes very long with many branches.
-        tells = size <= _MAX_TOLD and not recursive
+        is_explained = size <= _MAX_EXPLAINED and not recursive
         try:
             validator = jsonschema_rs.validator_for(
                 form.schema_,
@@ -142,7 +142,9 @@ class OutputReader:
                 retriever=_fetch_nothing,
             )
         except ValueError as error:
-            raise ValueError(f"the output's schema is no JSON schema: {_said(error)}{_hint(error)}") from None
+            raise ValueError(
+                f"the output's schema is no JSON schema: {_message_of(error)}{_hint(error)}"
+            ) from None
 
         def validate(value: Any) -> object:
             work = width * count_values(value)
@@ -153,11 +155,15 @@ class OutputReader:
                 )
             if validator.is_valid(value):
                 return value
-            problem = next(validator.iter_errors(value), None) if tells and work <= _MAX_TOLD_WORK else None
+            problem = (
+                next(validator.iter_errors(value), None)
+                if is_explained and work <= _MAX_EXPLAINED_WORK
+                else None
+            )
             if problem is None:
                 raise ValueError("it does not fit the schema")
             where = ".".join(map(str, problem.instance_path))
-            raise ValueError(f"{where}: {_said(problem)}" if where else _said(problem))
+            raise ValueError(f"{where}: {_message_of(problem)}" if where else _message_of(problem))
 
         return cls(form, validate)
 
@@ -203,13 +209,13 @@ def _fetch_nothing(uri: str) -> Any:
     raise ValueError(f"it refers to {uri}, which is not in it")
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """Return the error in one line; the rest of its text repeats schema and value."""
-    return clipped(str(getattr(error, "message", error)).partition("\n")[0], _MAX_SAID)
+    return clipped(str(getattr(error, "message", error)).partition("\n")[0], _MAX_MESSAGE)
 
 
 def _hint(error: Exception) -> str:
-    if not _said(error).endswith('is not a "regex"'):
+    if not _message_of(error).endswith('is not a "regex"'):
         return ""
     return " (look-around, back-references and very large repetitions are not supported)"
 

@@ -1,7 +1,7 @@
 """The numbered log of one task in memory, and cursors that wait for its events.
 
 Writing never waits for a subscriber. A subscriber is a cursor: it reads the events after its number, as often as it likes, and is
-woken when there are more. Published events are persisted already; the log has the newest ones only, and raises `Behind` for
+woken when there are more. Published events are persisted already; the log has the newest ones only, and raises `EventsEvicted` for
 older ones, which are in the store.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tailrace.streaming.a2a.event import Event
 
 
-class Behind(LookupError):
+class EventsEvicted(LookupError):
     """The requested events were evicted from memory; they are in the store.
 
     Attributes:
@@ -103,19 +103,19 @@ class TaskLog:
         """Return the events after number ``after``, oldest first; empty if there is none yet.
 
         Raises:
-            Behind: The next event is no longer in memory.
+            EventsEvicted: The next event is no longer in memory.
         """
         if after >= self.number:
             return []
         if after + 1 < self.first:
-            raise Behind(self.first)
+            raise EventsEvicted(self.first)
         return self.events[after + 1 - self.first :]
 
     async def read(self, after: int) -> list[Event]:
         """Read once, as `LogCursor.read` does.
 
         Raises:
-            Behind: As `read_nowait`.
+            EventsEvicted: As `read_nowait`.
         """
         return await LogCursor(self, after).read()
 
@@ -124,7 +124,7 @@ class TaskLog:
         while self.number < number and not self.ended:
             try:
                 await self.read(self.number)
-            except Behind:  # it was published and evicted
+            except EventsEvicted:  # it was published and evicted
                 continue
         return self.number >= number
 
@@ -170,7 +170,7 @@ class LogCursor:
         """Return all events that follow; wait for one; empty when the log has ended.
 
         Raises:
-            Behind: As `TaskLog.read_nowait`.
+            EventsEvicted: As `TaskLog.read_nowait`.
         """
         if self.first is not None:
             first, self.first = self.first, None

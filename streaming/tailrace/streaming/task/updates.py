@@ -1,6 +1,6 @@
 """The updates of a task: the interface between a handler and the engine.
 
-A handler yields updates; the engine numbers them. One update is one event. `Said` adds messages to the conversation.
+A handler yields updates; the engine numbers them. One update is one event. `MessageAdded` adds messages to the conversation.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ class StatusUpdate(msgspec.Struct, frozen=True):
     continues: bool = False
 
 
-class Said(msgspec.Struct, frozen=True):
+class MessageAdded(msgspec.Struct, frozen=True):
     """A message that is added to the conversation, for the next turns. It is not an event.
 
     If a handler yields none, the parts of the turn's artifacts are added.

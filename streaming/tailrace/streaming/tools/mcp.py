@@ -140,7 +140,7 @@ class McpToolset(Toolset):
             yield self._tools(link)
 
     def _tools(self, link: "Link") -> list[Tool]:
-        offered = {name: tool for name, tool in link.tools.items() if name not in self._exclude}
+        selected = {name: tool for name, tool in link.tools.items() if name not in self._exclude}
         if self._include is not None:
             unknown = sorted(self._include - link.tools.keys())
             if unknown:
@@ -148,11 +148,11 @@ class McpToolset(Toolset):
                     f"the MCP server {self.server} has no tool {', '.join(map(repr, unknown))}; "
                     f"it has: {', '.join(sorted(link.tools)) or 'none'}"
                 )
-            offered = {name: tool for name, tool in offered.items() if name in self._include}
+            selected = {name: tool for name, tool in selected.items() if name in self._include}
         try:
             return [
                 McpTool(link, name, _definition(self._prefix + name, fields), self._timeout)
-                for name, fields in offered.items()
+                for name, fields in selected.items()
             ]
         except ValueError as error:
             raise UpstreamError(
@@ -252,5 +252,5 @@ def _definition(name: str, tool: Mapping[str, Any]) -> ToolDefinition:
     Raises:
         pydantic.ValidationError: It has no name, or its schema is nested too deep.
     """
-    told = tool.get("description") or tool.get("title") or ""
-    return ToolDefinition(name=name, description=told, parameters=tool["inputSchema"])
+    description = tool.get("description") or tool.get("title") or ""
+    return ToolDefinition(name=name, description=description, parameters=tool["inputSchema"])

@@ -134,16 +134,16 @@ class Link:
                 # Servers use this code for errors of their own, too.
                 if error.code == CONNECTION_CLOSED and (connection.over or error.message == _CLOSED):
                     raise ToolError(_LOST) from None
-                said = self._redactor.for_callers(error.message)
-                raise ToolError(f"the tool's server answered with an error: {said}") from None
+                reason = self._redactor.for_callers(error.message)
+                raise ToolError(f"the tool's server answered with an error: {reason}") from None
             except (RuntimeError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                 if connection.over:
                     raise ToolError(_LOST) from None
-                said = self._redactor.for_callers(_first_line(error))
-                raise ToolError(f"the tool's server broke the protocol: {said}") from None
+                reason = self._redactor.for_callers(_first_line(error))
+                raise ToolError(f"the tool's server broke the protocol: {reason}") from None
             except pydantic.ValidationError as error:
-                said = self._redactor.for_callers(_first_line(error))
-                raise ToolError(f"the tool's answer is none of the protocol: {said}") from None
+                reason = self._redactor.for_callers(_first_line(error))
+                raise ToolError(f"the tool's answer is none of the protocol: {reason}") from None
             fields = result.model_dump(mode="json", by_alias=True, exclude_none=True)
             await connection.output_schemas.check(name, fields)
             return fields
@@ -255,14 +255,14 @@ class _Connection:
         known = self._transport.trouble(error)
         if known is not None:
             return known
-        said, fault = _first_line(error), UpstreamFault.PROVIDER
+        reason, fault = _first_line(error), UpstreamFault.PROVIDER
         if error is None and not self._scope.cancelled_caught:
-            said, fault = "it ended at once", UpstreamFault.CONNECTION
+            reason, fault = "it ended at once", UpstreamFault.CONNECTION
         elif error is None:
-            said, fault = f"no answer within {self._connect_timeout:g} s", UpstreamFault.TIMEOUT
+            reason, fault = f"no answer within {self._connect_timeout:g} s", UpstreamFault.TIMEOUT
         elif isinstance(error, pydantic.ValidationError | httpx2.InvalidURL):
             fault = UpstreamFault.INVALID
-        return UpstreamError(f"the MCP server {self._server}: {said}", fault=fault)
+        return UpstreamError(f"the MCP server {self._server}: {reason}", fault=fault)
 
 
 def _redactor(server: StdioServer | HttpServer) -> Redactor:
@@ -354,7 +354,7 @@ class _StdioTransport:
         self._server = server
         self._ended = ended
         self._output_schemas = output_schemas
-        self._last_words = deque[str](maxlen=1)
+        self._last_output = deque[str](maxlen=1)
 
     def trouble(self, error: Exception | None) -> TailraceError | None:
         """Return the error of a failed start; None if the program did not cause it."""
@@ -362,7 +362,7 @@ class _StdioTransport:
         if isinstance(error, OSError | ValueError) and not isinstance(error, pydantic.ValidationError):
             why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         elif self._ended.is_set() and isinstance(error, MCPError):
-            why = f"it ended at once; its last words: {' '.join(self._last_words) or 'none'}"
+            why = f"it ended at once; its last words: {' '.join(self._last_output) or 'none'}"
         return ConfigurationError(f"the MCP server {self._server} cannot be started: {why}") if why else None
 
     @asynccontextmanager
@@ -413,7 +413,7 @@ class _StdioTransport:
             for line in lines:
                 text = line.decode("utf-8", "replace").strip()
                 if text:
-                    self._last_words.append(text)
+                    self._last_output.append(text)
                     logger.debug("%s: %s", self._server, text)
             if not read:
                 drained.set()
@@ -498,18 +498,18 @@ class _HttpClient(httpx2.AsyncClient):
             if b'"jsonrpc"' in await response.aread():
                 return response
         await response.aclose()
-        said = f"HTTP {response.status_code} {response.reason_phrase}".strip()
-        return self._failed(request, response.status_code, said, UpstreamFault.STATUS)
+        reason = f"HTTP {response.status_code} {response.reason_phrase}".strip()
+        return self._failed(request, response.status_code, reason, UpstreamFault.STATUS)
 
     def _failed(
-        self, request: httpx2.Request, status: int, said: str, fault: UpstreamFault
+        self, request: httpx2.Request, status: int, reason: str, fault: UpstreamFault
     ) -> httpx2.Response:
         self.trouble = UpstreamError(
-            f"the MCP server {self._server}: {said}",
+            f"the MCP server {self._server}: {reason}",
             fault=fault,
             status=status if fault is UpstreamFault.STATUS else None,
         )
-        error: Mapping[str, object] = {"code": INTERNAL_ERROR, "message": said}
+        error: Mapping[str, object] = {"code": INTERNAL_ERROR, "message": reason}
         return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 

@@ -154,8 +154,8 @@ class FunctionTool(Tool):
             raise ConfigurationError(f"tool {given}: no JSON schema can be made: {error.message}") from error
         schema.pop("title", None)
         schema.setdefault("properties", {})
-        told = description or "\n\n".join(filter(None, (words.short_description, words.long_description)))
-        self.definition = ToolDefinition(name=given, description=told, parameters=schema, strict=strict)
+        summary = description or "\n\n".join(filter(None, (words.short_description, words.long_description)))
+        self.definition = ToolDefinition(name=given, description=summary, parameters=schema, strict=strict)
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """Call the function; see `Tool.call`."""

@@ -49,8 +49,8 @@ class Operations:
             yield event
 
     async def get(self, task_id: str, history_length: int | None = None) -> object:
-        asked = types.TaskQueryParams(id=task_id, history_length=history_length)
-        return _plain(await self._streaming.get_task(asked))
+        params = types.TaskQueryParams(id=task_id, history_length=history_length)
+        return _plain(await self._streaming.get_task(params))
 
     async def cancel(self, task_id: str) -> object:
         return _plain(await self._streaming.cancel_task(types.TaskIdParams(id=task_id)))
@@ -61,8 +61,8 @@ class Operations:
         return _plain(await self._streaming.set_task_callback(config))
 
     async def get_webhook(self, task_id: str, config_id: str) -> object:
-        asked = types.GetTaskPushNotificationConfigParams(id=task_id, push_notification_config_id=config_id)
-        return _plain(await self._streaming.get_task_callback(asked))
+        params = types.GetTaskPushNotificationConfigParams(id=task_id, push_notification_config_id=config_id)
+        return _plain(await self._streaming.get_task_callback(params))
 
     async def extended_card(self) -> object:
         return _plain(await self._streaming.get_card())

@@ -63,7 +63,7 @@ async def test_a_response_without_a_stream_has_the_text_once() -> None:
     async with serving(create_app(Settings(store="sqlite://"), handler=answer)) as url, Rpc(url) as rpc:
         task = (await rpc.result("SendMessage", adk_message()))["task"]
         assert text_of(task) == TEXT
-        assert [part["text"] for said in task["history"] for part in said["parts"]] == ["hello", TEXT]
+        assert [part["text"] for entry in task["history"] for part in entry["parts"]] == ["hello", TEXT]
 
 
 async def test_other_clients_receive_every_text_once() -> None:

@@ -57,7 +57,7 @@ async def test_a_known_caller_gets_its_card_at_every_address_and_by_every_method
     assert old_public["supportsAuthenticatedExtendedCard"]
 
 
-async def test_nobody_else_gets_it() -> None:
+async def test_other_callers_do_not_get_the_extended_card() -> None:
     app = create_app(SETTINGS, handler=nothing, authenticator=KEYS, extended_card=extended)
     async with serving(app) as url, Rpc(url) as rpc:
         http = HttpJson(rpc)
@@ -102,7 +102,7 @@ async def test_a_caller_that_is_let_in_unknown_does_not_get_it() -> None:
         ]
 
 
-async def test_where_nobody_can_be_known_everybody_gets_it() -> None:
+async def test_without_authentication_every_caller_gets_the_extended_card() -> None:
     card = build_card(SETTINGS, "https://agents.example/", has_extended=True)
     app = create_app(SETTINGS, handler=nothing, extended_card=card)
     async with serving(app) as url, Rpc(url) as rpc:
@@ -143,7 +143,7 @@ async def test_an_agent_without_one_says_that_it_has_none() -> None:
     ("version", "is_new"),
     [("1.0", True), ("1.0.4", True), ("2.0", True), ("", True), ("0.3", False), ("0.2.6", False)],
 )
-async def test_the_card_is_in_the_form_of_the_version_that_is_asked_for(version: str, is_new: bool) -> None:
+async def test_the_card_has_the_form_of_the_requested_version(version: str, is_new: bool) -> None:
     """A request in an unsupported version is refused; the card lists the supported ones."""
     async with serving(create_app(SETTINGS, handler=nothing)) as url, Rpc(url) as rpc:
         headers = {"A2A-Version": version}
@@ -154,8 +154,8 @@ async def test_the_card_is_in_the_form_of_the_version_that_is_asked_for(version:
 async def test_the_oldest_form_of_the_card_says_by_what_one_is_let_in() -> None:
     app = create_app(SETTINGS, handler=nothing, authenticator=KEYS)
     async with serving(app) as url, Rpc(url) as rpc:
-        asked = {"A2A-Version": "0.1"}
-        _, card = await HttpJson(rpc).ask("GET", "/.well-known/agent.json", headers=asked)
+        headers = {"A2A-Version": "0.1"}
+        _, card = await HttpJson(rpc).ask("GET", "/.well-known/agent.json", headers=headers)
     assert (card["name"], card["url"]) == ("Echo", f"{url}/")
     assert card["authentication"] == {"schemes": ["apiKey"]}
     assert card["capabilities"] == {

@@ -145,7 +145,7 @@ async def test_several_keys_sign_and_the_extended_card_is_signed_too() -> None:
     assert not any("d" in key for key in published)
 
 
-async def test_nothing_is_signed_and_no_keys_are_there_without_being_asked_for() -> None:
+async def test_by_default_cards_are_not_signed_and_no_keys_are_served() -> None:
     async with serving(create_app(SETTINGS, handler=nothing)) as url, Rpc(url) as rpc:
         assert "signatures" not in await HttpJson(rpc).ok("GET", CARD)
         assert (await HttpJson(rpc).ask("GET", "/.well-known/jwks.json"))[0] == 404
@@ -208,8 +208,8 @@ def test_the_settings_name_key_files(tmp_path: Path) -> None:
     headers = [json.loads(decoded(signer.sign({"name": "x"})[0]["protected"])) for signer in signers]
     assert [(header["kid"], header["alg"]) for header in headers] == [("k1", "ES256"), ("k2", "RS256")]
     assert {header["jku"] for header in headers} == {"https://agents.example/.well-known/jwks.json"}
-    elsewhere = settings({"k1": f"{tmp_path}/a.pem"}, "https://keys.example/")
-    assert json.loads(decoded(create_signers(elsewhere)[0].sign({})[0]["protected"]))["jku"] == (
+    other_settings = settings({"k1": f"{tmp_path}/a.pem"}, "https://keys.example/")
+    assert json.loads(decoded(create_signers(other_settings)[0].sign({})[0]["protected"]))["jku"] == (
         "https://keys.example/"
     )
     assert create_signers(SETTINGS) == ()

@@ -66,7 +66,7 @@ async def test_a_stream_of_0_3_has_kinds_and_says_which_event_is_final(rpc: Rpc)
     assert events[0]["history"][0]["role"] == "user"
 
 
-async def test_a_send_of_0_3_waits_only_when_it_is_told_to(rpc: Rpc) -> None:
+async def test_a_send_of_0_3_waits_only_if_it_is_blocking(rpc: Rpc) -> None:
     waited = await rpc.result("message/send", {**kind_message(), "configuration": {"blocking": True}})
     assert (waited["kind"], waited["status"]["state"]) == ("task", "completed")
     assert waited["artifacts"][0]["parts"] == [{"kind": "text", "text": "hello"}]
@@ -194,8 +194,8 @@ async def test_a_task_is_written_as_in_the_version_that_it_was_begun_in(rpc: Rpc
     ]
     new = await rpc.result("GetTask", {"id": "mine"})
     assert new["status"]["state"] == "TASK_STATE_COMPLETED"
-    told = await rpc.call("tasks/get", {"id": "mine"}, {"A2A-Version": "0.3"})
-    assert told["result"]["kind"] == "task"
+    response = await rpc.call("tasks/get", {"id": "mine"}, {"A2A-Version": "0.3"})
+    assert response["result"]["kind"] == "task"
 
 
 async def test_a_stream_before_0_2_is_of_statuses_and_artifacts(rpc: Rpc) -> None:
@@ -211,9 +211,9 @@ async def test_a_stream_before_0_2_is_of_statuses_and_artifacts(rpc: Rpc) -> Non
 
 
 async def test_a_known_id_goes_on_with_its_task_before_0_2(rpc: Rpc) -> None:
-    asked = await rpc.result("tasks/send", type_message("mine", "?"))
-    assert asked["status"]["state"] == "input-required"
-    assert asked["status"]["message"]["parts"] == [{"type": "text", "text": "Which one?"}]
+    question = await rpc.result("tasks/send", type_message("mine", "?"))
+    assert question["status"]["state"] == "input-required"
+    assert question["status"]["message"]["parts"] == [{"type": "text", "text": "Which one?"}]
     done = await rpc.result("tasks/send", type_message("mine", "that"))
     assert (done["id"], done["status"]["state"]) == ("mine", "completed")
     assert (await rpc.error("tasks/send", type_message("mine")))["code"] == -32004
@@ -251,7 +251,7 @@ async def test_of_messages_that_name_the_same_new_task_at_once_one_begins_it(rpc
     # The other clients found it completed, or reached the limit of waiting requests.
     assert {answer["error"]["code"] for answer in answers if "error" in answer} <= {-32004}
     task = await rpc.result("tasks/get", {"id": "mine", "historyLength": 100})
-    assert len([said for said in task["history"] if said["role"] == "user"]) == len(taken)
+    assert len([entry for entry in task["history"] if entry["role"] == "user"]) == len(taken)
 
 
 async def test_a_name_for_a_task_is_its_callers_alone() -> None:
@@ -274,7 +274,7 @@ async def test_a_name_for_a_task_is_its_callers_alone() -> None:
                 result = (await rpc.call(method, params, who))["result"]
                 assert result["id"] == "order-1", method
                 if method == "tasks/get":
-                    assert [said["role"] for said in result["history"]] == ["user", "user"]
+                    assert [entry["role"] for entry in result["history"]] == ["user", "user"]
             # In 1.0 both its own id and the client's id find it.
             found = (await rpc.call("GetTask", {"id": "order-1"}, who))["result"]
             assert (await rpc.call("GetTask", {"id": found["id"]}, who))["result"] == found

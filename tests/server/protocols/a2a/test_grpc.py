@@ -96,11 +96,11 @@ def stub_of(channel: grpc.aio.Channel) -> Any:
 async def grpc_address(url: str) -> str:
     async with aiohttp.ClientSession() as http, http.get(f"{url}/.well-known/agent-card.json") as response:
         card = await response.json()
-    offered = {
+    interfaces = {
         (each["protocolBinding"], each["protocolVersion"]): each["url"]
         for each in card["supportedInterfaces"]
     }
-    return offered["GRPC", "1.0"]
+    return interfaces["GRPC", "1.0"]
 
 
 @asynccontextmanager
@@ -149,7 +149,7 @@ async def test_a_stream_is_the_task_and_what_happens_to_it_with_numbers(agent: G
     assert [update.last_chunk for update in updates] == [*[False] * 5, True]
 
 
-async def test_a_send_waits_for_the_whole_task_unless_told_otherwise(agent: GrpcAgent) -> None:
+async def test_a_send_waits_for_the_task_unless_it_returns_immediately(agent: GrpcAgent) -> None:
     done = (await agent.stub.SendMessage(send("river"))).task
     assert (state(done), sdk_text_of(done)) == ("completed", "river")
     at_once = SendMessageConfiguration(return_immediately=True)
@@ -158,7 +158,7 @@ async def test_a_send_waits_for_the_whole_task_unless_told_otherwise(agent: Grpc
     agent.scripted.go_on.set()
 
 
-async def test_a_task_is_fetched_with_as_much_history_as_is_asked_for(agent: GrpcAgent) -> None:
+async def test_get_task_returns_the_requested_history(agent: GrpcAgent) -> None:
     done = (await agent.stub.SendMessage(send("river"))).task
     assert await agent.stub.GetTask(GetTaskRequest(id=done.id)) == done
     assert not (await agent.stub.GetTask(GetTaskRequest(id=done.id, history_length=0))).history
@@ -168,8 +168,8 @@ async def test_tasks_are_listed_newest_first_page_by_page(agent: GrpcAgent) -> N
     for text in ("one", "two", "three"):
         await stream_of(agent, text)
     first = await agent.stub.ListTasks(ListTasksRequest(page_size=2, include_artifacts=True))
-    asked = ListTasksRequest(page_size=2, include_artifacts=True, page_token=first.next_page_token)
-    rest = await agent.stub.ListTasks(asked)
+    request = ListTasksRequest(page_size=2, include_artifacts=True, page_token=first.next_page_token)
+    rest = await agent.stub.ListTasks(request)
     assert [sdk_text_of(task) for task in (*first.tasks, *rest.tasks)] == ["three", "two", "one"]
     assert (first.page_size, first.total_size, rest.next_page_token) == (2, 3, "")
     bare = await agent.stub.ListTasks(ListTasksRequest(status=TaskState.TASK_STATE_COMPLETED))
@@ -202,8 +202,8 @@ async def test_webhooks_are_kept_listed_and_forgotten(agent: GrpcAgent) -> None:
     wanted = TaskPushNotificationConfig(task_id=task_id, id="w", url="http://127.0.0.1:9/hook")
     made = await agent.stub.CreateTaskPushNotificationConfig(wanted)
     assert (made.id, made.url, made.task_id) == ("w", wanted.url, task_id)
-    asked = GetTaskPushNotificationConfigRequest(task_id=task_id, id="w")
-    assert await agent.stub.GetTaskPushNotificationConfig(asked) == made
+    request = GetTaskPushNotificationConfigRequest(task_id=task_id, id="w")
+    assert await agent.stub.GetTaskPushNotificationConfig(request) == made
     every = ListTaskPushNotificationConfigsRequest(task_id=task_id)
     assert list((await agent.stub.ListTaskPushNotificationConfigs(every)).configs) == [made]
     gone = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id="w")
@@ -314,17 +314,17 @@ async def test_errors_have_their_status_their_reason_and_what_they_are_about(age
 
 async def test_without_push_notifications_their_operations_are_refused() -> None:
     async with agent_with(Settings(store="sqlite://", grpc_port=0, push_notifications=False)) as agent:
-        asked = ListTaskPushNotificationConfigsRequest(task_id="t")
-        found = await failure_of(agent.stub.ListTaskPushNotificationConfigs(asked))
+        request = ListTaskPushNotificationConfigsRequest(task_id="t")
+        found = await failure_of(agent.stub.ListTaskPushNotificationConfigs(request))
     assert found.code is grpc.StatusCode.FAILED_PRECONDITION
     assert found.info.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
 
 async def test_fields_that_are_wrong_are_named(agent: GrpcAgent) -> None:
-    asked = send()
-    asked.message.ClearField("parts")
-    asked.message.ClearField("message_id")
-    for call in (agent.stub.SendMessage(asked), agent.stub.SendStreamingMessage(asked)):
+    request = send()
+    request.message.ClearField("parts")
+    request.message.ClearField("message_id")
+    for call in (agent.stub.SendMessage(request), agent.stub.SendStreamingMessage(request)):
         found = await failure_of(call)
         assert (found.code, found.info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PARAMS")
         assert set(found.fields) == {"message.parts", "message.messageId"}
@@ -343,8 +343,8 @@ async def test_fields_that_are_wrong_are_named(agent: GrpcAgent) -> None:
 @pytest.mark.parametrize("cursor", ["four", "-1", "99", "1.0", "9" * 20])
 async def test_a_cursor_that_is_none_is_refused(agent: GrpcAgent, cursor: str) -> None:
     task_id = (await agent.stub.SendMessage(send("river"))).task.id
-    asked = SubscribeToTaskRequest(id=task_id)
-    found = await failure_of(agent.stub.SubscribeToTask(asked, metadata=(("last-event-id", cursor),)))
+    request = SubscribeToTaskRequest(id=task_id)
+    found = await failure_of(agent.stub.SubscribeToTask(request, metadata=(("last-event-id", cursor),)))
     assert found.info.reason == "INVALID_PARAMS"
 
 
@@ -429,7 +429,7 @@ async def test_what_nests_too_deep_is_refused_as_on_every_binding(agent: GrpcAge
     assert found.message.endswith(f": message: part 1: nested deeper than {MAX_DEPTH} levels")
 
 
-async def test_what_no_parser_of_protobuf_takes_is_told_with_the_limit(agent: GrpcAgent) -> None:
+async def test_data_nested_too_deeply_for_protobuf_is_refused_with_the_limit(agent: GrpcAgent) -> None:
     value = Value(string_value="deep").SerializeToString()
     for _ in range(60):
         value = b"\x2a" + sized(b"\x0a" + sized(b"\x0a\x01a\x12" + sized(value)))
@@ -471,22 +471,22 @@ async def test_a_call_in_another_version_is_refused(agent: GrpcAgent, version: s
         assert found.info.metadata["supportedVersions"] == "1.0"
 
 
-async def test_an_extension_that_is_asked_for_is_confirmed(agent: GrpcAgent) -> None:
-    for asked, confirmed in (
+async def test_a_requested_extension_is_confirmed(agent: GrpcAgent) -> None:
+    for headers, confirmed in (
         ((("a2a-extensions", f"urn:x, {EXTENSION_URI}"),), EXTENSION_URI),
         ((("a2a-extensions", "urn:x"), ("a2a-extensions", EXTENSION_URI)), EXTENSION_URI),
         ((("a2a-extensions", "urn:x"),), None),
         ((), None),
     ):
         for call in (
-            agent.stub.SendMessage(send("x"), metadata=asked),
-            agent.stub.SendStreamingMessage(send("x"), metadata=asked),
+            agent.stub.SendMessage(send("x"), metadata=headers),
+            agent.stub.SendStreamingMessage(send("x"), metadata=headers),
         ):
             metadata: Mapping[str, Any] = dict(await call.initial_metadata())
             assert metadata.get("a2a-extensions") == confirmed
 
 
-async def test_an_extension_that_is_required_must_be_asked_for() -> None:
+async def test_a_required_extension_must_be_requested() -> None:
     required = AgentExtension(uri="urn:must", required=True)
     async with agent_with(extensions=[required]) as agent:
         found = await failure_of(agent.stub.SendMessage(send()))
@@ -555,8 +555,8 @@ async def test_a_caller_that_is_known_and_may_not_is_denied() -> None:
 
 async def test_the_extended_card_is_for_callers_that_are_known() -> None:
     async with agent_with(authenticator=Choosy(), extended_card=extended) as agent:
-        asked = GetExtendedAgentCardRequest()
-        card = await agent.stub.GetExtendedAgentCard(asked, metadata=(("authorization", "Bearer good"),))
+        request = GetExtendedAgentCardRequest()
+        card = await agent.stub.GetExtendedAgentCard(request, metadata=(("authorization", "Bearer good"),))
     assert card.name == "for good"
 
 
@@ -579,8 +579,8 @@ async def test_the_official_client_finds_the_binding_in_the_card_and_uses_it(age
         assert sdk_text_of(task) == "river"
         assert len((await client.list_tasks(ListTasksRequest())).tasks) == 1
         context = ClientCallContext(service_parameters={"last-event-id": "4"})
-        asked = SubscribeToTaskRequest(id=task.id)
-        assert [event async for event in client.subscribe(asked, context=context)] == events[4:]
+        request = SubscribeToTaskRequest(id=task.id)
+        assert [event async for event in client.subscribe(request, context=context)] == events[4:]
         with pytest.raises(TaskNotFoundError, match="Task not found"):
             await client.get_task(GetTaskRequest(id="nobody"))
         wrong = send()
@@ -612,36 +612,36 @@ async def read_into(seen: list[StreamResponse], call: Any) -> None:
         seen.append(await call.read())
 
 
-FLOOD = 1 + 400 * 10_000
+BURST = 1 + 400 * 10_000
 
 
-async def flood(turn: Turn) -> AsyncIterator[Update | Message]:
+async def burst(turn: Turn) -> AsyncIterator[Update | Message]:
     yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="."),)), last=False)
     for _ in range(400):
         yield TextDelta("text", "x" * 10_000)
 
 
-async def test_a_client_that_takes_nothing_is_dropped_and_delays_nobody(
+async def test_a_client_that_reads_nothing_is_disconnected_and_delays_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "tailrace.server")
     settings = Settings(store="sqlite://", grpc_port=0, bounds=Bounds(send_timeout=2))
     narrow = [("grpc.http2.bdp_probe", 0)]  # the client grants a window of 64 KiB, without growth
     async with (
-        agent_with(settings, handler=flood) as agent,
+        agent_with(settings, handler=burst) as agent,
         grpc.aio.insecure_channel(agent.address, options=narrow) as channel,
     ):
         stalled = stub_of(channel).SendStreamingMessage(send())
         seen: list[StreamResponse] = [await stalled.read()]
         with anyio.fail_after(20):
-            assert len(streamed(await stream_of(agent, "x"))) == FLOOD
+            assert len(streamed(await stream_of(agent, "x"))) == BURST
             while "was dropped" not in caplog.text:  # noqa: ASYNC110 — the log is the only state to wait on
                 await anyio.sleep(0.02)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await read_into(seen, stalled)
             whole = await follow(agent, seen[0].task.id, after=0)
     assert caught.value.code() is grpc.StatusCode.ABORTED
-    assert len(streamed(whole)) == FLOOD
+    assert len(streamed(whole)) == BURST
     assert whole[: len(seen)] == seen
     assert len(seen) < len(whole)
 
@@ -704,7 +704,7 @@ async def test_without_a_port_there_is_no_grpc_and_the_card_names_none() -> None
     assert "GRPC" not in {each["protocolBinding"] for each in card["supportedInterfaces"]}
 
 
-def test_a_port_without_the_packages_for_it_is_told_with_what_to_install() -> None:
+def test_a_port_without_its_packages_is_refused_with_the_command_to_install_them() -> None:
     code = """
 from tailrace.server import Settings, create_app
 from tailrace.wrappers import ConfigurationError

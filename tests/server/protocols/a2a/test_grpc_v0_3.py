@@ -126,13 +126,13 @@ async def test_a_send_that_blocks_waits_for_the_whole_task(agent: GrpcAgent) -> 
     agent.scripted.go_on.set()
 
 
-async def test_a_task_is_fetched_with_as_much_history_as_is_asked_for_and_all_for_0(agent: GrpcAgent) -> None:
+async def test_get_task_returns_the_requested_history_and_all_of_it_for_0(agent: GrpcAgent) -> None:
     done = (await agent.stub.SendMessage(send("ask"))).task
     await agent.stub.SendMessage(send("this one", taskId=done.id))
     lengths: list[int] = []
     for length in (0, 1, 2, 100):
-        asked = pb.GetTaskRequest(name=named(done.id), history_length=length)
-        lengths.append(len((await agent.stub.GetTask(asked)).history))
+        request = pb.GetTaskRequest(name=named(done.id), history_length=length)
+        lengths.append(len((await agent.stub.GetTask(request)).history))
     assert lengths[1:3] == [1, 2]
     assert lengths[0] == lengths[3] > 2
 
@@ -148,17 +148,17 @@ async def test_canceling_is_written_with_the_two_l_of_0_3(agent: GrpcAgent) -> N
 
 async def test_a_subscription_begins_with_the_task_also_when_that_is_over(agent: GrpcAgent) -> None:
     begun = (await agent.stub.SendMessage(send("hold", blocking=False))).task
-    asked = pb.TaskSubscriptionRequest(name=named(begun.id))
+    request = pb.TaskSubscriptionRequest(name=named(begun.id))
     events: list[pb.StreamResponse] = []
-    async for event in agent.stub.TaskSubscription(asked):
+    async for event in agent.stub.TaskSubscription(request):
         events.append(event)
         agent.scripted.go_on.set()
     assert kinds(events)[0] == "task"
     assert events[-1].status_update.final
-    [over] = [event async for event in agent.stub.TaskSubscription(asked)]
+    [over] = [event async for event in agent.stub.TaskSubscription(request)]
     assert (state(over.task), task_text(over.task)) == ("completed", "held")
     after = (("last-event-id", "3"),)
-    rest = [event async for event in agent.stub.TaskSubscription(asked, metadata=after)]
+    rest = [event async for event in agent.stub.TaskSubscription(request, metadata=after)]
     assert number_of(rest[0]) == 4
 
 
@@ -182,15 +182,15 @@ async def test_webhooks_are_resources_of_their_task(agent: GrpcAgent) -> None:
         assert made.push_notification_config.url == "http://127.0.0.1:9/hook"
         assert list(made.push_notification_config.authentication.schemes) == ["Bearer"]
     name = made.name
-    asked = pb.GetTaskPushNotificationConfigRequest(name=name)
-    assert await agent.stub.GetTaskPushNotificationConfig(asked) == made
+    get_request = pb.GetTaskPushNotificationConfigRequest(name=name)
+    assert await agent.stub.GetTaskPushNotificationConfig(get_request) == made
     every = pb.ListTaskPushNotificationConfigRequest(parent=named(task_id))
     assert list((await agent.stub.ListTaskPushNotificationConfig(every)).configs) == [made]
     gone = pb.DeleteTaskPushNotificationConfigRequest(name=name)
     for _ in range(2):  # the second call is not an error
         await agent.stub.DeleteTaskPushNotificationConfig(gone)
     assert not (await agent.stub.ListTaskPushNotificationConfig(every)).configs
-    failure = await failure_of(agent.stub.GetTaskPushNotificationConfig(asked))
+    failure = await failure_of(agent.stub.GetTaskPushNotificationConfig(get_request))
     assert failure.info.reason == "TASK_NOT_FOUND"
 
 
@@ -303,8 +303,8 @@ async def test_errors_are_named_where_the_clients_of_0_3_look(agent: GrpcAgent) 
 async def test_without_push_its_operations_are_not_there() -> None:
     settings = Settings(store="sqlite://", grpc_port=0, push_notifications=False)
     async with agent_with(settings) as agent:
-        asked = pb.ListTaskPushNotificationConfigRequest(parent="tasks/t")
-        failure = await failure_of(agent.stub.ListTaskPushNotificationConfig(asked))
+        request = pb.ListTaskPushNotificationConfigRequest(parent="tasks/t")
+        failure = await failure_of(agent.stub.ListTaskPushNotificationConfig(request))
         assert (failure.code, failure.info.reason) == (
             grpc.StatusCode.UNIMPLEMENTED,
             "PUSH_NOTIFICATION_NOT_SUPPORTED",
@@ -325,7 +325,7 @@ async def test_a_call_in_another_version_is_refused(agent: GrpcAgent) -> None:
 
 
 @pytest.mark.parametrize("name", ["x-a2a-extensions", "a2a-extensions"])
-async def test_extensions_are_asked_for_under_either_name(name: str) -> None:
+async def test_extensions_are_requested_under_either_name(name: str) -> None:
     async with agent_with(extensions=[AgentExtension(uri="urn:must", required=True)]) as agent:
         failure = await failure_of(agent.stub.SendMessage(send()))
         assert failure.info.reason == "EXTENSION_SUPPORT_REQUIRED"

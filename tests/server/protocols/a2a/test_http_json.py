@@ -42,7 +42,7 @@ async def test_a_stream_is_of_bare_events(http: HttpJson) -> None:
     assert [number for number, _, _ in events] == ["1", "2", "3", "4"]
 
 
-async def test_an_event_source_resumes_and_is_told_the_end(http: HttpJson) -> None:
+async def test_an_event_source_resumes_and_receives_the_end(http: HttpJson) -> None:
     task = (await http.ok("POST", "/message:send", message()))["task"]
     path = f"/tasks/{task['id']}:subscribe?A2A-Version=1.0"
     by_header = await http.stream("GET", path, headers={"last-event-id": "2"})

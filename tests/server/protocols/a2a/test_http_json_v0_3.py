@@ -131,13 +131,13 @@ async def client(http: HttpJson) -> AsyncIterator[CompatRestTransport]:
         yield CompatRestTransport(connections, None, http.rpc.url)
 
 
-def said(text: str) -> a2a_pb2.SendMessageRequest:
+def send_request(text: str) -> a2a_pb2.SendMessageRequest:
     message = a2a_pb2.Message(message_id="m", role=a2a_pb2.Role.ROLE_USER, parts=[a2a_pb2.Part(text=text)])
     return a2a_pb2.SendMessageRequest(message=message)
 
 
 async def test_the_official_client_sends_gets_and_cancels(client: CompatRestTransport) -> None:
-    task = (await client.send_message(said("ask"))).task
+    task = (await client.send_message(send_request("ask"))).task
     while task.status.state != a2a_pb2.TaskState.TASK_STATE_INPUT_REQUIRED:  # this client does not block
         task = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
     same = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id, history_length=1))
@@ -149,7 +149,7 @@ async def test_the_official_client_sends_gets_and_cancels(client: CompatRestTran
 
 
 async def test_the_official_client_streams_and_follows(client: CompatRestTransport) -> None:
-    events = [event async for event in client.send_message_streaming(said("river"))]
+    events = [event async for event in client.send_message_streaming(send_request("river"))]
     assert [event.WhichOneof("payload") for event in events] == [
         "task",
         "status_update",
@@ -162,9 +162,9 @@ async def test_the_official_client_streams_and_follows(client: CompatRestTranspo
 
 
 async def test_the_official_client_sets_a_webhook(client: CompatRestTransport) -> None:
-    task = (await client.send_message(said("ask"))).task
+    task = (await client.send_message(send_request("ask"))).task
     webhook = a2a_pb2.TaskPushNotificationConfig(task_id=task.id, id="c1", url="http://127.0.0.1:9/hook")
     made = await client.create_task_push_notification_config(webhook)
-    asked = a2a_pb2.GetTaskPushNotificationConfigRequest(task_id=task.id, id="c1")
-    assert await client.get_task_push_notification_config(asked) == made
+    request = a2a_pb2.GetTaskPushNotificationConfigRequest(task_id=task.id, id="c1")
+    assert await client.get_task_push_notification_config(request) == made
     assert made.url == webhook.url

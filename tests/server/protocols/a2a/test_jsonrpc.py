@@ -44,11 +44,11 @@ async def test_a_blocking_send_answers_with_the_finished_task(rpc: Rpc) -> None:
     task = (await rpc.result("SendMessage", message("one two")))["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     assert text_of(task) == "one two"
-    assert [said["role"] for said in task["history"]] == ["ROLE_USER", "ROLE_AGENT"]
-    for said in task["history"]:
-        assert said["parts"] == [{"text": "one two"}]
-        assert said["taskId"] == task["id"]
-        assert said["contextId"] == task["contextId"]
+    assert [entry["role"] for entry in task["history"]] == ["ROLE_USER", "ROLE_AGENT"]
+    for entry in task["history"]:
+        assert entry["parts"] == [{"text": "one two"}]
+        assert entry["taskId"] == task["id"]
+        assert entry["contextId"] == task["contextId"]
 
 
 async def test_a_send_that_returns_immediately_answers_before_the_work_is_done() -> None:
@@ -109,7 +109,7 @@ async def test_a_question_waits_for_its_answer_and_the_task_goes_on(rpc: Rpc) ->
     snapshot = second[0][1]["task"]
     assert snapshot["id"] == task["id"]
     assert snapshot["status"]["state"] == "TASK_STATE_WORKING"
-    assert [said["parts"][0]["text"] for said in snapshot["history"]] == ["ask me", "Go on?", "ask no more"]
+    assert [entry["parts"][0]["text"] for entry in snapshot["history"]] == ["ask me", "Go on?", "ask no more"]
     assert [number for number, _ in second] == list(range(second[0][0], second[-1][0] + 1))
     assert second[0][0] == first[-1][0] + 1
     assert second[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -143,7 +143,7 @@ async def test_a_waiting_task_can_be_canceled_once(rpc: Rpc) -> None:
     assert await rpc.result("GetTask", {"id": task["id"]}) == canceled
 
 
-async def test_history_is_as_long_as_asked_for(rpc: Rpc) -> None:
+async def test_history_has_the_requested_length(rpc: Rpc) -> None:
     task = (await rpc.result("SendMessage", message("ask me")))["task"]
     await rpc.result("SendMessage", message("end", taskId=task["id"]))
 
@@ -271,7 +271,7 @@ async def test_a_webhook_that_cannot_be_called_is_refused_before_anything_happen
     assert (await rpc.result("ListTasks", {}))["totalSize"] == 0
 
 
-async def test_a_message_to_somebody_elses_or_a_finished_or_a_foreign_task_is_refused(rpc: Rpc) -> None:
+async def test_a_message_to_an_unknown_finished_or_foreign_task_is_refused(rpc: Rpc) -> None:
     done = (await rpc.result("SendMessage", message("a")))["task"]
     waiting = (await rpc.result("SendMessage", message("ask")))["task"]
     unknown = await rpc.error("SendMessage", message(taskId="nobody"))
@@ -295,7 +295,7 @@ async def test_a_message_to_a_busy_task_waits_for_its_turn() -> None:
         go_on.set()
         events = await rpc.stream("SubscribeToTask", {"id": task["id"]}, {"last-event-id": "0"})
     assert busy["status"]["state"] == "TASK_STATE_WORKING"
-    assert [said["parts"][0]["text"] for said in busy["history"]] == ["hello", "more"]
+    assert [entry["parts"][0]["text"] for entry in busy["history"]] == ["hello", "more"]
     statuses = [event["statusUpdate"] for _, event in events if "statusUpdate" in event]
     received = [status["metadata"][EXTENSION_URI]["received"] for status in statuses if "metadata" in status]
     assert received == [busy["history"][1]]
@@ -303,7 +303,7 @@ async def test_a_message_to_a_busy_task_waits_for_its_turn() -> None:
     assert states == ["WORKING", "WORKING", "WORKING", "COMPLETED"]
 
 
-async def test_the_version_asked_for_must_be_one_that_is_spoken(rpc: Rpc) -> None:
+async def test_unsupported_versions_are_refused(rpc: Rpc) -> None:
     for version in ("1.0", "1.0.3"):
         await rpc.call("GetTask", {"id": "x"}, {"A2A-Version": version})
     for version in ("1.7", "99.0", "x"):
@@ -357,11 +357,11 @@ async def test_the_request_id_comes_back_as_it_was(rpc: Rpc) -> None:
         assert answer["id"] == request_id
 
 
-async def test_extensions_that_were_asked_for_are_named_in_the_answer(rpc: Rpc) -> None:
+async def test_requested_extensions_are_named_in_the_response(rpc: Rpc) -> None:
     uri = "urn:tailrace:ext:stream:v1"
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}})
-    for asked, named in ((f"urn:other, {uri}", uri), ("urn:other", None), ("", None)):
-        headers = {"content-type": "application/json", "A2A-Extensions": asked}
+    for requested, named in ((f"urn:other, {uri}", uri), ("urn:other", None), ("", None)):
+        headers = {"content-type": "application/json", "A2A-Extensions": requested}
         async with rpc.http.post(rpc.url + "/", data=body, headers=headers) as response:
             assert response.headers.get("A2A-Extensions") == named
 

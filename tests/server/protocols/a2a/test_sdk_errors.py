@@ -39,7 +39,7 @@ def test_every_error_of_the_sdk_is_one_of_ours(kind: type[sdk_errors.A2AError]) 
     assert from_sdk_error(kind("something else")).detail == "something else"
 
 
-def test_a_subclass_is_told_as_what_it_is_a_kind_of() -> None:
+def test_a_subclass_is_converted_as_its_base_class() -> None:
     class Ours(errors.TaskNotFoundError):
         pass
 
@@ -71,7 +71,7 @@ def test_fields_that_are_wrong_reach_the_sdks_clients() -> None:
     assert payload["details"][1]["fieldViolations"] == [{"field": "message.parts[0]", "description": "empty"}]
 
 
-def test_what_is_our_fault_is_an_internal_error_that_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_reveals_no_details(caplog: pytest.LogCaptureFixture) -> None:
     for cause in (StoreError("disk on fire"), RuntimeError("secret")):
         found = as_sdk_error(cause)
         assert isinstance(found, sdk_errors.InternalError)

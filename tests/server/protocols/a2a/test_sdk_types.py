@@ -56,7 +56,7 @@ def test_whole_numbers_come_back_as_integers_and_fractions_as_they_are() -> None
     assert data_part([1, -3, 0, 2.5, 2**53]).to_json() == Part(data=[1, -3, 0, 2.5, 2**53]).to_json()
 
 
-def test_an_integer_that_no_double_holds_is_told_as_its_digits() -> None:
+def test_an_integer_beyond_a_double_becomes_its_digits() -> None:
     assert data_part([10**400]).data == [str(10**400)]
     assert data_part(10**400).data == str(10**400)
 

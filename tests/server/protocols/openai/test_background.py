@@ -12,7 +12,7 @@ from support.facade import MODEL, facade_over
 from support.response_streams import Frames, RawClient, raw_client
 from support.rounds import answer, sent
 from support.rpc import Rpc
-from support.upstream import ScriptedUpstream, Step, Tell, Wait, openai_chunk, sse
+from support.upstream import ScriptedUpstream, SetEvent, Step, Wait, openai_chunk, sse
 
 WEATHER: Any = {
     "type": "function",
@@ -31,9 +31,9 @@ def look(place: str) -> str:
 def held(go_on: anyio.Event, *pieces: str, reached: anyio.Event | None = None) -> list[Step]:
     """A response that waits before its last piece."""
     *first, last = answer(*pieces[:-1], finish=None), pieces[-1]
-    tell = [Tell(reached)] if reached is not None else []
+    signal = [SetEvent(reached)] if reached is not None else []
     rest = [openai_chunk({"content": last}), openai_chunk({}, finish="stop")]
-    return [*first[0], *tell, Wait(go_on), *map(sse, rest), sse("[DONE]")]
+    return [*first[0], *signal, Wait(go_on), *map(sse, rest), sse("[DONE]")]
 
 
 @pytest.mark.parametrize("background", [None, False, True])

@@ -77,15 +77,15 @@ async def test_an_answer_in_pieces() -> None:
     assert usage.usage.model_dump(exclude_none=True) == USAGE
 
 
-async def test_usage_comes_only_where_it_is_asked_for() -> None:
+async def test_usage_is_sent_only_if_it_is_requested() -> None:
     async with ScriptedUpstream(answer("Hi")) as upstream, facade_over(upstream) as facade:
         chunks = await facade.chunks(HELLO)
     assert all(chunk.choices and chunk.usage is None for chunk in chunks)
 
 
-async def test_everything_that_is_asked_for_reaches_the_model() -> None:
+async def test_all_requested_options_reach_the_model() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "tools": [WEATHER],
         "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
         "parallel_tool_calls": False,
@@ -102,13 +102,13 @@ async def test_everything_that_is_asked_for_reaches_the_model() -> None:
         "reasoning_effort": "low",
     }
     async with ScriptedUpstream(answer('{"a": 1}')) as upstream, facade_over(upstream) as facade:
-        await facade.chat(HELLO, max_tokens=9, logit_bias={"1": 2}, extra_body={"unknown": 1}, **asked)
+        await facade.chat(HELLO, max_tokens=9, logit_bias={"1": 2}, extra_body={"unknown": 1}, **options)
         request = upstream.requests[0].json
-    assert {name: request[name] for name in asked} == asked
+    assert {name: request[name] for name in options} == options
     assert request["max_tokens"] == 9
 
 
-async def test_instructions_alone_are_what_is_asked() -> None:
+async def test_instructions_alone_become_a_user_message() -> None:
     async with ScriptedUpstream(answer("Hi")) as upstream, facade_over(upstream) as facade:
         await facade.chat({"role": "system", "content": "Say hi."})
     assert sent(upstream.requests[0]) == [{"role": "user", "content": "Say hi."}]
@@ -302,8 +302,8 @@ async def test_structured_output_is_what_the_last_round_says_alone(naming: dict[
         parsed = await facade.client.chat.completions.parse(
             model=MODEL, messages=messages, response_format=River, **naming
         )
-        said = {"role": "assistant", "content": parsed.choices[0].message.content}
-        messages += [said, user("Another?")]
+        reply = {"role": "assistant", "content": parsed.choices[0].message.content}
+        messages += [reply, user("Another?")]
         async with facade.client.chat.completions.stream(
             model=MODEL, messages=messages, response_format=River, **naming
         ) as stream:
@@ -320,7 +320,7 @@ async def test_structured_output_is_what_the_last_round_says_alone(naming: dict[
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_what_is_said_beside_calls_of_the_client_is_no_structured_output(streamed: bool) -> None:
+async def test_text_beside_calls_of_the_client_is_no_structured_output(streamed: bool) -> None:
     async with (
         ScriptedUpstream(answer("Wait.", calls=[PARIS]), RHINE) as upstream,
         facade_over(upstream) as facade,
@@ -341,12 +341,12 @@ async def test_what_is_said_beside_calls_of_the_client_is_no_structured_output(s
                 )
                 completions.append(raw.parse())
                 context = raw.headers["x-conversation-id"]
-            said = (
+            reply = (
                 completions[-1]
                 .choices[0]
                 .message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"})
             )
-            messages += [said, tool("c1", "sunny")]
+            messages += [reply, tool("c1", "sunny")]
     first, last = (completion.choices[0] for completion in completions)
     assert (first.finish_reason, first.message.content or "") == ("tool_calls", "")
     assert first.message.reasoning_content == "Wait."
@@ -375,7 +375,7 @@ async def test_structured_output_that_was_not_the_last_cannot_be_taken_back() ->
     assert raised.value.code == "answer_replaced"
 
 
-async def test_an_answer_that_is_not_what_was_asked_for_is_an_error() -> None:
+async def test_an_answer_that_does_not_fit_the_requested_format_is_an_error() -> None:
     async with ScriptedUpstream(answer("no JSON at all")) as upstream, facade_over(upstream) as facade:
         with pytest.raises(openai.InternalServerError) as raised:
             await facade.chat(HELLO, response_format={"type": "json_object"})
@@ -426,7 +426,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("status", "kind", "ours"), FAULTS)
-async def test_a_provider_that_refuses_is_told_by_whose_fault_it_is(
+async def test_a_refusal_of_the_provider_is_reported_by_its_fault(
     status: int, kind: type[openai.APIStatusError], ours: int
 ) -> None:
     refused = json_answer(
@@ -516,7 +516,7 @@ async def test_a_body_that_is_no_request(body: bytes) -> None:
             assert (await response.json())["error"]["type"] == "invalid_request_error"
 
 
-async def test_a_key_is_asked_for_where_the_client_puts_it() -> None:
+async def test_the_key_is_read_from_where_the_client_puts_it() -> None:
     async with facade_over(handler=Scripted(), caller_keys="alice:k1", key="wrong") as facade:
         with pytest.raises(openai.AuthenticationError):
             await facade.chat(HELLO)
@@ -587,9 +587,9 @@ async def test_a_server_that_stops_ends_its_streams_in_order(tmp_path: Path) -> 
             ):
                 async for data in response.content.iter_any():
                     # One signal: a second one would interrupt the shutdown.
-                    told = b"Hel" in received
+                    is_terminated = b"Hel" in received
                     received += data
-                    if b"Hel" in received and not told:
+                    if b"Hel" in received and not is_terminated:
                         server.process.terminate()
             await anyio.to_thread.run_sync(server.process.wait)
     *_, last, rest = received.split(b"\n\n")

@@ -97,8 +97,8 @@ async def test_each_choice_can_be_continued() -> None:
         texts = [choice.message.content for choice in completion.choices]
         contexts: list[str] = []
         for choice in completion.choices:
-            said = choice.message.model_dump(exclude_none=True)
-            _, context, _ = await facade.chat_named(HELLO, said, user("And?"), **name)
+            reply = choice.message.model_dump(exclude_none=True)
+            _, context, _ = await facade.chat_named(HELLO, reply, user("And?"), **name)
             contexts.append(context)
     assert first == contexts[0] == "rivers"
     assert contexts[1].startswith("rivers~")

@@ -53,10 +53,10 @@ async def test_an_agent_of_the_sdk(version: str, streaming: bool) -> None:
     card = sdk_card("JSONRPC", version, streaming=streaming)
     async with sdk_agent(AgentExecutor(Scripted()), card) as url, facade_before(url) as facade:
         first, _, _ = await facade.chat_named(user("river"), **KEY)
-        said: list[Any] = [user("river"), assistant(first), user("ask")]
-        question, context, task = await facade.chat_named(*said, **KEY)
-        said += [assistant(question), user("pond")]
-        last, again, same = await facade.chat_named(*said, **KEY)
+        messages: list[Any] = [user("river"), assistant(first), user("ask")]
+        question, context, task = await facade.chat_named(*messages, **KEY)
+        messages += [assistant(question), user("pond")]
+        last, again, same = await facade.chat_named(*messages, **KEY)
         pieces = content_of(await facade.chunks(user("brook")))
     texts = [each.choices[0].message.content for each in (first, question, last)]
     assert texts == ["river", "which one?", "pond"]
@@ -117,8 +117,8 @@ async def test_tools_of_the_client_through_two_servers() -> None:
         message = first.choices[0].message
         assert [call.id for call in message.tool_calls or ()] == ["c1", "c2"]
         assert first.choices[0].finish_reason == "tool_calls"
-        said = [user("Weather?"), assistant(first), tool("c1", "sunny"), tool("c2", "rainy")]
-        last, _, same = await facade.chat_named(*said, tools=[WEATHER], temperature=0.5)
+        messages = [user("Weather?"), assistant(first), tool("c1", "sunny"), tool("c2", "rainy")]
+        last, _, same = await facade.chat_named(*messages, tools=[WEATHER], temperature=0.5)
     assert last.choices[0].message.content == "Sunny."
     assert last.usage is not None
     assert last.usage.total_tokens == 15

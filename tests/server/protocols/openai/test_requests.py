@@ -94,21 +94,21 @@ RESPONSES = st.fixed_dictionaries(
 
 def check(read: Any, body: dict[str, Any]) -> None:
     """Assert that a request is parsed into a valid message, or refused with a one-line error."""
-    asked: ChatRequest | None = None
+    request: ChatRequest | None = None
     refusal: OpenAIError | None = None
     try:
-        asked = read(body, user_is_key=True)
+        request = read(body, user_is_key=True)
     except OpenAIError as error:
         refusal = error
-    if asked is None:
+    if request is None:
         assert refusal is not None
         assert refusal.status == 400
         assert "\n" not in str(refusal)
         assert json.loads(refusal.body())["error"]["type"] == "invalid_request_error"
         return
-    for message in (*asked.earlier, asked.new):
+    for message in (*request.earlier, request.new):
         to_a2a_message(message, message_id="m").to_json()
-    json.dumps(asked.facts.to_metadata())
+    json.dumps(request.facts.to_metadata())
 
 
 @given(CHAT)
@@ -121,7 +121,7 @@ def test_any_request_for_a_response_is_read_or_refused(body: dict[str, Any]) -> 
     check(read_responses_request, body)
 
 
-def test_what_is_not_asked_for_is_no_fact() -> None:
+def test_unset_options_are_no_request_facts() -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "temperature": None, "tools": [], "stop": None}
     assert not read_chat_request(body).facts.model_fields_set
 
@@ -150,9 +150,9 @@ def calls(*ids: str) -> dict[str, Any]:
     }
 
 
-def told(*items: dict[str, Any]) -> tuple[list[str], list[str]]:
+def call_and_result_ids(*items: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the ids of the calls of earlier answers and of the new results; equal for both APIs."""
-    asked = read_chat_request({"messages": [{"role": "user", "content": "1?"}, *items]})
+    request = read_chat_request({"messages": [{"role": "user", "content": "1?"}, *items]})
     flat: list[dict[str, Any]] = [{"role": "user", "content": "1?"}]
     for item in items:
         if item["role"] == "assistant":
@@ -171,20 +171,23 @@ def told(*items: dict[str, Any]) -> tuple[list[str], list[str]]:
             [call.id for message in each.earlier for call in message.tool_calls],
             [result.id for result in each.new.tool_results],
         )
-        for each in (asked, other)
+        for each in (request, other)
     ]
     assert ids[0] == ids[1]
     return ids[0]
 
 
-def test_calls_that_are_asked_for_again_are_told_once() -> None:
+def test_repeated_calls_are_counted_once() -> None:
     def answered(call_id: str) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": call_id, "content": "x"}
 
     again = calls("a", "b", "c"), answered("a"), calls("b", "c"), answered("b"), calls("c"), answered("c")
-    assert told(*again) == (["a", "b", "c"], ["c"])
+    assert call_and_result_ids(*again) == (["a", "b", "c"], ["c"])
     # Calls of another round, to which some providers assign the same ids.
-    assert told(calls("a"), answered("a"), calls("a"), answered("a")) == (["a", "a"], ["a"])
-    assert told(calls("a", "b"), answered("a"), calls("c"), answered("c")) == (["a", "b", "c"], ["c"])
+    assert call_and_result_ids(calls("a"), answered("a"), calls("a"), answered("a")) == (["a", "a"], ["a"])
+    assert call_and_result_ids(calls("a", "b"), answered("a"), calls("c"), answered("c")) == (
+        ["a", "b", "c"],
+        ["c"],
+    )
     stopped = {"role": "user", "content": "Once more!"}
-    assert told(calls("a"), stopped, calls("a"), answered("a")) == (["a", "a"], ["a"])
+    assert call_and_result_ids(calls("a"), stopped, calls("a"), answered("a")) == (["a", "a"], ["a"])

@@ -142,8 +142,8 @@ async def test_going_on_after_an_earlier_response_is_a_branch() -> None:
     assert second.conversation
     assert other.conversation
     assert first.conversation.id == second.conversation.id != other.conversation.id
-    said = [[message["content"] for message in sent(request)] for request in upstream.requests]
-    assert said == [
+    contents = [[message["content"] for message in sent(request)] for request in upstream.requests]
+    assert contents == [
         ["Be kind.", "1?"],
         ["1?", "Answer 0.", "2?"],
         ["1?", "Answer 0.", "other?"],
@@ -162,7 +162,7 @@ async def test_a_response_that_is_not_known(previous: str) -> None:
     assert (raised.value.code, raised.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
-async def test_a_conversation_is_told_what_is_new_alone() -> None:
+async def test_a_conversation_receives_only_the_new_items() -> None:
     async with (
         ScriptedUpstream(answer("One.", calls=[PARIS]), answer("Two.")) as upstream,
         facade_over(upstream) as facade,
@@ -189,8 +189,8 @@ async def test_a_result_has_the_name_of_the_tool_that_was_called(naming: str) ->
         given = first.id if naming == "previous_response_id" else "chat-1"
         await create(model=MODEL, input=[output("c1", "sunny")], **{naming: given})
         async with Rpc(facade.url) as rpc:
-            said = (await rpc.result("GetConversation", {"contextId": "chat-1"}))["messages"]
-    [result] = [part for message in said for part in to_common_message(message).tool_results]
+            recorded = (await rpc.result("GetConversation", {"contextId": "chat-1"}))["messages"]
+    [result] = [part for message in recorded for part in to_common_message(message).tool_results]
     assert (result.name, result.output) == ("get_weather", "sunny")
 
 

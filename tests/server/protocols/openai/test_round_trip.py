@@ -96,26 +96,26 @@ def _one_text(message: dict[str, Any]) -> dict[str, Any]:
 # --- from A2A to OpenAI -----------------------------------------------------------------------------------------
 
 
-def told(chunks: Sequence[ChatCompletionChunk]) -> dict[str, Any]:
+def summary(chunks: Sequence[ChatCompletionChunk]) -> dict[str, Any]:
     """Return the contents of the chunks of an answer, one by one."""
-    said: dict[str, Any] = {name: [] for name in ("content", "reasoning", "refusal", "begun", "arguments")}
+    found: dict[str, Any] = {name: [] for name in ("content", "reasoning", "refusal", "begun", "arguments")}
     for chunk in chunks:
         for choice in chunk.choices:
             delta = choice.delta
-            said["content"] += [delta.content] if delta.content else []
-            said["refusal"] += [delta.refusal] if delta.refusal else []
+            found["content"] += [delta.content] if delta.content else []
+            found["refusal"] += [delta.refusal] if delta.refusal else []
             thought = (delta.model_extra or {}).get("reasoning_content")
-            said["reasoning"] += [thought] if thought else []
+            found["reasoning"] += [thought] if thought else []
             for each in delta.tool_calls or ():
                 assert each.function
                 if each.id:
-                    said["begun"].append((each.index, each.id, each.function.name))
+                    found["begun"].append((each.index, each.id, each.function.name))
                 if each.function.arguments:
-                    said["arguments"].append((each.index, each.function.arguments))
-            said["finish"] = choice.finish_reason or said.get("finish")
+                    found["arguments"].append((each.index, each.function.arguments))
+            found["finish"] = choice.finish_reason or found.get("finish")
         if chunk.usage is not None:
-            said["usage"] = chunk.usage.model_dump(exclude_none=True)
-    return said
+            found["usage"] = chunk.usage.model_dump(exclude_none=True)
+    return found
 
 
 async def streamed(client: openai.AsyncOpenAI, tools: Sequence[str]) -> list[ChatCompletionChunk]:
@@ -139,8 +139,8 @@ async def test_a_recorded_answer_is_the_same_chunk_for_chunk(path: Path) -> None
     async with ScriptedUpstream(frames(path)) as upstream, facade_over(upstream) as facade:
         direct = openai.AsyncOpenAI(base_url=upstream.base_url, api_key="none", max_retries=0)
         async with direct:
-            expected = told(await streamed(direct, ()))
-        found = told(await streamed(facade.client, ["get_weather"]))
+            expected = summary(await streamed(direct, ()))
+        found = summary(await streamed(facade.client, ["get_weather"]))
     assert found == expected
 
 
@@ -163,8 +163,8 @@ GENERATED = {
 async def test_a_made_answer_is_the_same_chunk_for_chunk(name: str) -> None:
     async with ScriptedUpstream(GENERATED[name]) as upstream, facade_over(upstream) as facade:
         async with openai.AsyncOpenAI(base_url=upstream.base_url, api_key="none", max_retries=0) as direct:
-            expected = told(await streamed(direct, ()))
-        found = told(await streamed(facade.client, ["look", "find"]))
+            expected = summary(await streamed(direct, ()))
+        found = summary(await streamed(facade.client, ["look", "find"]))
     assert found == expected
 
 
@@ -183,7 +183,7 @@ async def test_every_shape_of_a_stream_is_the_answer_that_it_means(scenario: Sce
             with pytest.raises(openai.APIError):
                 await streamed(facade.client, names)
             return
-        found = told(await streamed(facade.client, names))
+        found = summary(await streamed(facade.client, names))
     content = "".join(found["content"])
     if "images" in choice["message"]:
         assert all(image["image_url"]["url"] in content for image in choice["message"]["images"])

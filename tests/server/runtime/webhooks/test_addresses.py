@@ -162,7 +162,7 @@ async def test_a_name_is_resolved_to_the_addresses_that_may_be_called_and_no_oth
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1"])
-async def test_a_name_of_private_addresses_alone_is_refused_and_the_addresses_are_not_told(
+async def test_a_name_with_only_private_addresses_is_refused_without_naming_them(
     address: str,
 ) -> None:
     with pytest.raises(ForbiddenAddress) as refused:

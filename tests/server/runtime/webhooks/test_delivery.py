@@ -15,7 +15,7 @@ from aiohttp import web
 
 from support.agents import ask_back
 from support.processes import served
-from support.receiver import Answer, Receiver, Told, accept, receiving
+from support.receiver import Answer, Delivery, Receiver, accept, receiving
 from support.rpc import Rpc, message, text_of
 from support.serving import serving
 from support.upstream import Hang, ScriptedUpstream, openai_stream
@@ -25,7 +25,7 @@ from tailrace.server.runtime.handlers import FunctionHandler, HandlerFunction
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.runtime.webhooks.addresses import WebhookGuard
 from tailrace.server.runtime.webhooks.client import WebhookClient
-from tailrace.server.runtime.webhooks.delivery import MAX_BEHIND, MAX_CONFIGS, PushNotifier
+from tailrace.server.runtime.webhooks.delivery import MAX_CONFIGS, MAX_MISSED, PushNotifier
 from tailrace.server.store.store import PushConfig, Store
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.dialect import Operation
@@ -88,11 +88,11 @@ async def send(
     webhook: str | None = None,
     task_id: str = "",
 ) -> Task:
-    said = Message(message_id="m", role=Role.USER, parts=(Part(text=text),), task_id=task_id)
+    user_message = Message(message_id="m", role=Role.USER, parts=(Part(text=text),), task_id=task_id)
     configuration = SendMessageConfiguration(
         return_immediately=not wait, task_push_notification_config=hook(webhook) if webhook else None
     )
-    request = SendMessageRequest(message=said, configuration=configuration)
+    request = SendMessageRequest(message=user_message, configuration=configuration)
     task = await agent.answer(Operation.SEND_MESSAGE, request, Caller())
     assert isinstance(task, Task)
     return task
@@ -114,8 +114,8 @@ def answering(*statuses: int, **headers: str) -> Answer:
     """Answer the first requests with these statuses, and accept every later one."""
     rest = list(statuses)
 
-    async def answer(told: Told) -> web.StreamResponse:
-        return web.Response(status=rest.pop(0), headers=headers) if rest else await accept(told)
+    async def answer(delivery: Delivery) -> web.StreamResponse:
+        return web.Response(status=rest.pop(0), headers=headers) if rest else await accept(delivery)
 
     return answer
 
@@ -123,9 +123,9 @@ def answering(*statuses: int, **headers: str) -> Answer:
 def holding(gate: anyio.Event) -> Answer:
     """Respond after the gate opens."""
 
-    async def answer(told: Told) -> web.StreamResponse:
+    async def answer(delivery: Delivery) -> web.StreamResponse:
         await gate.wait()
-        return await accept(told)
+        return await accept(delivery)
 
     return answer
 
@@ -133,7 +133,7 @@ def holding(gate: anyio.Event) -> Answer:
 def hanging(left: anyio.Event) -> Answer:
     """Never respond, and signal when the caller disconnects."""
 
-    async def answer(told: Told) -> web.StreamResponse:
+    async def answer(delivery: Delivery) -> web.StreamResponse:
         try:
             await anyio.sleep_forever()
         finally:
@@ -196,7 +196,7 @@ def given_up() -> Iterator[GivenUp]:
 # --- notifications in the format of each version ------------------------------------------------------------
 
 
-async def test_a_webhook_is_told_every_change_of_status_as_streams_are_then_the_whole_task(
+async def test_a_webhook_receives_every_status_update_and_then_the_complete_task(
     webhook: Receiver,
 ) -> None:
     config = {
@@ -207,85 +207,91 @@ async def test_a_webhook_is_told_every_change_of_status_as_streams_are_then_the_
     async with serving(create_app(settings(), handler=ask_back)) as url, Rpc(url) as rpc:
         params = {**message("hello"), "configuration": {"taskPushNotificationConfig": config}}
         events = await rpc.stream("SendStreamingMessage", params)
-        *told, last = await webhook.until_told_the_end()
+        *deliveries, last = await webhook.until_end()
         task = await rpc.result("GetTask", {"id": events[0][1]["task"]["id"]})
     numbers = [(number, event) for number, event in events if "artifactUpdate" not in event]
-    assert [each.body for each in told] == [event for _, event in numbers]
-    assert [each.event for each in told] == [f"{task['id']}/{number}" for number, _ in numbers]
+    assert [each.body for each in deliveries] == [event for _, event in numbers]
+    assert [each.event for each in deliveries] == [f"{task['id']}/{number}" for number, _ in numbers]
     assert last.body == {"task": task}
     assert text_of(last.body["task"]) == "hello"
-    for each in webhook.told:
+    for each in webhook.deliveries:
         StreamResponse.model_validate(each.body)
         assert each.path == "/hook?for=me"
         assert each.headers["Content-Type"] == "application/a2a+json"
         assert each.headers["Authorization"] == "Bearer c-0"
         assert each.headers["X-A2A-Notification-Token"] == "t-0"
-    assert len({each.event for each in webhook.told}) == len(webhook.told)
+    assert len({each.event for each in webhook.deliveries}) == len(webhook.deliveries)
 
 
-async def test_a_webhook_of_0_3_is_told_the_task_at_every_change(webhook: Receiver) -> None:
+async def test_a_webhook_of_0_3_receives_the_task_at_every_change(webhook: Receiver) -> None:
     config = {"url": webhook.url, "authentication": {"schemes": ["Basic"], "credentials": "eA=="}}
     async with serving(create_app(settings(), handler=ask_back)) as url, Rpc(url) as rpc:
-        said = {"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hello"}]}
+        user_message = {"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hello"}]}
         configuration = {"pushNotificationConfig": config, "blocking": True}
-        task = await rpc.result("message/send", {"message": said, "configuration": configuration})
-        told = await webhook.until(lambda told: bool(told) and told[-1].state == "completed")
+        task = await rpc.result("message/send", {"message": user_message, "configuration": configuration})
+        deliveries = await webhook.until(
+            lambda deliveries: bool(deliveries) and deliveries[-1].state == "completed"
+        )
         got = await rpc.result("tasks/pushNotificationConfig/get", {"id": task["id"]})
         assert got == {"taskId": task["id"], "pushNotificationConfig": {"id": "default", **config}}
         assert await rpc.result("tasks/pushNotificationConfig/list", {"id": task["id"]}) == [got]
         gone = {"id": task["id"], "pushNotificationConfigId": "default"}
         for _ in range(2):
             assert await rpc.result("tasks/pushNotificationConfig/delete", gone) is None
-    assert [each.state for each in told] == ["submitted", "working", "completed"]
-    assert {each.body["kind"] for each in told} == {"task"}
-    assert {each.body["id"] for each in told} == {task["id"]}
-    assert told[-1].body == task
-    for each in told:
+    assert [each.state for each in deliveries] == ["submitted", "working", "completed"]
+    assert {each.body["kind"] for each in deliveries} == {"task"}
+    assert {each.body["id"] for each in deliveries} == {task["id"]}
+    assert deliveries[-1].body == task
+    for each in deliveries:
         assert each.headers["Content-Type"] == "application/json"
         assert each.headers["Authorization"] == "Basic eA=="
         assert "X-A2A-Notification-Token" not in each.headers
 
 
-async def test_a_webhook_of_before_0_2_is_told_the_task_in_that_form(webhook: Receiver) -> None:
+async def test_a_webhook_of_before_0_2_receives_the_task_in_that_form(webhook: Receiver) -> None:
     async with serving(create_app(settings(), handler=ask_back)) as url, Rpc(url) as rpc:
-        said = {"role": "user", "parts": [{"type": "text", "text": "hello"}]}
+        user_message = {"role": "user", "parts": [{"type": "text", "text": "hello"}]}
         config = {"url": webhook.url, "token": "t"}
-        await rpc.result("tasks/send", {"id": "mine", "message": said, "pushNotification": config})
-        told = await webhook.until(lambda told: bool(told) and told[-1].state == "completed")
+        await rpc.result("tasks/send", {"id": "mine", "message": user_message, "pushNotification": config})
+        deliveries = await webhook.until(
+            lambda deliveries: bool(deliveries) and deliveries[-1].state == "completed"
+        )
         got = await rpc.result("tasks/pushNotification/get", {"id": "mine"})
     assert got == {"id": "mine", "pushNotificationConfig": {"id": "default", **config}}
-    assert [each.state for each in told] == ["submitted", "working", "completed"]
-    assert {each.body["id"] for each in told} == {"mine"}
-    assert told[-1].body["artifacts"][0]["parts"] == [{"type": "text", "text": "hello"}]
-    assert "history" not in told[-1].body
-    assert {each.headers["Content-Type"] for each in told} == {"application/json"}
+    assert [each.state for each in deliveries] == ["submitted", "working", "completed"]
+    assert {each.body["id"] for each in deliveries} == {"mine"}
+    assert deliveries[-1].body["artifacts"][0]["parts"] == [{"type": "text", "text": "hello"}]
+    assert "history" not in deliveries[-1].body
+    assert {each.headers["Content-Type"] for each in deliveries} == {"application/json"}
 
 
 @pytest.mark.parametrize("with_message", [False, True])
-async def test_a_webhook_set_later_is_told_what_follows(webhook: Receiver, with_message: bool) -> None:
+async def test_a_webhook_set_later_receives_the_following_updates(
+    webhook: Receiver, with_message: bool
+) -> None:
     async with agent() as operations:
         waiting = await send(operations, "?")
         if not with_message:
             await create(operations, waiting, webhook.url)
-        assert webhook.told == []
+        assert webhook.deliveries == []
         url = webhook.url if with_message else None
         await send(operations, "this one", task_id=waiting.id, webhook=url)
-        told = await webhook.until_told_the_end()
-    assert [each.state for each in told] == WORKED[1:]
+        deliveries = await webhook.until_end()
+    assert [each.state for each in deliveries] == WORKED[1:]
 
 
-async def test_a_task_that_is_canceled_or_fails_is_told_too(webhook: Receiver) -> None:
+async def test_a_webhook_is_notified_of_a_failed_task(webhook: Receiver) -> None:
     async def fail(turn: Turn) -> Updates:
         yield StatusUpdate(TaskState.WORKING)
         raise RuntimeError("broken")
 
     async with agent(fail) as operations:
         await send(operations, webhook=webhook.url)
-        told = await webhook.until_told_the_end()
-    assert [each.state for each in told][2:] == ["TASK_STATE_FAILED"] * 2
+        deliveries = await webhook.until_end()
+    assert [each.state for each in deliveries][2:] == ["TASK_STATE_FAILED"] * 2
 
 
-async def test_a_large_task_is_told_whole(webhook: Receiver) -> None:
+async def test_a_large_task_is_delivered_completely(webhook: Receiver) -> None:
     text = "0123456789abcdef" * 256 * 1024  # 4 MiB
 
     async def write(turn: Turn) -> Updates:
@@ -293,8 +299,8 @@ async def test_a_large_task_is_told_whole(webhook: Receiver) -> None:
 
     async with agent(write) as operations:
         await send(operations, webhook=webhook.url)
-        told = await webhook.until_told_the_end()
-    assert text_of(told[-1].body["task"]) == text
+        deliveries = await webhook.until_end()
+    assert text_of(deliveries[-1].body["task"]) == text
 
 
 # --- the four operations ------------------------------------------------------------------------------------
@@ -408,10 +414,10 @@ async def test_what_may_pass_is_tried_again_and_the_order_is_kept(
     webhook.answer = answering(*statuses)
     async with agent() as operations:
         await send(operations, webhook=webhook.url)
-        told = await webhook.until_told_the_end()
+        deliveries = await webhook.until_end()
     expected = [state for state, count in zip(WORKED, tries, strict=True) for _ in range(count)]
-    assert [each.state for each in told] == expected
-    assert len({each.event for each in told}) == len(WORKED)
+    assert [each.state for each in deliveries] == expected
+    assert len({each.event for each in deliveries}) == len(WORKED)
     assert given_up.reasons == reasons
 
 
@@ -421,8 +427,8 @@ async def test_a_webhook_says_when_it_wants_the_next_try(webhook: Receiver, when
     # Without the header, the next attempt would be long after the end of the test.
     async with agent(first_pause=1000) as operations:
         await send(operations, webhook=webhook.url)
-        told = await webhook.until_told_the_end()
-    assert len(told) == len(WORKED) + 2
+        deliveries = await webhook.until_end()
+    assert len(deliveries) == len(WORKED) + 2
 
 
 async def test_a_dead_webhook_costs_neither_the_task_nor_other_webhooks_anything(webhook: Receiver) -> None:
@@ -438,8 +444,8 @@ async def test_a_dead_webhook_costs_neither_the_task_nor_other_webhooks_anything
         task = await send(operations, wait=False, webhook=dead)
         await create(operations, task, webhook.url)
         go_on.set()
-        told = await webhook.until_told_the_end()
-        assert told[-1].state == "TASK_STATE_COMPLETED"
+        deliveries = await webhook.until_end()
+        assert deliveries[-1].state == "TASK_STATE_COMPLETED"
 
 
 async def test_what_is_given_up_is_logged_without_secrets(given_up: GivenUp) -> None:
@@ -458,7 +464,7 @@ async def test_what_is_given_up_is_logged_without_secrets(given_up: GivenUp) -> 
     assert "secret" not in "".join(texts)
 
 
-async def test_a_slow_webhook_delays_nobody_and_misses_nothing(webhook: Receiver) -> None:
+async def test_a_slow_webhook_delays_no_other_and_misses_nothing(webhook: Receiver) -> None:
     gate = anyio.Event()
     webhook.answer = holding(gate)
     async with agent() as operations, receiving() as quick:
@@ -466,40 +472,40 @@ async def test_a_slow_webhook_delays_nobody_and_misses_nothing(webhook: Receiver
         await create(operations, waiting, webhook.url)
         await create(operations, waiting, quick.url)
         await send(operations, "this", task_id=waiting.id)
-        await quick.until_told_the_end()
-        await webhook.until(lambda told: len(told) == 1)
+        await quick.until_end()
+        await webhook.until(lambda deliveries: len(deliveries) == 1)
         gate.set()
-        await webhook.until_told_the_end()
+        await webhook.until_end()
     assert webhook.states == quick.states == WORKED[1:]
-    assert [each.event for each in webhook.told] == [each.event for each in quick.told]
+    assert [each.event for each in webhook.deliveries] == [each.event for each in quick.deliveries]
 
 
-async def test_a_webhook_that_does_not_answer_in_time_is_asked_again(webhook: Receiver) -> None:
+async def test_a_delivery_that_times_out_is_retried(webhook: Receiver) -> None:
     never = anyio.Event()
 
-    async def hang_once(told: Told) -> web.StreamResponse:
+    async def hang_once(delivery: Delivery) -> web.StreamResponse:
         webhook.answer = accept
         await never.wait()
-        return await accept(told)
+        return await accept(delivery)
 
     webhook.answer = hang_once
     async with agent(answer_within=0.2) as operations:
         await send(operations, webhook=webhook.url)
-        told = await webhook.until_told_the_end()
-    assert [each.state for each in told] == [WORKED[0], *WORKED]
+        deliveries = await webhook.until_end()
+    assert [each.state for each in deliveries] == [WORKED[0], *WORKED]
 
 
-async def test_a_webhook_that_is_far_behind_is_told_the_newest_state(webhook: Receiver) -> None:
+async def test_a_lagging_webhook_receives_the_newest_state(webhook: Receiver) -> None:
     gate, begun = anyio.Event(), anyio.Event()
 
-    async def hold(told: Told) -> web.StreamResponse:
+    async def hold(delivery: Delivery) -> web.StreamResponse:
         begun.set()
         await gate.wait()
-        return await accept(told)
+        return await accept(delivery)
 
     async def report(turn: Turn) -> Updates:
         await begun.wait()
-        for number in range(MAX_BEHIND + 50):
+        for number in range(MAX_MISSED + 50):
             yield StatusUpdate(TaskState.WORKING, agent_message(f"step {number}"))
         yield ArtifactUpdate(Artifact(artifact_id="text", parts=(Part(text="done"),)))
 
@@ -507,7 +513,7 @@ async def test_a_webhook_that_is_far_behind_is_told_the_newest_state(webhook: Re
     async with agent(report) as operations:
         await send(operations, webhook=webhook.url)
         gate.set()
-        first, last = await webhook.until(lambda told: told[-1].state == "TASK_STATE_COMPLETED")
+        first, last = await webhook.until(lambda deliveries: deliveries[-1].state == "TASK_STATE_COMPLETED")
     assert first.state == "TASK_STATE_SUBMITTED"
     assert text_of(last.body["task"]) == "done"
 
@@ -521,19 +527,19 @@ async def test_many_slow_webhooks_of_one_host_leave_others_alone(webhook: Receiv
             for _ in range(slow):
                 group.start_soon(lambda: send(operations, webhook=webhook.url))
         await send(operations, webhook=quick.url)
-        await quick.until_told_the_end()
-        assert len(webhook.told) < slow
+        await quick.until_end()
+        assert len(webhook.deliveries) < slow
         gate.set()
-        told = await webhook.until(
-            lambda told: sum(each.event.endswith("/task") for each in told) == slow, seconds=40
+        deliveries = await webhook.until(
+            lambda deliveries: sum(each.event.endswith("/task") for each in deliveries) == slow, seconds=40
         )
-    assert len({each.event for each in told}) == len(told) == slow * len(WORKED)
+    assert len({each.event for each in deliveries}) == len(deliveries) == slow * len(WORKED)
 
 
 # --- deleting and replacing ---------------------------------------------------------------------------------
 
 
-async def test_a_webhook_deleted_in_the_middle_is_told_nothing_more_and_its_request_is_broken_off(
+async def test_deleting_a_webhook_ends_its_deliveries_and_aborts_the_current_request(
     webhook: Receiver,
 ) -> None:
     left = anyio.Event()
@@ -543,37 +549,37 @@ async def test_a_webhook_deleted_in_the_middle_is_told_nothing_more_and_its_requ
         config = await create(operations, waiting, webhook.url)
         await create(operations, waiting, other.url)
         await send(operations, "?", task_id=waiting.id)
-        await webhook.until(lambda told: len(told) == 1)
+        await webhook.until(lambda deliveries: len(deliveries) == 1)
         await delete(operations, waiting, config.id)
         with anyio.fail_after(10):
             await left.wait()
         await send(operations, "this", task_id=waiting.id)
-        await other.until_told_the_end()
+        await other.until_end()
         get = GetTaskPushNotificationConfigRequest(task_id=waiting.id, id=config.id)
         with pytest.raises(TaskNotFoundError):
             await operations.answer(Operation.GET_PUSH_CONFIG, get, Caller())
-    assert len(webhook.told) == 1
+    assert len(webhook.deliveries) == 1
 
 
 async def test_a_webhook_that_is_replaced_goes_on_at_its_new_address(webhook: Receiver) -> None:
     left = anyio.Event()
     hang = hanging(left)
 
-    async def take_one(told: Told) -> web.StreamResponse:
+    async def take_one(delivery: Delivery) -> web.StreamResponse:
         webhook.answer = hang
-        return await accept(told)
+        return await accept(delivery)
 
     webhook.answer = take_one
     async with agent() as operations, receiving() as new:
         waiting = await send(operations, "?")
         config = await create(operations, waiting, webhook.url)
         await send(operations, "?", task_id=waiting.id)
-        await webhook.until(lambda told: len(told) == 2)
+        await webhook.until(lambda deliveries: len(deliveries) == 2)
         await create(operations, waiting, new.url, id=config.id)
         with anyio.fail_after(5):
             await left.wait()
         await send(operations, "this", task_id=waiting.id)
-        await new.until_told_the_end()
+        await new.until_end()
     assert webhook.states == ["TASK_STATE_WORKING", "TASK_STATE_INPUT_REQUIRED"]
     assert new.states == ["TASK_STATE_INPUT_REQUIRED", *WORKED[1:]]
 
@@ -581,33 +587,33 @@ async def test_a_webhook_that_is_replaced_goes_on_at_its_new_address(webhook: Re
 # --- durability ---------------------------------------------------------------------------------------------
 
 
-async def test_a_webhook_is_told_nothing_that_is_not_durable(tmp_path: Path, webhook: Receiver) -> None:
+async def test_a_webhook_receives_only_persisted_events(tmp_path: Path, webhook: Receiver) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     store = Store(url)
     unkept: list[str] = []
 
-    async def check(told: Told) -> web.StreamResponse:
-        task_id, number = told.event.split("/")[:2]
+    async def check(delivery: Delivery) -> web.StreamResponse:
+        task_id, number = delivery.event.split("/")[:2]
         if not await store.load_events(task_id, int(number) - 1, limit=1):
-            unkept.append(told.event)
-        return await accept(told)
+            unkept.append(delivery.event)
+        return await accept(delivery)
 
     webhook.answer = check
     push = PushNotifier(store, WebhookClient(WebhookGuard(allow_private=True)))
     async with Engine(store, FunctionHandler(ask_back), push=push).running() as engine:
         await send(Operations(engine, push), webhook=webhook.url)
-        await webhook.until_told_the_end()
+        await webhook.until_end()
     assert unkept == []
 
 
-async def test_a_webhook_that_was_told_the_end_is_in_the_store_for_its_owner_and_not_in_memory(
+async def test_the_webhook_of_a_finished_task_is_in_the_store_and_not_in_memory(
     webhook: Receiver,
 ) -> None:
     store = Store("sqlite://")
     push = PushNotifier(store, WebhookClient(WebhookGuard(allow_private=True)))
     async with Engine(store, FunctionHandler(ask_back), push=push).running() as engine:
         task = await send(Operations(engine, push), webhook=webhook.url)
-        await webhook.until_told_the_end()
+        await webhook.until_end()
         with anyio.fail_after(10):
             while push._webhooks:  # pyright: ignore[reportPrivateUsage]
                 await anyio.lowlevel.checkpoint()
@@ -640,30 +646,30 @@ async def test_a_store_that_fails_for_a_moment_costs_a_webhook_nothing(
         operations = Operations(engine, push)
         waiting = await send(operations, "?", webhook=webhook.url)
         await send(operations, "this", task_id=waiting.id)
-        told = await webhook.until_told_the_end()
-    assert [each.state for each in told] == [*WORKED[:2], "TASK_STATE_INPUT_REQUIRED", *WORKED[1:]]
+        deliveries = await webhook.until_end()
+    assert [each.state for each in deliveries] == [*WORKED[:2], "TASK_STATE_INPUT_REQUIRED", *WORKED[1:]]
 
 
-async def test_what_was_not_told_before_a_restart_is_told_after_it_and_nothing_twice(
+async def test_deliveries_continue_after_a_restart_without_duplicates(
     tmp_path: Path, webhook: Receiver
 ) -> None:
     url = f"sqlite:///{tmp_path}/t.db"
     webhook.answer = answering(204, *[503] * 1000)
     async with agent(store=url, first_pause=1000) as operations:
         task = await send(operations, webhook=webhook.url)
-        await webhook.until(lambda told: len(told) == 2)
-    webhook.told.clear()
+        await webhook.until(lambda deliveries: len(deliveries) == 2)
+    webhook.deliveries.clear()
     webhook.answer = accept
     async with agent(store=url):
-        told = await webhook.until_told_the_end()
-    assert [each.state for each in told] == WORKED[1:]
-    assert told[-1].body["task"]["id"] == task.id
-    webhook.told.clear()
+        deliveries = await webhook.until_end()
+    assert [each.state for each in deliveries] == WORKED[1:]
+    assert deliveries[-1].body["task"]["id"] == task.id
+    webhook.deliveries.clear()
     async with agent(store=url) as operations:
         # Any repeated notification would be delivered before this one.
         await send(operations, webhook=webhook.url)
-        told = await webhook.until_told_the_end()
-    assert {each.event.partition("/")[0] == task.id for each in told} == {False}
+        deliveries = await webhook.until_end()
+    assert {each.event.partition("/")[0] == task.id for each in deliveries} == {False}
 
 
 async def test_webhooks_of_tasks_that_wait_for_their_caller_survive_a_restart(
@@ -672,22 +678,22 @@ async def test_webhooks_of_tasks_that_wait_for_their_caller_survive_a_restart(
     url = f"sqlite:///{tmp_path}/t.db"
     async with agent(store=url) as operations:
         waiting = await send(operations, "?", webhook=webhook.url)
-        await webhook.until(lambda told: len(told) == 3)
-    webhook.told.clear()
+        await webhook.until(lambda deliveries: len(deliveries) == 3)
+    webhook.deliveries.clear()
     async with agent(store=url) as operations:
         await send(operations, "this", task_id=waiting.id)
-        told = await webhook.until_told_the_end()
-    assert [each.state for each in told] == WORKED[1:]
+        deliveries = await webhook.until_end()
+    assert [each.state for each in deliveries] == WORKED[1:]
 
 
-async def test_a_server_that_stops_tells_the_end_of_what_it_stops(webhook: Receiver) -> None:
+async def test_a_stopping_server_notifies_webhooks_of_the_end_of_its_tasks(webhook: Receiver) -> None:
     async def work(turn: Turn) -> Updates:
         yield StatusUpdate(TaskState.WORKING)
         await anyio.sleep_forever()
 
     async with agent(work) as operations:
         await send(operations, wait=False, webhook=webhook.url)
-        await webhook.until(lambda told: len(told) == 2)
+        await webhook.until(lambda deliveries: len(deliveries) == 2)
     assert webhook.states[2:] == ["TASK_STATE_FAILED"] * 2
 
 
@@ -696,7 +702,7 @@ async def test_a_server_that_stops_waits_for_no_webhook_for_long(webhook: Receiv
     with anyio.fail_after(10):
         async with agent(answer_within=1000, grace=0.1) as operations:
             await send(operations, webhook=webhook.url)
-            await webhook.until(lambda told: len(told) == 1)
+            await webhook.until(lambda deliveries: len(deliveries) == 1)
 
 
 async def test_a_server_that_stops_waits_for_no_further_try(webhook: Receiver) -> None:
@@ -704,11 +710,11 @@ async def test_a_server_that_stops_waits_for_no_further_try(webhook: Receiver) -
     with anyio.fail_after(10):
         async with agent(first_pause=1000, grace=1000) as operations:
             await send(operations, webhook=webhook.url)
-            await webhook.until(lambda told: len(told) == 1)
-    assert len(webhook.told) == 1
+            await webhook.until(lambda deliveries: len(deliveries) == 1)
+    assert len(webhook.deliveries) == 1
 
 
-async def test_after_a_crash_the_end_of_the_task_is_told(tmp_path: Path, webhook: Receiver) -> None:
+async def test_after_a_crash_the_end_of_the_task_is_delivered(tmp_path: Path, webhook: Receiver) -> None:
     store = f"sqlite:///{tmp_path}/t.db"
     script = [*openai_stream(["Hel", "lo"], finish=None), Hang()]
     async with ScriptedUpstream(script) as upstream:
@@ -721,16 +727,16 @@ async def test_after_a_crash_the_end_of_the_task_is_told(tmp_path: Path, webhook
                     "taskPushNotificationConfig": {"url": webhook.url, "token": "t"},
                 }
                 await rpc.result("SendMessage", {**message(), "configuration": configuration})
-            await webhook.until(lambda told: len(told) == 2)
+            await webhook.until(lambda deliveries: len(deliveries) == 2)
             server.kill()
         with served(tmp_path / "2.log", *options, TAILRACE_PUSH_NOTIFICATIONS="private") as server:
             await server.ready()
-            told = await webhook.until_told_the_end()
-    states = [each.state for each in told]
+            deliveries = await webhook.until_end()
+    states = [each.state for each in deliveries]
     # A notification delivered just before the crash may be delivered again with the same id.
     assert list(dict.fromkeys(states)) == [*WORKED[:2], "TASK_STATE_FAILED"]
-    assert len({each.event for each in told}) == 4
-    assert {each.headers["X-A2A-Notification-Token"] for each in told} == {"t"}
+    assert len({each.event for each in deliveries}) == 4
+    assert {each.headers["X-A2A-Notification-Token"] for each in deliveries} == {"t"}
 
 
 # --- refused addresses --------------------------------------------------------------------------------------
@@ -755,24 +761,24 @@ async def test_a_name_is_called_at_the_address_that_was_checked_and_at_no_other(
 ) -> None:
     port = webhook.url.rpartition(":")[2].partition("/")[0]
     answers = [["127.0.0.1"], ["10.0.0.1", "127.0.0.1", "169.254.169.254"]]
-    asked: list[str] = []
+    lookups: list[str] = []
 
     async def lookup(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
-        return answers[len(asked) % 2]
+        lookups.append(host)
+        return answers[len(lookups) % 2]
 
     async with agent(guard=WebhookGuard(lookup=lookup)) as operations:
         await send(operations, webhook=f"http://hook.example:{port}/hook")
         await given_up.until(4)
-    assert asked == ["hook.example"] * 4
-    assert webhook.told == []
+    assert lookups == ["hook.example"] * 4
+    assert webhook.deliveries == []
     assert set(given_up.reasons) == {"its name leads to no address that this agent calls"}
 
     async with agent(guard=WebhookGuard(allow_private=True, lookup=lookup)) as operations:
         answers = [["127.0.0.1"]] * 2
         await send(operations, webhook=f"http://hook.example:{port}/hook")
-        told = await webhook.until_told_the_end()
-    assert {each.headers["Host"] for each in told} == {f"hook.example:{port}"}
+        deliveries = await webhook.until_end()
+    assert {each.headers["Host"] for each in deliveries} == {f"hook.example:{port}"}
 
 
 async def test_a_redirect_is_not_followed(webhook: Receiver, given_up: GivenUp) -> None:
@@ -780,7 +786,7 @@ async def test_a_redirect_is_not_followed(webhook: Receiver, given_up: GivenUp) 
         webhook.answer = answering(*[307] * len(WORKED), Location=inside.url)
         await send(operations, webhook=webhook.url)
         await given_up.until(len(WORKED))
-        assert inside.told == []
+        assert inside.deliveries == []
     assert given_up.reasons == ["status 307"] * len(WORKED)
 
 
@@ -790,28 +796,28 @@ async def test_a_webhook_is_checked_again_when_it_is_called(
     url = f"sqlite:///{tmp_path}/t.db"
     async with agent(store=url) as operations:
         waiting = await send(operations, "?", webhook=webhook.url)
-        await webhook.until(lambda told: len(told) == 3)
+        await webhook.until(lambda deliveries: len(deliveries) == 3)
     async with agent(store=url, guard=WebhookGuard()) as operations:
         await send(operations, "this", task_id=waiting.id)
         await given_up.until(3)
-    assert len(webhook.told) == 3
+    assert len(webhook.deliveries) == 3
     assert set(given_up.reasons) == {"its address may not be called"}
 
 
-async def test_names_that_nobody_knows_are_asked_for_again(webhook: Receiver) -> None:
+async def test_names_that_cannot_be_resolved_are_looked_up_again(webhook: Receiver) -> None:
     port = webhook.url.rpartition(":")[2].partition("/")[0]
-    asked: list[str] = []
+    lookups: list[str] = []
 
     async def lookup(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
-        if len(asked) < 3:
+        lookups.append(host)
+        if len(lookups) < 3:
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return ["127.0.0.1"]
 
     async with agent(guard=WebhookGuard(allow_private=True, lookup=lookup)) as operations:
         await send(operations, webhook=f"http://hook.example:{port}/hook")
-        told = await webhook.until_told_the_end()
-    assert [each.state for each in told] == WORKED
+        deliveries = await webhook.until_end()
+    assert [each.state for each in deliveries] == WORKED
 
 
 def test_secrets_are_in_no_repr() -> None:

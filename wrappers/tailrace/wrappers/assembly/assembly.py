@@ -83,11 +83,11 @@ _DECISIVE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishR
 class _Block:
     """A growing block of text or reasoning."""
 
-    __slots__ = ("channel", "metadata", "said", "signature")
+    __slots__ = ("channel", "encoded", "metadata", "signature")
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.said = bytearray()  # as UTF-8, which needs the least memory
+        self.encoded = bytearray()  # as UTF-8, which needs the least memory
         self.signature: list[str] = []
         self.metadata: FieldFold | None = None
 
@@ -100,7 +100,7 @@ class _Block:
 
     def part(self) -> ContentPart | None:
         """Return the block as a part; None if it is empty."""
-        text = from_utf8(self.said)
+        text = from_utf8(self.encoded)
         metadata = self.metadata.to_dict() if self.metadata is not None else {}
         signature = "".join(self.signature)
         if not (text or signature or metadata):
@@ -160,12 +160,12 @@ class MessageAssembly:
         "_by_index",
         "_calls",
         "_choice",
+        "_encoded",
         "_extra",
         "_held",
         "_open",
         "_refusal",
         "_restated",
-        "_said",
         "_segments",
         "_splitter",
         "_think_tags",
@@ -179,7 +179,7 @@ class MessageAssembly:
         # In order of appearance.
         self._segments: list[_Block | ToolCallAssembly | ContentPart] = []
         self._open: Channel | None = None  # channel of the last segment, while text can be added to it
-        self._said = bytearray()  # text of the last segment
+        self._encoded = bytearray()  # text of the last segment
         self._calls: list[ToolCallAssembly] = []
         self._by_id: dict[str, ToolCallAssembly] = {}  # the last call of each id
         self._by_index: dict[int, ToolCallAssembly] = {}
@@ -209,7 +209,7 @@ class MessageAssembly:
             and not self._held
         ):
             # The common case of `_append`, inlined.
-            self._said += text.encode()
+            self._encoded += text.encode()
             return [Change(_TEXT, self._choice, text)]
         changes: list[Change] = []
         details = chunk.details
@@ -223,7 +223,7 @@ class MessageAssembly:
             elif details.extra:
                 self._extra.add(details.extra)
         if reasoning and (self._restated is not None or (details is not None and details.restates)):
-            reasoning = self._said_once(reasoning, details is not None and details.restates)
+            reasoning = self._without_repetition(reasoning, details is not None and details.restates)
         if reasoning:
             opens = self._open is not _REASONING
             self._append(_REASONING, reasoning, changes)
@@ -387,7 +387,7 @@ class MessageAssembly:
             if not text:
                 return
         if channel is self._open:
-            self._said += to_utf8(text)
+            self._encoded += to_utf8(text)
             changes.append(Change(channel, self._choice, text))
         elif channel is _TEXT and self._splitter is not None:
             # Text does not open a segment while it may still be reasoning.
@@ -398,11 +398,11 @@ class MessageAssembly:
 
     def _show(self, channel: Channel, text: str, changes: list[Change]) -> None:
         if channel is self._open:
-            self._said += to_utf8(text)
+            self._encoded += to_utf8(text)
         elif channel is Channel.REFUSAL:
             self._refusal.append(text)
         else:
-            self._open_segment(channel).said += to_utf8(text)
+            self._open_segment(channel).encoded += to_utf8(text)
         changes.append(Change(channel, self._choice, text))
 
     def _begin(self, changes: list[Change]) -> None:
@@ -430,7 +430,7 @@ class MessageAssembly:
                 block.add(facts)
             self._waiting.clear()
         self._open = channel
-        self._said = block.said
+        self._encoded = block.encoded
         self._add_segment(block)
         return block
 
@@ -479,12 +479,12 @@ class MessageAssembly:
         if known is None or known.position < call.position:
             self._by_id[call.id] = call
 
-    def _said_once(self, reasoning: str, restates: bool) -> str:
+    def _without_repetition(self, reasoning: str, restates: bool) -> str:
         """Return the new text of reasoning that a server sends in two forms."""
         state = self._restated
         if state is None:
             block = self._latest(_REASONING)
-            state = self._restated = _Restated(plain=block is not None and bool(block.said))
+            state = self._restated = _Restated(plain=block is not None and bool(block.encoded))
         return state.other_form(reasoning) if restates else state.usual_form(reasoning)
 
     def _open_call(self) -> ToolCallAssembly:
@@ -505,7 +505,7 @@ class MessageAssembly:
 
     def _joined(self, channel: Channel) -> str:
         return "".join(
-            from_utf8(segment.said)
+            from_utf8(segment.encoded)
             for segment in self._segments
             if isinstance(segment, _Block) and segment.channel is channel
         )

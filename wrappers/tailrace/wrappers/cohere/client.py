@@ -32,8 +32,8 @@ class CohereModel(DirectModel):
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
 
-    def _asked(self, options: RequestOptions) -> dict[str, Any]:
-        parameters = super()._asked(options)
+    def _request_members(self, options: RequestOptions) -> dict[str, Any]:
+        parameters = super()._request_members(options)
         choice = options.tool_choice
         if choice is None or choice.mode != "tool" or not parameters.get("tools"):
             return parameters

@@ -76,7 +76,7 @@ def function_tool(tool: ToolDefinition, *, strict: bool = True) -> dict[str, Any
     return {"type": "function", "function": {"name": tool.name, "parameters": tool.parameters, **function}}
 
 
-def offered(parameters: Mapping[str, Any]) -> bool:
+def has_tools(parameters: Mapping[str, Any]) -> bool:
     """Return True if the members of a request include a tool."""
     plain = {_plain(name): value for name, value in parameters.items()}
     config = plain.get("toolconfig")

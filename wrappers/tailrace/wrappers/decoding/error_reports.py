@@ -15,19 +15,19 @@ _MAX_WRAPPINGS = 4  # levels of nested errors, as created by gateways
 
 def provider_error(value: object, provider: str = "") -> UpstreamError:
     """Convert a provider's error object or text to an `UpstreamError` of fault ``provider_error``."""
-    said = value
+    report = value
     for _ in range(_MAX_WRAPPINGS):
-        wrapping = as_mapping(said)
+        wrapping = as_mapping(report)
         if wrapping is None or "message" in wrapping or not isinstance(wrapping.get("error"), str | Mapping):
             break
-        said = wrapping["error"]
-    fields = as_mapping(said)
+        report = wrapping["error"]
+    fields = as_mapping(report)
     if fields is None:
         return UpstreamError(
-            _text(said) or _UNDESCRIBED,
+            _text(report) or _UNDESCRIBED,
             fault=UpstreamFault.PROVIDER,
             provider=provider,
-            details=None if said is value else value,
+            details=None if report is value else value,
         )
     message = fields.get("message") or fields.get("detail") or fields or _UNDESCRIBED
     code = next((fields[key] for key in ("code", "type") if fields.get(key) not in (None, "")), None)

@@ -28,13 +28,13 @@ class ThinkTagSplitter:
     text, however it is split.
     """
 
-    __slots__ = ("_begun", "_space", "_state", "_tag")
+    __slots__ = ("_has_begun", "_space", "_state", "_tag")
 
     def __init__(self) -> None:
         self._state = _State.BEFORE
         self._tag = ""  # a possible start of a tag
         self._space: list[str] = []  # white space before it, which belongs to the following text
-        self._begun = False  # the reasoning has text
+        self._has_begun = False  # the reasoning has text
 
     @property
     def done(self) -> bool:
@@ -90,27 +90,27 @@ class ThinkTagSplitter:
         seen, closing, rest = (self._tag + text).partition(CLOSING)
         cut = 0 if closing else _beginning_at_end(seen, CLOSING)
         self._tag = seen[len(seen) - cut :]
-        said = seen[: len(seen) - cut]
-        pieces = self._reasoning(said)
+        thought = seen[: len(seen) - cut]
+        pieces = self._reasoning(thought)
         if not closing:
             return pieces
         self._state = _State.BETWEEN
         self._space.clear()
         return pieces + self._between(rest)
 
-    def _reasoning(self, said: str) -> list[tuple[ThinkingChannel, str]]:
+    def _reasoning(self, thought: str) -> list[tuple[ThinkingChannel, str]]:
         """Return reasoning without leading and trailing white space; possibly trailing white space is buffered."""
-        kept = said.rstrip()
-        if self._begun and not self._space and kept == said:
-            return [("reasoning", said)] if said else []
+        kept = thought.rstrip()
+        if self._has_begun and not self._space and kept == thought:
+            return [("reasoning", thought)] if thought else []
         if not kept:
-            if self._begun:
-                self._hold(said)
+            if self._has_begun:
+                self._hold(thought)
             return []
-        text = "".join((*self._space, kept)) if self._begun else kept.lstrip()
-        self._begun = True
+        text = "".join((*self._space, kept)) if self._has_begun else kept.lstrip()
+        self._has_begun = True
         self._space.clear()
-        self._hold(said[len(kept) :])
+        self._hold(thought[len(kept) :])
         return [("reasoning", text)]
 
     def _between(self, text: str) -> list[tuple[ThinkingChannel, str]]:

@@ -175,8 +175,10 @@ class HttpClient:
         try:
             response = await tunnel.send(request, _head(request, authority), b"", None)
             if response.status >= 300:
-                said = f"{response.status} {response.reason}".rstrip()
-                raise TransportError(f"the proxy {proxy.origin.authority} refused the connection: {said}")
+                status_line = f"{response.status} {response.reason}".rstrip()
+                raise TransportError(
+                    f"the proxy {proxy.origin.authority} refused the connection: {status_line}"
+                )
             return await tunnel.start_tls(tls, origin.host, lambda idle: self._keep(origin, idle))
         except BaseException:
             tunnel.close()

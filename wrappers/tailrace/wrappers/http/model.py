@@ -22,7 +22,7 @@ import anyio
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
 from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
-from tailrace.wrappers.conversion.parameters import merged, offered
+from tailrace.wrappers.conversion.parameters import has_tools, merged
 from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
 from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.decoding.decoder import ResponseDecoder
@@ -101,7 +101,7 @@ class HTTPModel(Model):
             ValueError: The provider does not support an essential option.
         """
 
-    def _asked(self, options: RequestOptions) -> dict[str, Any]:
+    def _request_members(self, options: RequestOptions) -> dict[str, Any]:
         """Return the further members of one request: the parameters, and those of its options.
 
         Without tools, the tool choice is omitted, because most providers reject it. A choice that requires a call is
@@ -110,7 +110,7 @@ class HTTPModel(Model):
         if options is NO_OPTIONS:
             return self._given_parameters
         native = options.native_tools if self.accepts_native_tools else ()
-        if not (options.tools or native) and not offered(self._given_parameters):
+        if not (options.tools or native) and not has_tools(self._given_parameters):
             choice = options.tool_choice
             chosen = choice if choice is not None and choice.mode in ("required", "tool") else None
             options = options.model_copy(update={"tool_choice": chosen, "parallel_tool_calls": None})
@@ -140,7 +140,7 @@ class HTTPModel(Model):
     async def _ask(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
         names = ToolNames(self.converter.name_rule)
         try:
-            parameters = self._asked(options)
+            parameters = self._request_members(options)
             parameters = await run_bounded(json_cost(parameters), names.in_parameters, parameters)
             history = await run_bounded(history_cost(history), self._matched, history, names)
             sending = self._send(history, parameters)
@@ -238,15 +238,15 @@ class HTTPModel(Model):
         """
         words = body.strip() if isinstance(body, str) else None
         if words is not None and (words.startswith("<") or len(words) > _MAX_MESSAGE):
-            body, said = words, None  # a proxy's HTML page is not a message
+            body, report = words, None  # a proxy's HTML page is not a message
         else:
-            said = provider_error(body, self.provider) if body else None
+            report = provider_error(body, self.provider) if body else None
         return UpstreamError(
-            said.message if said else f"the provider refused: {message or f'HTTP {status}'}",
+            report.message if report else f"the provider refused: {message or f'HTTP {status}'}",
             fault=UpstreamFault.STATUS,
             provider=self.provider,
             status=status,
-            code=said.code if said else None,
+            code=report.code if report else None,
             retry_after=retry_after(headers),
             details=body,
         )
@@ -388,7 +388,7 @@ class DirectModel(HTTPModel):
                     return response
                 refused = await self._read_refusal(response)
                 refused.tries = attempt + 1
-                if last or not _asks_to_retry(response.status, response.headers, refused.retry_after):
+                if last or not _should_retry(response.status, response.headers, refused.retry_after):
                     raise refused
                 pause = refused.retry_after
             await anyio.sleep(_pause(attempt, pause))
@@ -411,10 +411,10 @@ class DirectModel(HTTPModel):
         finally:
             response.close()
         try:
-            said: object = read_json(bytes(body))
+            content: object = read_json(bytes(body))
         except (ValueError, RecursionError):
-            said = body.decode("utf-8", "replace").strip()
-        refused = self._refused(response.status, response.headers, said, response.reason)
+            content = body.decode("utf-8", "replace").strip()
+        refused = self._refused(response.status, response.headers, content, response.reason)
         return self.withheld(refused, request.url, request.headers)
 
     def _client(self) -> HttpClient:
@@ -436,17 +436,17 @@ def is_timeout(error: BaseException) -> bool:
     return client is not None and isinstance(error, client.TimeoutException)
 
 
-def _asks_to_retry(status: int, headers: Mapping[str, str], asked: float | None) -> bool:
+def _should_retry(status: int, headers: Mapping[str, str], delay: float | None) -> bool:
     """Return True if an error is temporary and its delay is within the limit."""
-    if asked is not None and asked > _MAX_RETRY_AFTER:
+    if delay is not None and delay > _MAX_RETRY_AFTER:
         return False
-    said = headers.get("x-should-retry")
-    return said == "true" or (said != "false" and status in _RETRIED)
+    header = headers.get("x-should-retry")
+    return header == "true" or (header != "false" and status in _RETRIED)
 
 
-def _pause(attempt: int, asked: float | None) -> float:
-    if asked:
-        return asked
+def _pause(attempt: int, requested: float | None) -> float:
+    if requested:
+        return requested
     return min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * (1 - 0.25 * random.random())  # noqa: S311
 
 
@@ -458,9 +458,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         with suppress(ValueError):
-            asked = float(headers.get(name, ""))
-            if math.isfinite(asked) and asked >= 0:
-                return asked / unit
+            value = float(headers.get(name, ""))
+            if math.isfinite(value) and value >= 0:
+                return value / unit
     with suppress(ValueError):
         day = parsedate_to_datetime(headers.get("retry-after", ""))
         day = day if day.tzinfo else day.replace(tzinfo=UTC)

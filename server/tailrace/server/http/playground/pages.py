@@ -62,7 +62,7 @@ class Playground:
 
     def add_to(self, router: APIRouter) -> None:
         """Put its addresses into a router; where an application has a page of its own at one of them, that is served."""
-        route_class = _giving_way(router.route_class)
+        route_class = _playground_route(router.route_class)
         for path, (name, media_type) in _FILES.items():
             endpoint = _File((_FOLDER / name).read_bytes(), media_type)
             router.add_api_route(
@@ -92,7 +92,7 @@ class _File:
         )
 
 
-def _giving_way(base: type[APIRoute]) -> type[APIRoute]:
+def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
     """A class of routes that are not there where the application that includes them has another for the same request.
 
     The router may stand at the root of somebody else's application, before or behind that one's own pages.
@@ -101,18 +101,18 @@ def _giving_way(base: type[APIRoute]) -> type[APIRoute]:
         base: The class of the router's other routes.
     """
 
-    class GivingWay(base):
+    class PlaygroundRoute(base):
         def matches(self, scope: Scope) -> tuple[Match, Scope]:
             found, child = super().matches(scope)
-            if found is not Match.FULL or scope.get(_ASKING):
-                return (Match.NONE if scope.get(_ASKING) else found), child
+            if found is not Match.FULL or scope.get(_MATCHING):
+                return (Match.NONE if scope.get(_MATCHING) else found), child
             # The others are asked as if this one were not there.
-            others = {**scope, _ASKING: True}
+            others = {**scope, _MATCHING: True}
             if any(route.matches(others)[0] is Match.FULL for route in scope["app"].routes):
                 return Match.NONE, {}
             return found, child
 
-    return GivingWay
+    return PlaygroundRoute
 
 
-_ASKING = "tailrace.playground.asking"
+_MATCHING = "tailrace.playground.asking"

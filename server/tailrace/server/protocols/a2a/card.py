@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request, Response
 
 from tailrace.server.http.caching import cached_response
-from tailrace.server.http.problems import asked_version
+from tailrace.server.http.problems import requested_version
 from tailrace.server.http.request_guard import RequestGuard
 from tailrace.server.protocols.a2a.http_json_v0_3 import CARD
-from tailrace.server.runtime.agent_capabilities import Offer
+from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.card_v0_3 import merge_cards, write_card
 from tailrace.streaming.a2a.models import (
@@ -49,7 +49,7 @@ def build_card(
     schemes: Mapping[str, Any] | None = None,
     *,
     grpc_port: int | None = None,
-    offer: Offer | None = None,
+    capabilities: Capabilities | None = None,
     has_extended: bool = False,
 ) -> AgentCard:
     """The card of a server.
@@ -59,10 +59,10 @@ def build_card(
         url: What all its addresses begin with: that of its JSON-RPC endpoint, with the slash.
         schemes: Its security schemes by name, any one of which lets a caller in.
         grpc_port: Where the same host answers gRPC, unless ``settings.card.grpc_url`` says more; None where nothing does.
-        offer: What the agent offers and asks for.
+        capabilities: What the agent offers and asks for.
         has_extended: There is a further card for callers that are known.
     """
-    offer = offer or Offer()
+    capabilities = capabilities or Capabilities()
     addresses = {
         (binding, version): url if binding == "JSONRPC" else url.rstrip("/")
         for binding, version in _INTERFACES
@@ -87,11 +87,11 @@ def build_card(
             streaming=True,
             push_notifications=bool(settings.push_notifications),
             extended_agent_card=has_extended,
-            extensions=offer.all_extensions,
+            extensions=capabilities.all_extensions,
         ),
-        default_input_modes=offer.input_modes or _MODES,
-        default_output_modes=offer.output_modes or _MODES,
-        skills=offer.skills or (skill,),
+        default_input_modes=capabilities.input_modes or _MODES,
+        default_output_modes=capabilities.output_modes or _MODES,
+        skills=capabilities.skills or (skill,),
         security_schemes=dict(schemes or {}),
         security_requirements=tuple({"schemes": {name: {"list": []}}} for name in schemes or ()),
     )
@@ -125,7 +125,7 @@ class CardEndpoint:
         schemes: As for `build_card`.
         guard: Says under which host a client reaches the server, where ``settings.public_url`` does not.
         grpc_port: Says where gRPC is answered at present; None where it is not.
-        offer: As for `build_card`.
+        capabilities: As for `build_card`.
         has_extended: As for `build_card`.
         signers: Sign the card of 1.0. (0.3 does not say what a signature is over.)
     """
@@ -137,7 +137,7 @@ class CardEndpoint:
         guard: RequestGuard,
         grpc_port: Callable[[], int | None] = lambda: None,
         *,
-        offer: Offer | None = None,
+        capabilities: Capabilities | None = None,
         has_extended: bool = False,
         signers: "Sequence[CardSigner]" = (),
     ) -> None:
@@ -145,7 +145,7 @@ class CardEndpoint:
         self._schemes = schemes
         self._guard = guard
         self._grpc_port = grpc_port
-        self._offer = offer
+        self._capabilities = capabilities
         self._has_extended = has_extended
         self._signers = signers
 
@@ -174,10 +174,10 @@ class CardEndpoint:
             url,
             self._schemes,
             grpc_port=self._grpc_port(),
-            offer=self._offer,
+            capabilities=self._capabilities,
             has_extended=self._has_extended,
         )
-        version = asked_version(request) or (
+        version = requested_version(request) or (
             self._settings.card.protocol_version if path == CARD_PATH else "0.3"
         )
         if version == "both" and self._signers:

@@ -128,8 +128,8 @@ class GrpcBinding:
         operation, kind = self._version.operations[method.name], GetMessageClass(method.output_type)
 
         async def respond(body: bytes, context: _Context) -> bytes:
-            asked, caller = await self._admit(operation, method, body, context)
-            result = await self._answer(operation, asked, caller)
+            message, caller = await self._admit(operation, method, body, context)
+            result = await self._answer(operation, message, caller)
             version = self._version.for_client(_metadata(context).get("user-agent", ""))
             cost = cost_of_result(result)
             written = await run_bounded(cost, _written, version, operation, result, kind)
@@ -147,18 +147,18 @@ class GrpcBinding:
 
         return answer
 
-    async def _answer(self, operation: Operation, asked: A2AModel, caller: Caller) -> A2AModel | None:
+    async def _answer(self, operation: Operation, message: A2AModel, caller: Caller) -> A2AModel | None:
         is_card = operation is Operation.GET_EXTENDED_CARD
         if is_card and self._public_card is not None and not self._operations.has_extended_card:
             return self._public_card()
-        return await self._operations.answer(operation, asked, caller)
+        return await self._operations.answer(operation, message, caller)
 
     def _streaming(self, method: Any) -> Callable[[bytes, _Context], Awaitable[None]]:
         operation = self._version.operations[method.name]
 
         async def respond(body: bytes, context: _Context) -> bool:
-            asked, caller = await self._admit(operation, method, body, context)
-            return await self._stream(operation, asked, caller, context)
+            message, caller = await self._admit(operation, method, body, context)
+            return await self._stream(operation, message, caller, context)
 
         async def answer(body: bytes, context: _Context) -> None:
             try:
@@ -177,11 +177,13 @@ class GrpcBinding:
 
         return answer
 
-    async def _stream(self, operation: Operation, asked: A2AModel, caller: Caller, context: _Context) -> bool:
+    async def _stream(
+        self, operation: Operation, message: A2AModel, caller: Caller, context: _Context
+    ) -> bool:
         """Write the events of a stream; False when the client left one of them waiting too long."""
         after = _cursor_of(context) if operation is Operation.SUBSCRIBE_TO_TASK else None
         stream = await self._operations.stream(
-            operation, asked, caller, after=after, repeat_finished=self._version.repeats_finished
+            operation, message, caller, after=after, repeat_finished=self._version.repeats_finished
         )
         await _confirm_extensions(context, caller)
         version = self._version.for_client(_metadata(context).get("user-agent", ""))
@@ -223,19 +225,19 @@ class GrpcBinding:
             logger.warning("a call was refused: %s", error)
             raise
         identity = await self._authenticator.authenticate(Credentials(metadata))
-        asked_version, spoken = major_minor(metadata.get("a2a-version", "")), self._version.version
-        if asked_version and asked_version not in self._version.accepts:
+        requested_version, spoken = major_minor(metadata.get("a2a-version", "")), self._version.version
+        if requested_version and requested_version not in self._version.accepts:
             raise VersionNotSupportedError(
-                f"{shortened(asked_version)}; supported: {spoken}", metadata={"supportedVersions": spoken}
+                f"{shortened(requested_version)}; supported: {spoken}", metadata={"supportedVersions": spoken}
             )
         cost = len(body) // _BYTES_OF_VALUE
         version = self._version.for_client(metadata.get("user-agent", ""))
-        asked = await run_bounded(cost, self._read, version, operation, method, body)
+        message = await run_bounded(cost, self._read, version, operation, method, body)
         listed = ",".join(metadata.get(name, "") for name in _EXTENSIONS)
-        extensions = self._operations.offer.activated(parse_extensions(listed))
-        return asked, Caller(
+        extensions = self._operations.capabilities.activated(parse_extensions(listed))
+        return message, Caller(
             identity.user,
-            getattr(asked, "tenant", ""),
+            getattr(message, "tenant", ""),
             speaks=spoken,
             extensions=extensions,
             send_key=metadata.get("idempotency-key", ""),
@@ -369,7 +371,7 @@ class GrpcServer:
             url or f"http://{self._settings.host}/",
             self._authenticator.schemes(),
             grpc_port=self.port,
-            offer=self._operations.offer,
+            capabilities=self._operations.capabilities,
         )
         if url:
             return card

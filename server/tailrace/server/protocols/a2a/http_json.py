@@ -22,11 +22,11 @@ from tailrace.server.http.problems import (
     EXTENSIONS_QUERY,
     Problem,
     accepts,
-    asked_extensions,
-    asked_version,
     credentials_of,
     cursor_of,
     extension_headers,
+    requested_extensions,
+    requested_version,
 )
 from tailrace.server.http.request_body import read_json
 from tailrace.server.http.sse import EventFrames, EventResponse
@@ -144,7 +144,7 @@ class HttpJsonBinding:
         return endpoint
 
     async def _handle(self, request: Request, route: Route) -> Response:
-        extensions = self._operations.offer.activated(asked_extensions(request))
+        extensions = self._operations.capabilities.activated(requested_extensions(request))
         headers = extension_headers(request, extensions)
         try:
             response = await self._answer(request, route, extensions)
@@ -161,10 +161,10 @@ class HttpJsonBinding:
         self._check_version(request)
         dialect = self._dialect.for_client(request.headers.get("user-agent", ""))
         cost, fields = await self._fields(request)
-        asked = await run_bounded(cost, dialect.read_request, operation, fields)
+        message = await run_bounded(cost, dialect.read_request, operation, fields)
         caller = Caller(
             identity.user,
-            getattr(asked, "tenant", ""),
+            getattr(message, "tenant", ""),
             speaks=dialect.version,
             extensions=extensions,
             send_key=request.headers.get("idempotency-key", ""),
@@ -177,23 +177,23 @@ class HttpJsonBinding:
                 if await self._operations.ended_by(request.path_params["id"], caller, after):
                     return Response(status_code=204)
             stream = await self._operations.stream(
-                operation, asked, caller, after=after, repeat_finished=dialect.repeats_finished
+                operation, message, caller, after=after, repeat_finished=dialect.repeats_finished
             )
             frames = EventFrames(stream, dialect, self._write_failure, self._operations.stopping, ends=ends)
             return EventResponse(
                 frames, settings=self._settings, headers={}, streams=self._operations.streams
             )
-        result = await self._operations.answer(operation, asked, caller)
+        result = await self._operations.answer(operation, message, caller)
         body = await run_bounded(cost_of_result(result), dialect.write_result, operation, result)
         if operation is Operation.GET_EXTENDED_CARD:
             return cached_response(request, body, private=True, vary=_CREDENTIALS)
         return Response(body, media_type=_media_type(request))
 
     def _check_version(self, request: Request) -> None:
-        asked = asked_version(request)
-        if asked not in ("", self._dialect.version):
+        requested = requested_version(request)
+        if requested not in ("", self._dialect.version):
             raise VersionNotSupportedError(
-                f"{shortened(asked)}; supported: {self._dialect.version}",
+                f"{shortened(requested)}; supported: {self._dialect.version}",
                 metadata={"supportedVersions": self._dialect.version},
             )
 

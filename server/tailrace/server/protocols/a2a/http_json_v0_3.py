@@ -42,12 +42,12 @@ _NAMES = {
 def write_problem(problem: Problem) -> bytes:
     """An error with its name and its number where the clients of 0.3 look for them."""
     name = _NAMES.get(problem.name, problem.name)
-    said: dict[str, object] = {"error": name, "type": name, "message": problem.message}
+    fields: dict[str, object] = {"error": name, "type": name, "message": problem.message}
     if problem.rpc_code is not None:
-        said["code"] = problem.rpc_code
+        fields["code"] = problem.rpc_code
     if problem.details:
-        said["details"] = problem.details
-    return encode_ascii(said)
+        fields["details"] = problem.details
+    return encode_ascii(fields)
 
 
 VERSION_0_3 = Version(Version03Http(), ROUTES, write_problem=write_problem)

@@ -18,13 +18,13 @@ from tailrace.server.http.problems import (
     Problem,
     accepts,
     as_a2a_error,
-    asked_extensions,
-    asked_version,
     credentials_of,
     cursor_of,
     encode_ascii,
     error_headers,
     extension_headers,
+    requested_extensions,
+    requested_version,
 )
 from tailrace.server.http.request_body import JsonBody, read_json
 from tailrace.server.http.sse import EventFrames, EventResponse, frame_data
@@ -94,7 +94,7 @@ class JsonRpcBinding:
             return Response(answer, status, headers=error_headers(found), media_type="application/json")
         request_id: JsonRpcId = None
         dialect = self._dialects[0]
-        extensions = self._operations.offer.activated(asked_extensions(request))
+        extensions = self._operations.capabilities.activated(requested_extensions(request))
         headers = extension_headers(request, extensions)
         as_stream = False
         try:
@@ -110,10 +110,10 @@ class JsonRpcBinding:
                 dialect = await self._dialect_of_task(speakers, fields.get("id"), identity)
             operation = dialect.methods[name]
             as_stream = operation.streams and dialect.streams_errors and accepts(request, "text/event-stream")
-            asked = await run_bounded(body.cost, dialect.read_request, operation, fields)
+            message = await run_bounded(body.cost, dialect.read_request, operation, fields)
             caller = Caller(
                 user=identity.user,
-                tenant=getattr(asked, "tenant", ""),
+                tenant=getattr(message, "tenant", ""),
                 names_tasks_in=dialect.version if dialect.names_tasks else "",
                 speaks=dialect.version,
                 extensions=extensions,
@@ -123,7 +123,7 @@ class JsonRpcBinding:
             if operation.streams:
                 after = cursor_of(request) if operation is Operation.SUBSCRIBE_TO_TASK else None
                 stream = await self._operations.stream(
-                    operation, asked, caller, after=after, repeat_finished=dialect.repeats_finished
+                    operation, message, caller, after=after, repeat_finished=dialect.repeats_finished
                 )
                 frames = EventFrames(
                     stream,
@@ -136,7 +136,7 @@ class JsonRpcBinding:
                 return EventResponse(
                     frames, settings=self._settings, headers=headers, streams=self._operations.streams
                 )
-            result = await self._operations.answer(operation, asked, caller)
+            result = await self._operations.answer(operation, message, caller)
             written = await run_bounded(cost_of_result(result), dialect.write_result, operation, result)
             answer = _head(request_id) + written + b"}"
         except AuthError as error:
@@ -159,15 +159,15 @@ class JsonRpcBinding:
         speakers = [dialect for dialect in self._dialects if name in dialect.methods]
         if not speakers:
             raise MethodNotFoundError(shortened(name))
-        asked = asked_version(request)
-        if asked and asked not in {dialect.version for dialect in self._dialects}:
+        requested = requested_version(request)
+        if requested and requested not in {dialect.version for dialect in self._dialects}:
             known = ", ".join(dialect.version for dialect in self._dialects)
             raise VersionNotSupportedError(
-                f"{shortened(asked)}; supported: {known}", metadata={"supportedVersions": known}
+                f"{shortened(requested)}; supported: {known}", metadata={"supportedVersions": known}
             )
-        speakers = [dialect for dialect in speakers if asked in ("", dialect.version)]
+        speakers = [dialect for dialect in speakers if requested in ("", dialect.version)]
         if not speakers:
-            raise MethodNotFoundError(f"{shortened(name)} is no method of version {asked}")
+            raise MethodNotFoundError(f"{shortened(name)} is no method of version {requested}")
         return speakers, name
 
     async def _dialect_of_task(

@@ -183,8 +183,8 @@ def _given(member: Json) -> Json:
     return {name: value for name, value in member.items() if name not in ("default", "title")}
 
 
-def _result(asked: Operation, result: type[A2AModel] | None) -> Json:
-    if asked.streams:
+def _result(operation: Operation, result: type[A2AModel] | None) -> Json:
+    if operation.streams:
         return content(events_of("StreamResponse"), SSE_TYPE)
     return content({"type": "object"} if result is None else reference(result.__name__))
 

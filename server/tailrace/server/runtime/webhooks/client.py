@@ -113,7 +113,7 @@ class WebhookClient:
         if self._stopping.is_set():
             raise Stopping
 
-    async def tell(
+    async def send(
         self,
         config: TaskPushNotificationConfig,
         name: str,
@@ -142,7 +142,7 @@ class WebhookClient:
         for attempt in range(1, attempts + 1):
             failure = await self._post(config.url, body, headers)
             if failure is None:
-                self._observer.webhook_told(taken=True)
+                self._observer.webhook_sent(taken=True)
                 return True
             self._observer.webhook_tried()
             if attempt == attempts or not failure.may_pass:
@@ -156,14 +156,14 @@ class WebhookClient:
                     attempts,
                     failure.reason,
                 )
-                self._observer.webhook_told(taken=False)
+                self._observer.webhook_sent(taken=False)
                 break
             await self.pause(self._pause_after(attempt, failure.retry_after))
         return False
 
-    def _pause_after(self, attempt: int, asked: float | None) -> float:
-        if asked is not None:
-            return min(asked, _MAX_RETRY_AFTER)
+    def _pause_after(self, attempt: int, requested: float | None) -> float:
+        if requested is not None:
+            return min(requested, _MAX_RETRY_AFTER)
         # Randomised, so that the webhooks of a recovered host do not all retry at once.
         longest = min(self._first_pause * 2 ** min(attempt - 1, 32), self._longest_pause)
         return longest * (1 - 0.5 * random.random())  # noqa: S311

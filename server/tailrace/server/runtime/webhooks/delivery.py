@@ -6,7 +6,7 @@ own, which delays neither A2A tasks nor other webhooks.
 
 Notifications are the changes of status, in order, as the events of streams; after the last one the complete task with its
 artifacts. Chunks of artifacts are not delivered. A webhook that was set in an older protocol version gets the complete task for
-each change, in that version's form. A webhook with a backlog of more than `MAX_BEHIND` changes gets the current task in place of
+each change, in that version's form. A webhook with a backlog of more than `MAX_MISSED` changes gets the current task in place of
 all of them.
 """
 
@@ -44,7 +44,7 @@ logger = logging.getLogger("tailrace.server")
 MAX_CONFIGS = 20
 """Maximum webhooks of a task."""
 
-MAX_BEHIND = 100
+MAX_MISSED = 100
 """Maximum backlog of status changes that a webhook gets one by one."""
 
 _STORE_PAUSE = 1.0  # seconds before a failed store is read again
@@ -66,7 +66,7 @@ class _Webhook:
         dialect: The protocol version of its notifications.
         config: The caller's configuration.
         delivered: The number of the last event that was delivered or given up.
-        behind: There may be more events.
+        is_lagging: There may be more events.
         running: A task delivers notifications to it.
         failing: The last notification was given up.
         is_over: It received the end of the task.
@@ -77,7 +77,7 @@ class _Webhook:
     dialect: str
     config: TaskPushNotificationConfig
     delivered: int
-    behind: bool = False
+    is_lagging: bool = False
     running: bool = False
     failing: bool = False
     is_over: bool = False
@@ -237,12 +237,12 @@ class PushNotifier:
 
     def take_up(self, found: Sequence[tuple[PushConfig, bool]]) -> None:
         """Schedule the backlog of persisted webhooks, each with whether it is certain to have one."""
-        for config, is_behind in found:
+        for config, is_lagging in found:
             webhook = self._follow(config)
-            if is_behind:
+            if is_lagging:
                 self._wake(webhook)
 
-    def let_go(self) -> None:
+    def release_all(self) -> None:
         """Stop all deliveries: another process takes them over."""
         for of_task in self._webhooks.values():
             for webhook in of_task.values():
@@ -272,7 +272,7 @@ class PushNotifier:
                 del self._webhooks[task_id]
 
     def _wake(self, webhook: _Webhook) -> None:
-        webhook.behind = True
+        webhook.is_lagging = True
         if not webhook.running and self._group is not None:
             webhook.running = True
             webhook.scope = anyio.CancelScope()
@@ -283,8 +283,8 @@ class PushNotifier:
         """Deliver a webhook's backlog; its errors affect no other webhook."""
         try:
             with webhook.scope:
-                while webhook.behind:
-                    webhook.behind = False
+                while webhook.is_lagging:
+                    webhook.is_lagging = False
                     await self._catch_up(webhook)
                 if webhook.is_over:
                     self._forget(webhook)
@@ -315,7 +315,7 @@ class PushNotifier:
                 if not changes:
                     return
                 for number, state in changes:
-                    await self._tell_change(webhook, number, state)
+                    await self._send_change(webhook, number, state)
             except (StoreError, A2AError) as error:
                 logger.warning("notifications of task %s have to wait: %s", webhook.config.task_id, error)
                 await self._client.pause(_STORE_PAUSE)
@@ -323,10 +323,10 @@ class PushNotifier:
     async def _changes(self, webhook: _Webhook) -> list[tuple[int, TaskState | None]]:
         """Return the next changes of status; one without a state stands for many, up to the newest."""
         task_id = webhook.config.task_id
-        found = await self._store.load_status_numbers(task_id, webhook.delivered, MAX_BEHIND + 1)
-        return [(found[-1][0], None)] if len(found) > MAX_BEHIND else [*found]
+        found = await self._store.load_status_numbers(task_id, webhook.delivered, MAX_MISSED + 1)
+        return [(found[-1][0], None)] if len(found) > MAX_MISSED else [*found]
 
-    async def _tell_change(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
+    async def _send_change(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
         config = webhook.config
         if state is None:
             task = await self._load_task(config.task_id, webhook.owner)
@@ -335,7 +335,7 @@ class PushNotifier:
         else:
             notifications = await self._notifications(webhook, number, state)
         for name, body in notifications:
-            taken = await self._client.tell(
+            taken = await self._client.send(
                 config,
                 name,
                 body,
@@ -357,11 +357,11 @@ class PushNotifier:
             task = await self._load_task(task_id, webhook.owner)
             task = await run_bounded(json_text_cost(event.body), _at_event, task, event)
             return [(name, await _write_task(webhook.dialect, task))]
-        told = [(name, event.body)]
+        notifications = [(name, event.body)]
         if state.terminal:
             task = await self._load_task(task_id, webhook.owner)
-            told.append((f"{name}/task", await _write_task(webhook.dialect, task)))
-        return told
+            notifications.append((f"{name}/task", await _write_task(webhook.dialect, task)))
+        return notifications
 
 
 async def _write_task(dialect: str, task: Task) -> bytes:
@@ -378,8 +378,8 @@ def _encode_task(dialect: str, task: Task) -> bytes:
 
 def _at_event(task: Task, event: Event) -> Task:
     """Return the task as of a change of its status: complete if it is the newest, else with that status only."""
-    told = StreamResponse.from_json(event.body)
-    then = told.task or told.status_update
+    event_response = StreamResponse.from_json(event.body)
+    then = event_response.task or event_response.status_update
     if then is None or then.status == task.status:
         return task
     metadata = with_extension_facts({}, number=event.number)
