@@ -220,7 +220,7 @@ class Bounds(BaseModel):
     ping_interval: PositiveInt = 15
     max_request_values: NonNegativeInt = 100_000
     max_part_bytes: NonNegativeInt = 0
-    max_event_bytes: NonNegativeInt = 32 * 1024 * 1024
+    max_event_bytes: NonNegativeInt = 8 * 1024 * 1024
     max_history_messages: NonNegativeInt = 1000
     max_history_tokens: NonNegativeInt = 0
     max_context_wait: PositiveFloat = 600.0

@@ -33,6 +33,7 @@ from fuzz.requests.target import (
     running_model,
     running_target,
 )
+from tailrace.server.store.store import MAX_CONVERSATION_BYTES
 from tailrace.wrappers import SSEDecoder
 
 MOST_LAG = 0.05
@@ -241,6 +242,19 @@ class Hunt:
             self.worst, self.worst_where = figure, suspect.where
         return suspect
 
+    async def attempt_full_conversation(self) -> Fault | None:
+        """Fill a conversation up to what a turn loads, and send a short message in it; return its fault."""
+        target = await self.target()
+        await target.fill_conversation(MAX_CONVERSATION_BYTES)
+        follow_up = target.follow_up()
+        self.calls += 1
+        where = "a short message in a conversation of the maximum size"
+        answer = await target.call(follow_up)
+        suspect = suspect_of(where, answer, self._most_lag)
+        if suspect is None and answer.lag > self.worst:
+            self.worst, self.worst_where = answer.lag, where
+        return await self._confirmed(suspect, follow_up) if suspect is not None else None
+
     async def smallest(self, case: Case, fault: Fault) -> Case:
         """Return the case without the steps that the fault does not need."""
         best = case
@@ -276,6 +290,12 @@ async def hunt(
         async with running_model() as model:
             chase = Hunt(Path(folder), model.base_url)
             until = time.monotonic() + seconds
+            if not only:
+                fault = await chase.attempt_full_conversation()
+                if fault is not None:
+                    found += 1
+                    print(f"{fault.kind} {fault.where}: {fault.detail}", flush=True)
+                await chase.restart()  # the measurements of memory begin without it
             while time.monotonic() < until and chase.calls < calls:
                 model.requests.clear()
                 case = Case.random(rng, most_bytes=most_bytes)

@@ -47,6 +47,7 @@ LARGE = 20_000
 
 LAST_CONTEXT = "%LAST-CONTEXT%"
 
+_FILLING = 4_000_000  # bytes of a message that fills a conversation
 _IDLE = 1.5  # seconds without an event, after which the stream is closed
 MAX_RESPONSE = 64 * 1024 * 1024
 """The number of bytes read of a response."""
@@ -153,7 +154,7 @@ class Target:
             (name, value) for name, _, value in (each.partition("=") for each in query.split("&") if each)
         ]
         answer = Answer()
-        data = b"" if body is None else json.dumps(body).encode()
+        data = b"" if body is None else json.dumps(body, ensure_ascii=False).encode()
         await self._http(Call(method, path, pairs, headers, data), answer)
         if answer.status != 200:
             raise RuntimeError(f"{method} {path}: {answer.status} {answer.body[:500]!r}")
@@ -184,6 +185,16 @@ class Target:
             RESPONSE: response["id"],
             COMPLETION: completion["id"],
         }
+
+    async def fill_conversation(self, size: int) -> None:
+        """Send messages of a new conversation, of so many bytes together; `follow_up` continues it."""
+        self.values[LAST_CONTEXT] = context = self._new_context()
+        text = "aé漢😀\n" * (_FILLING // 11)
+        message = {"messageId": "m", "role": "ROLE_USER", "contextId": context, "parts": [{"text": text}]}
+        for _ in range(size // _FILLING + 1):
+            await self.ask(
+                "POST", "/message:send", {"message": message, "configuration": {"historyLength": 0}}
+            )
 
     def follow_up(self) -> Call:
         """Send a short message in the conversation of the last large call."""

@@ -17,6 +17,8 @@ from pydantic import BaseModel
 LONG_TEXT = 64 * 1024
 """Characters of a text, or bytes of a file, that are encoded by themselves, and how many are processed at once."""
 
+_BASE64_SLICE = 48 * 1024  # bytes; divisible by three, so that only the last slice has padding
+
 
 def encode_in_steps(
     value: object, encode: Callable[[Any], bytes], apart: tuple[type[BaseModel], ...] = ()
@@ -89,7 +91,7 @@ class _Steps:
 
     def _replaced_bytes(self, data: bytes) -> bytes:
         name = f"{self._name}-{len(self._large)}-".encode()
-        self._large[self._encode(base64.b64encode(name).decode("ascii"))] = self._text(
-            base64.b64encode(data).decode("ascii")
-        )
+        slices = (data[at : at + _BASE64_SLICE] for at in range(0, len(data), _BASE64_SLICE))
+        pieces = [b'"', *map(base64.b64encode, slices), b'"']
+        self._large[self._encode(base64.b64encode(name).decode("ascii"))] = pieces
         return name

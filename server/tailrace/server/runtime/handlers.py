@@ -18,9 +18,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import anyio.lowlevel
+
+from tailrace.server.runtime.large_updates import MAX_DELTA_CHARACTERS, encoded_if_large, slices_of
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.agent.request_facts import NO_FACTS, RequestFacts
-from tailrace.streaming.task.updates import MessageAdded, Update
+from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import History
 
 Item = Update | MessageAdded | Message
@@ -95,9 +98,10 @@ class Handler(ABC):
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
         """Prepare a turn, and return its updates in batches; the engine iterates over them, and closes the generator.
 
-        By itself, the updates of `run`, one at a time. A handler that has several at once overrides it.
+        By itself, the updates of `run`, one at a time; large ones are encoded in a thread, and long texts become several
+        updates. A handler that has several at once overrides it.
         """
-        return _one_by_one(self.run(turn))
+        return _one_by_one(self.run(turn), turn)
 
     def check(self, facts: RequestFacts) -> None:  # noqa: B027 — by itself a handler refuses nothing
         """Refuse now what a request asks for and cannot have.
@@ -137,10 +141,18 @@ class DirectHandler(FunctionHandler):
     replies_directly = True
 
 
-async def _one_by_one(updates: AsyncIterator[Item]) -> AsyncGenerator[Sequence[Item]]:
+async def _one_by_one(updates: AsyncIterator[Item], turn: Turn) -> AsyncGenerator[Sequence[Item]]:
     async with closing(updates):
         async for item in updates:
-            yield (item,)
+            if isinstance(item, TextDelta) and len(item.text) > MAX_DELTA_CHARACTERS:
+                for delta in slices_of(item):
+                    yield (delta,)
+                    await anyio.lowlevel.checkpoint()
+            elif isinstance(item, ArtifactUpdate | StatusUpdate):
+                ids = (turn.task_id, turn.context_id)
+                yield (await encoded_if_large(item, *ids, turn.max_event_bytes),)
+            else:
+                yield (item,)
 
 
 class closing:

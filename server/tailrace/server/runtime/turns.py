@@ -22,7 +22,8 @@ import msgspec
 from tailrace.server.runtime.active_task import ActiveTask, DirectReply, ends_turn
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Handler, Item, Turn
-from tailrace.server.runtime.limits import Permit, RateLimitError, size_of
+from tailrace.server.runtime.large_updates import check_bytes, check_size
+from tailrace.server.runtime.limits import Permit, RateLimitError
 from tailrace.server.runtime.messages import (
     history_of,
     messages_from_artifacts,
@@ -37,7 +38,7 @@ from tailrace.streaming.a2a.costs import cost_of
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
-from tailrace.streaming.a2a.models import Message, Part
+from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.agent.request_facts import (
     kept_request_facts,
     runs_in_parallel,
@@ -45,9 +46,10 @@ from tailrace.streaming.agent.request_facts import (
 )
 from tailrace.streaming.conversion.conversation import is_callers, to_common_message
 from tailrace.streaming.task.task import TaskRecord, agent_message
-from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
+from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import History, StoreError, TailraceError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
+from tailrace.wrappers.messages import utf8_size
 
 logger = logging.getLogger("tailrace.server")
 
@@ -316,7 +318,7 @@ class TurnRunner:
             for item in items:
                 if isinstance(item, TextDelta):  # almost always
                     if len(item.text) > self._max_text:
-                        self._check_size(size_of(Part(text=item.text)))
+                        check_bytes(utf8_size(item.text), self._max_event)
                     events.append(record.append_text(item))
                     continue
                 if isinstance(item, MessageAdded):
@@ -329,25 +331,19 @@ class TurnRunner:
                     raise InvalidAgentResponseError(
                         "a direct message is possible only as the first thing a handler yields"
                     )
-                if self._max_event:
-                    self._check_size(sum(map(size_of, _parts_of(item))))
+                if not item.encoded:
+                    check_size(item, self._max_event)
                 if isinstance(item, StatusUpdate) and ends_turn(item.state) and not item.continues:
                     return item
                 if not self._changes_nothing(active, item):
                     events.append(record.apply(item))
-                    if isinstance(item, StatusUpdate):
-                        self.keep(active, events)
+                    if isinstance(item, StatusUpdate) or item.encoded:
+                        self.keep(active, events, is_large=bool(item.encoded))
                         events = []
         finally:
             if events:
                 self.keep(active, events)
         return None
-
-    def _check_size(self, size: int) -> None:
-        if size > self._max_event:
-            raise InvalidAgentResponseError(
-                f"an update has {size} bytes, and an event may have {self._max_event}"
-            )
 
     def _add_message(self, active: ActiveTask, message: Message) -> None:
         """Record a message with the next event; it covers the artifacts so far."""
@@ -387,13 +383,16 @@ class TurnRunner:
             active.waiting.clear()
         self.keep(active, (last,), snapshot=True)
 
-    def keep(self, active: ActiveTask, events: Sequence[Event], *, snapshot: bool = False) -> None:
+    def keep(
+        self, active: ActiveTask, events: Sequence[Event], *, snapshot: bool = False, is_large: bool = False
+    ) -> None:
         """Have events written, and published after that.
 
         Args:
             active: The task.
             events: Its next events, which its record has already; at most the last one changes the status.
             snapshot: Update the task's snapshot in the store: at the bounds of a turn.
+            is_large: One of the events is large.
         """
         if active.error is not None:
             return  # failed: what cannot be persisted is not published, and a log has no gaps
@@ -412,6 +411,7 @@ class TurnRunner:
             webhooks,
             send_key,
             active.holds_conversation,
+            is_large,
         )
         changes_status = events[-1].state is not None
         publish = partial(self._publish_status, active, webhooks) if changes_status else active.log.publish
@@ -543,12 +543,6 @@ def _common_history(messages: Sequence[Message]) -> History:
 def _messages_since_caller(messages: Sequence[Message]) -> int:
     """Return the number of messages after the last one of the caller."""
     return next((count for count, message in enumerate(reversed(messages)) if is_callers(message)), 0)
-
-
-def _parts_of(item: ArtifactUpdate | StatusUpdate) -> tuple[Part, ...]:
-    if isinstance(item, ArtifactUpdate):
-        return item.artifact.parts
-    return item.message.parts if item.message is not None else ()
 
 
 def failed_because(reason: str) -> StatusUpdate:

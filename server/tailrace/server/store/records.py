@@ -109,6 +109,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
         webhooks: Webhooks that receive the events from these on.
         send_key: The idempotency key of the message that caused the events; None without one.
         holds_conversation: The turn holds the lock of its conversation: other turns of it wait.
+        is_large: One of ``events`` is large, though it does not change the status.
     """
 
     task_id: str
@@ -121,6 +122,7 @@ class TaskWrite(msgspec.Struct, frozen=True):
     webhooks: Sequence[PushConfig] = ()
     send_key: SendKey | None = None
     holds_conversation: bool = False
+    is_large: bool = False
 
 
 class StoredTask(msgspec.Struct, frozen=True):

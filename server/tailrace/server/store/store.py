@@ -4,8 +4,9 @@ One interface and one implementation over SQLAlchemy Core; `sqlite` and `postgre
 batches (see `tailrace.server.runtime.writer`), each in one transaction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -70,6 +71,8 @@ To join them to one request to the provider takes up to 20 ms, during which no o
 """
 
 _BYTES_OF_EVENT_COST = 512  # of an event, which is encoded already
+
+_has_large_event: Callable[[TaskWrite], bool] = attrgetter("is_large")
 
 
 class Store:
@@ -173,9 +176,10 @@ class Store:
 
     async def _write(self, writes: Sequence[TaskWrite]) -> None:
         further = further_writes(writes)
+        is_large = any(map(_has_large_event, writes))
         if further:
             tasks = {write.task_id for write in further}
-            is_large = is_large_batch(further)
+            is_large = is_large or is_large_batch(further)
             bodies = await self._encoded(further, is_large=is_large)
             await self._database.append(
                 rows_of(writes),
@@ -184,7 +188,7 @@ class Store:
                 is_large=is_large,
             )
         else:
-            await self._database.append(rows_of(writes))
+            await self._database.append(rows_of(writes), is_large=is_large)
 
     async def _encoded(self, writes: Sequence[TaskWrite], *, is_large: bool) -> Bodies:
         """Encode what a transaction stores; in a thread if it is large, but not in that of `run_bounded`.

@@ -358,7 +358,7 @@ class TaskRecord:
         if update.append:
             self._open_artifact(artifact.artifact_id)
         append = update.append
-        body = self._encode_artifact(artifact, append=append, last=update.last)
+        body = update.encoded or encode_artifact_event(self.id, self.context_id, update)
         self._take_artifact(artifact, append=append, last=update.last)
         if append and update.last:
             body = self._encode_complete(self._artifacts[artifact.artifact_id]) or body
@@ -374,15 +374,8 @@ class TaskRecord:
             return b""
         return self._encode_artifact(artifact, last=True)
 
-    def _encode_artifact(self, artifact: Artifact, *, append: bool = False, last: bool) -> bytes:
-        event = TaskArtifactUpdateEvent(
-            task_id=self.id,
-            context_id=self.context_id,
-            artifact=artifact,
-            append=append,
-            last_chunk=last,
-        )
-        return StreamResponse(artifact_update=event).to_json()
+    def _encode_artifact(self, artifact: Artifact, *, last: bool) -> bytes:
+        return encode_artifact_event(self.id, self.context_id, ArtifactUpdate(artifact, last=last))
 
     def _apply_status(self, update: StatusUpdate) -> Event:
         state = advance(self.state, update.state)
@@ -397,7 +390,10 @@ class TaskRecord:
             metadata = with_extension_facts(metadata, continues=True)
         elif turn_continues(metadata):  # a remote agent's turn
             metadata = without_extension_facts(metadata, "continues")
-        body = self._encode_status(status, metadata)
+        if message is not None and update.encoded:
+            body = self._encode_status_with(status, metadata, update.encoded)
+        else:
+            body = self._encode_status(status, metadata)
         self._take_status(status, metadata)
         self.number += 1
         return Event(self.number, body, state)
@@ -407,6 +403,12 @@ class TaskRecord:
             task_id=self.id, context_id=self.context_id, status=status, metadata=metadata
         )
         return StreamResponse(status_update=event).to_json()
+
+    def _encode_status_with(self, status: TaskStatus, metadata: dict[str, Any], message: bytes) -> bytes:
+        """Encode a status as `_encode_status`, with the JSON of its message."""
+        placeholder = agent_message("")  # with an id that no text of the event has
+        body = self._encode_status(status.model_copy(update={"message": placeholder}), metadata)
+        return body.replace(placeholder.to_json(), message, 1)
 
     def _encode_receipt(self, status: TaskStatus, message: bytes) -> bytes:
         facts = {"continues": True} if turn_continues(self._metadata) else {}
@@ -482,6 +484,18 @@ class TaskRecord:
             self._check_not_over()
             raise InvalidAgentResponseError(f"artifact {artifact_id!r} is complete: nothing can be appended")
         return record
+
+
+def encode_artifact_event(task_id: str, context_id: str, update: ArtifactUpdate) -> bytes:
+    """Return the JSON of the event of an update."""
+    event = TaskArtifactUpdateEvent(
+        task_id=task_id,
+        context_id=context_id,
+        artifact=update.artifact,
+        append=update.append,
+        last_chunk=update.last,
+    )
+    return StreamResponse(artifact_update=event).to_json()
 
 
 def _is_bare_text(part: Part) -> bool:

@@ -32,11 +32,13 @@ class ArtifactUpdate(msgspec.Struct, frozen=True):
         artifact: The parts to set or to append, at least one; name and metadata are used when it is set.
         append: False creates the artifact or replaces its content; True appends the parts to an existing one.
         last: No more content follows for this artifact (``lastChunk``); False to continue with `TextDelta`s or appends.
+        encoded: The JSON of the event, if it was made before because it is large; set by the server.
     """
 
     artifact: Artifact
     append: bool = False
     last: bool = True
+    encoded: bytes = b""
 
 
 class StatusUpdate(msgspec.Struct, frozen=True):
@@ -48,12 +50,15 @@ class StatusUpdate(msgspec.Struct, frozen=True):
         metadata: Metadata of the event (usage, finish reason, …).
         continues: With AUTH_REQUIRED only: the status does not end the turn. The handler continues when the credentials
             arrive out of band; streams stay open.
+        encoded: The JSON of the message with the ids of the task, if it was made before because it is large; set by the
+            server.
     """
 
     state: TaskState
     message: Message | None = None
     metadata: dict[str, Any] | None = None
     continues: bool = False
+    encoded: bytes = b""
 
 
 class MessageAdded(msgspec.Struct, frozen=True):

@@ -1,0 +1,33 @@
+"""Two callers in the store of several nodes: the home of a task, and claims, belong to one owner."""
+
+import pytest
+
+from support.nodes import Nodes
+from support.postgres import PostgresServer
+from support.stored import write
+from support.valkey import ValkeyServer
+from tailrace.streaming import TaskState
+
+
+@pytest.fixture
+async def nodes(postgres: PostgresServer, valkey: ValkeyServer) -> Nodes:
+    return await Nodes.empty(postgres, valkey)
+
+
+async def test_the_home_of_a_task_is_found_for_its_owner(nodes: Nodes) -> None:
+    async with nodes.store_of_one() as (first, node), nodes.store_of_one() as (second, _):
+        await first.commit([write("t", 1, state=TaskState.WORKING, owner="alice")])
+        home = await second.home("t", "alice")
+        assert home is not None
+        assert (home.task_id, home.node, home.is_alive) == ("t", node.id, True)
+        assert await second.home("t", "bob") is None
+
+
+async def test_a_claim_is_its_owners(nodes: Nodes) -> None:
+    async with nodes.store_of_one() as (first, _), nodes.store_of_one() as (second, _):
+        assert await first.claim("alice", "name")
+        assert await first.claim("bob", "name")
+        assert not await second.claim("alice", "name")
+        await first.release("alice", "name")
+        assert not await second.claim("bob", "name")
+        assert await second.claim("alice", "name")
