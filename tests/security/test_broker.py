@@ -262,7 +262,7 @@ async def test_an_entry_is_accepted_in_its_own_place_alone(nodes: Nodes, attacke
 async def test_a_task_of_a_dead_node_is_taken_over_past_keys_that_cannot_be_used(
     postgres: PostgresServer, valkey: ValkeyServer, attacker: Attacker
 ) -> None:
-    nodes = await Nodes.empty(postgres, valkey, ttl=1.0)
+    nodes = await Nodes.empty(postgres, valkey, ttl=4.0)
     typist = Typist()
     with anyio.fail_after(40):
         async with nodes.running(typist.handle, 1) as (second,):

@@ -66,3 +66,11 @@ def test_the_namespace_belongs_to_no_layer(root: Path) -> None:
 @pytest.mark.parametrize("root", ROOTS, ids=str)
 def test_every_layer_says_that_it_is_typed(root: Path) -> None:
     assert (root / root.parent.name / "py.typed").exists()
+
+
+def test_former_names_are_the_same_classes() -> None:
+    streaming = importlib.import_module("tailrace.streaming")
+    assert streaming.Said is streaming.MessageAdded
+    assert streaming.Behind is streaming.EventsEvicted
+    with pytest.raises(AttributeError, match="has no attribute 'Unknown'"):
+        _ = streaming.Unknown

@@ -1,5 +1,7 @@
 """From chunks to a task: folding, numbering, A2A, and the conversation."""
 
+from typing import Any
+
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -17,10 +19,8 @@ from tailrace.streaming.conversion.conversation import (
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
 from tailrace.streaming.conversion.translator import ResponseTranslator
 from tailrace.streaming.task.log import EventsEvicted, TaskLog
-from tailrace.streaming.task.log import EventsEvicted as Behind  # noqa: F401  # pyright: ignore[reportUnusedImport] — former name, until 0.3
 from tailrace.streaming.task.task import TaskRecord
 from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
-from tailrace.streaming.task.updates import MessageAdded as Said  # noqa: F401  # pyright: ignore[reportUnusedImport] — former name, until 0.3
 from tailrace.streaming.tools.tools import FunctionTool, Tool, ToolContext, ToolError, Toolset, tool
 from tailrace.streaming.turn_accumulator import TurnAccumulator, TurnDelta
 from tailrace.wrappers.redaction.log_records import make_printable
@@ -68,3 +68,11 @@ __all__ = (
     "to_common_message",
     "tool",
 )
+
+_FORMER_NAMES: dict[str, Any] = {"Behind": EventsEvicted, "Said": MessageAdded}  # until 0.3
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FORMER_NAMES:
+        return _FORMER_NAMES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,8 @@ import pytest
 
 from tailrace.wrappers.providers import providers
 
+pytestmark = pytest.mark.timeout(240)  # each completion starts a shell and an interpreter
+
 SCRIPT = """
 eval "$(_TAILRACE_COMPLETE=source_bash tailrace)"
 COMP_WORDS=("$@")
