@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 import pytest
 import uvicorn.server
 from anyio.abc import SocketStream
@@ -23,6 +24,7 @@ from support.upstream import Hang, ScriptedUpstream, openai_stream
 from support.valkey import ValkeyServer
 from tailrace.server import Settings, create_app
 from tailrace.server.http.connection_limits import MAX_HEADER_BYTES, MAX_QUEUED_REQUESTS, ConnectionLimits
+from tailrace.server.http.sliced_data import SLICE_BYTES, SlicedData
 from tailrace.server.settings import Bounds
 
 HALF_HEADER = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
@@ -210,10 +212,104 @@ async def test_a_header_has_a_size(tmp_path: Path) -> None:
                     await stream.receive()
 
 
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+ENDLESS = {
+    "trailers": (CHUNKED + b"0\r\n", b"a:b\r\n"),
+    "a trailer": (CHUNKED + b"0\r\na:", b"b"),
+    "an extension of a chunk": (CHUNKED + b"1;", b"x"),
+    "the headers of a second request": (KEPT_ALIVE + KEPT_ALIVE[:-2], b"a:b\r\n"),
+}
+
+
+async def send_until_closed(stream: SocketStream, piece: bytes) -> None:
+    """Send a piece again and again until the server has closed the connection.
+
+    64 MB are more than the buffers of both systems hold, so a server that closes nothing has read most of them.
+    """
+    pieces = piece * (64_000 // len(piece))
+    with anyio.fail_after(60), suppress(anyio.BrokenResourceError):
+        for _ in range(1000):
+            await stream.send(pieces)
+        pytest.fail("the server read 64 MB")
+
+
+@pytest.mark.parametrize(("begin", "piece"), ENDLESS.values(), ids=ENDLESS)
+async def test_what_is_no_body_has_a_size(begin: bytes, piece: bytes, tmp_path: Path) -> None:
+    async with running(tmp_path / "log", TAILRACE_BOUNDS='{"header_timeout": 600}') as server:
+        async with await connect(server.url) as stream:
+            await stream.send(begin)
+            await send_until_closed(stream, piece)
+        await healthy(server.url)
+    assert "Traceback" not in server.log.read_text()
+
+
+async def test_the_header_of_a_pipelined_request_has_a_size_while_the_first_one_runs(tmp_path: Path) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message()})
+    header = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    async with ScriptedUpstream([*openai_stream("begun")[:2], Hang()]) as upstream:
+        options = ("--model", "openai:m", "--base-url", upstream.base_url, "--store", "sqlite://")
+        with served(tmp_path / "log", *options, TAILRACE_SHUTDOWN_GRACE="0") as server:
+            await server.ready()
+            async with await connect(server.url) as stream:
+                await stream.send(f"{header}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+                assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
+                await stream.send(HALF_HEADER)
+                await send_until_closed(stream, b"x")
+            await healthy(server.url)
+
+
+async def statuses(url: str, data: bytes) -> list[bytes]:
+    """Return the statuses of the responses to requests that are sent at once; the last one closes the connection."""
+    received = b""
+    async with await connect(url) as stream:
+        with anyio.fail_after(20), suppress(anyio.EndOfStream):
+            await stream.send(data)
+            while True:
+                received += await stream.receive()
+    return [part[:3] for part in received.split(b"HTTP/1.1 ")[1:]]
+
+
+async def test_a_trailer_is_no_header(tmp_path: Path) -> None:
+    """Of the request, or of the next one: a proxy that removes headers does not remove trailers."""
+    request = b"GET /tasks HTTP/1.1\r\nHost: localhost\r\n"
+    chunked = request + b"Transfer-Encoding: chunked\r\n"
+    key = b"X-API-Key: KEY-A\r\n"
+    last = request + b"Connection: close\r\n"
+    async with running(tmp_path / "log", TAILRACE_CALLER_KEYS="alice:KEY-A") as server:
+        for trailer in (key, b"Authorization: Bearer KEY-A\r\n"):
+            in_trailer = chunked + b"\r\n0\r\n" + trailer + b"\r\n"
+            assert await statuses(server.url, in_trailer + last + b"\r\n") == [b"401", b"401"]
+            assert await statuses(server.url, in_trailer + last + key + b"\r\n") == [b"401", b"200"]
+        untyped = CHUNKED[:-2] + key + b"\r\n2\r\n{}\r\n0\r\nContent-Type: application/json\r\n\r\n"
+        assert await statuses(server.url, untyped + last + key + b"\r\n") == [b"415", b"200"]
+
+
+async def test_a_host_in_a_trailer_is_no_host(tmp_path: Path) -> None:
+    nameless = b"GET /tasks HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nHost: localhost\r\n\r\n"
+    last = b"GET /tasks HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    async with running(tmp_path / "log") as server:
+        assert await statuses(server.url, nameless + last) == [b"403", b"200"]
+
+
 class Connection(asyncio.Transport):
-    """A connection that records whether it was closed."""
+    """A connection that records whether it was closed, and whether it is read."""
 
     is_aborted = False
+    is_paused = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: "bytes | bytearray | memoryview[Any]") -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
     def is_closing(self) -> bool:
         return self.is_aborted
@@ -268,6 +364,60 @@ async def until_large_headers_are_closed(url: str) -> None:
             await stream.send(HALF_HEADER + b"x" * 1_000_000)
             while True:
                 await stream.receive()
+
+
+async def test_a_body_in_tiny_chunks_is_parsed_in_slices_after_a_refusal() -> None:
+    """256 KB in chunks of one byte used to be parsed at once, several times in one iteration of the event loop."""
+
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    create_protocol: Any = ConnectionLimits(0, 60).protocol()
+    config = uvicorn.Config(refuse, http="httptools", lifespan="off", log_level="critical")
+    protocol = create_protocol(config=config, server_state=uvicorn.server.ServerState(), app_state={})
+    connection = Connection()
+    protocol.connection_made(connection)
+    protocol.data_received(CHUNKED)
+    while b"401" not in connection.written:
+        await anyio.lowlevel.checkpoint()
+    chunks = b"1\r\nx\r\n" * 40_000
+    protocol.data_received(chunks)
+    iterations = 0
+    while connection.is_paused:
+        await anyio.lowlevel.checkpoint()
+        iterations += 1
+    assert iterations >= len(chunks) // SLICE_BYTES
+    protocol.data_received(b"0\r\n\r\n" + KEPT_ALIVE)
+    while connection.written.count(b"401") < 2:
+        await anyio.lowlevel.checkpoint()
+    assert not connection.is_aborted
+    protocol.connection_lost(None)
+
+
+async def test_slices_wait_while_their_receiver_is_paused_and_end_with_the_connection() -> None:
+    connection = Connection()
+    parsed: list[bytes] = []
+    data = SlicedData(connection, parsed.append)
+    first = bytes(range(256)) * (SLICE_BYTES // 256)
+    data.feed(first + b"second")
+    assert parsed == [first]
+    data.pause_reading()
+    await anyio.lowlevel.checkpoint()
+    data.feed(b" and third")
+    await anyio.lowlevel.checkpoint()
+    assert parsed == [first]
+    assert connection.is_paused
+    data.resume_reading()
+    data.resume_reading()
+    await anyio.lowlevel.checkpoint()
+    assert parsed == [first, b"second and third"]
+    assert not connection.is_paused
+    data.feed(first + first)
+    connection.abort()
+    await anyio.lowlevel.checkpoint()
+    await anyio.lowlevel.checkpoint()
+    assert parsed == [first, b"second and third", first]
 
 
 @pytest.mark.parametrize("path", BODIES)

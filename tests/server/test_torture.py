@@ -29,7 +29,7 @@ from tailrace.server import DirectHandler, FunctionHandler, Settings, Turn, crea
 from tailrace.server.http.connection_limits import ConnectionLimits
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import HandlerFunction, Item
-from tailrace.server.runtime.messages import MAX_CONTEXT_ID_LENGTH
+from tailrace.server.runtime.identifiers import MAX_ID_LENGTH
 from tailrace.server.runtime.registry import MAX_BATCH_BYTES
 from tailrace.server.store.store import Store, TaskWrite
 from tailrace.streaming import ArtifactUpdate, MessageAdded, StatusUpdate, TaskState, TextDelta, Update
@@ -416,7 +416,7 @@ async def test_the_reasoning_of_an_answer_that_was_cut_off_does_not_become_the_a
 async def test_a_context_id_is_bounded() -> None:
     async with engine_with(question) as engine:
         with pytest.raises(InvalidParamsError, match="contextId"):
-            await start(engine, context_id="c" * (MAX_CONTEXT_ID_LENGTH + 1))
+            await start(engine, context_id="c" * (MAX_ID_LENGTH + 1))
 
 
 # --- stores that fail -------------------------------------------------------------------------------------------

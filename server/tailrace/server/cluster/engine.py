@@ -37,12 +37,12 @@ from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
 from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.registry import RemoteTasks
+from tailrace.server.runtime.task_names import possible_ids
 from tailrace.server.store.store import EventsDropped, NotOurs, StoredTask
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.extension import extension_facts
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
-from tailrace.streaming.a2a.v0_1 import scoped_id
 from tailrace.wrappers import StoreError
 
 logger = logging.getLogger("tailrace.server")
@@ -209,9 +209,9 @@ class ClusterEngine(Engine):
         Raises:
             OverloadedError: The node is gone, and the task has not been taken over yet.
         """
-        for each in dict.fromkeys((task_id, scoped_id(task_id, owner))):
-            active = self._tasks.in_memory(each)
-            if active is not None and active.owner == owner and not active.followed:
+        for each in possible_ids(self._shared.keys, task_id, owner):
+            active = self._tasks.in_memory(each, owner)
+            if active is not None and not active.followed:
                 return None
             location = await self._shared.locate(each, owner)
             if location is None:
@@ -230,7 +230,7 @@ class ClusterEngine(Engine):
                     raise _moving()
                 if self._push is not None:
                     self._push.take_up([(webhook, True) for webhook in webhooks])
-            self._tasks.retire(each)
+            self._tasks.retire(each, owner)
             return None
         return None
 
@@ -289,8 +289,8 @@ class ClusterEngine(Engine):
             return again
         return StoredTask(stored.task, first - 1, stored.node)
 
-    def _look_anew(self, task_id: str) -> None:
-        self._tasks.retire(task_id)
+    def _look_anew(self, active: ActiveTask) -> None:
+        self._tasks.retire(active.record.id, active.owner)
 
     # --- conversations and other claims -------------------------------------------------------------------------
 
@@ -460,7 +460,7 @@ class ClusterEngine(Engine):
         await self._shared.streams.fence(self._node.id, task_id)
         self._shared.note_fenced(task_id)
         self._orphans.pop(task_id, None)
-        self._tasks.retire(task_id)
+        self._tasks.retire(task_id, owner)
         try:
             active = await self._tasks.find(task_id, owner)
             if active.record.state.terminal or active.running:

@@ -59,7 +59,7 @@ class Following:
     Args:
         store: Has the events that a stream does not have.
         streams: The streams.
-        gone: Called with the id of a task whose events are missing everywhere; its record is loaded again.
+        gone: Called with a task whose events are missing everywhere; its record is loaded again.
     """
 
     def __init__(self, store: ClusterStore, streams: TaskStreams, gone: Any) -> None:
@@ -219,7 +219,7 @@ class Following:
             try:
                 events = await self._store.load_events(active.record.id, active.record.number)
             except EventsDropped:
-                self._gone(active.record.id)
+                self._gone(active)
                 return
             if not events or not feed(active, events):
                 return

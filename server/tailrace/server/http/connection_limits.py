@@ -8,6 +8,9 @@ requests on these are refused with 503.
 A client may send requests before it has the responses to earlier ones (HTTP pipelining). They are parsed as they arrive
 and wait in memory, so their number is bounded: a connection with more of them is closed.
 
+Everything between bodies is bounded in bytes, whether or not a request runs meanwhile: headers, the trailers of a chunked
+body, the extensions of a chunk. Trailers are discarded; they never become headers of a request.
+
 The number of files is bounded by the operating system (``ulimit -n``). A server that reaches that bound can accept no
 connection, open no database and call no model, which is why the default bound leaves a quarter of them.
 """
@@ -20,10 +23,12 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tailrace.server.http.endpoints import PATHS as OPERATOR_PATHS
 from tailrace.server.http.problems import Problem
+from tailrace.server.http.sliced_data import SlicedData
 from tailrace.server.runtime.limits import OverloadedError
 
 try:
@@ -35,7 +40,7 @@ RESERVED = 16
 """Connections beyond the bound, for health probes."""
 
 MAX_HEADER_BYTES = 256 * 1024
-"""Bytes that a connection may send before the header of its request is complete."""
+"""Bytes that a connection may send before a header is complete, a body continues, or a request ends."""
 
 MAX_QUEUED_REQUESTS = 32
 """Requests of one connection that were received and have not begun."""
@@ -56,7 +61,16 @@ def default_max_connections() -> int:
 
 
 class _Connection:
-    """The state of one connection; referenced by the context of its requests, so kept small."""
+    """The state of one connection; referenced by the context of its requests, so kept small.
+
+    Attributes:
+        transport: None after its end.
+        requests: Requests that run.
+        queued: Requests whose header is complete and that have not begun.
+        in_body: The header of the last request is complete, and its body is not.
+        pending_bytes: Bytes since the end of a header, a part of a body, or the end of a request, whichever was last.
+        since: When it began to wait for a request, or for the rest of one: in seconds of `time.monotonic`.
+    """
 
     __slots__ = ("in_body", "pending_bytes", "queued", "requests", "since", "transport")
 
@@ -93,15 +107,21 @@ class ConnectionLimits:
         """The class of protocols for ``uvicorn.Config(http=…)``: uvicorn's own, whose connections are counted here."""
         limits = self
 
-        class LimitedProtocol(AutoHTTPProtocol):
+        class LimitedProtocol(HttpToolsProtocol):
             _connection: _Connection
+            _data: SlicedData
 
             def connection_made(self, transport: Any) -> None:
                 self._connection = _Connection(transport)
+                self._data = SlicedData(transport, self._parse)
                 super().connection_made(transport)
+                self.flow = FlowControl(cast("asyncio.Transport", self._data))
                 limits.add(self._connection)
 
             def data_received(self, data: bytes) -> None:
+                self._data.feed(data)
+
+            def _parse(self, data: bytes) -> None:
                 limits.received(self._connection, len(data))
                 # The tasks of its requests are made in here, and inherit it.
                 token = _CONNECTION.set(self._connection)
@@ -109,18 +129,30 @@ class ConnectionLimits:
                     super().data_received(data)
                 finally:
                     _CONNECTION.reset(token)
-                limits.check_header(self._connection)
+                limits.check_pending(self._connection)
+
+            def on_header(self, name: bytes, value: bytes) -> None:
+                """Called by httptools, for a trailer of a chunked body as for a header."""
+                if not self._connection.in_body:
+                    super().on_header(name, value)
 
             def on_headers_complete(self) -> None:
                 """Called by httptools; an exception ends the parsing."""
                 limits.queue_request(self._connection)
                 self._connection.in_body = True
-                cast("Any", super()).on_headers_complete()
+                self._connection.pending_bytes = 0
+                super().on_headers_complete()
+
+            def on_body(self, body: bytes) -> None:
+                """Called by httptools for each part of a body, or of a chunk."""
+                self._connection.pending_bytes = 0
+                super().on_body(body)
 
             def on_message_complete(self) -> None:
                 """Called by httptools."""
                 self._connection.in_body = False
-                cast("Any", super()).on_message_complete()
+                self._connection.pending_bytes = 0
+                super().on_message_complete()
 
             def connection_lost(self, exc: Exception | None) -> None:
                 limits.closed(self._connection)
@@ -139,21 +171,20 @@ class ConnectionLimits:
             self._abort(oldest)
 
     def received(self, connection: _Connection, size: int) -> None:
-        """Begin the time of a header with its first byte.
+        """Count bytes before they are parsed, and begin the time of a header with its first byte.
 
         The rest of a body whose request was refused is no header: most clients read the response only after they sent
         all of it, so the connection stays open for it until the timeout.
         """
-        if connection.requests or connection.in_body or connection.transport is None:
+        if connection.transport is None:
             return
-        if not connection.pending_bytes:
+        if not (connection.requests or connection.in_body or connection.pending_bytes):
             self._wait(connection)
         connection.pending_bytes += size
 
-    def check_header(self, connection: _Connection) -> None:
+    def check_pending(self, connection: _Connection) -> None:
         """Close a connection whose header is too large: each further piece of it would be added to all that came before."""
-        is_header = not (connection.requests or connection.queued or connection.in_body)
-        if is_header and connection.pending_bytes > MAX_HEADER_BYTES:
+        if connection.pending_bytes > MAX_HEADER_BYTES:
             self._abort(connection)
 
     def queue_request(self, connection: _Connection) -> None:
@@ -191,7 +222,6 @@ class ConnectionLimits:
             return None
         connection.queued -= 1
         connection.requests += 1
-        connection.pending_bytes = 0
         self._waiting.pop(connection, None)
         task.add_done_callback(lambda _: self._end_request(connection))
         if self._max and self._open > self._max and scope["path"] not in OPERATOR_PATHS:
@@ -217,7 +247,8 @@ class ConnectionLimits:
 
     def _expire(self, connection: _Connection) -> None:
         transport = connection.transport
-        if transport is not None and not transport.is_closing() and connection.pending_bytes:
+        begun = connection.pending_bytes and not connection.in_body
+        if transport is not None and not transport.is_closing() and begun:
             transport.write(_TIMEOUT_RESPONSE)
             transport.close()
             self._waiting.pop(connection)

@@ -41,6 +41,7 @@ from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.recovery import InterruptedTasks
 from tailrace.server.runtime.registry import RemoteTasks, TaskRegistry
 from tailrace.server.runtime.task_history import MAX_HISTORY, with_agent_messages
+from tailrace.server.runtime.task_names import id_of_named
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.runtime.writer import GroupWriter
@@ -62,7 +63,6 @@ from tailrace.streaming.a2a.extension import (
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role, StreamResponse, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
-from tailrace.streaming.a2a.v0_1 import scoped_id
 from tailrace.streaming.agent.request_facts import keep_request_facts
 from tailrace.streaming.task.log import TaskLog
 from tailrace.streaming.task.task import TaskRecord
@@ -305,7 +305,7 @@ class Engine:
             return await self._follow_up(active, request, message, webhooks, call, named)
         message = await run_bounded(call.cost, with_tools_named_in, message, preceding)
         context_id = message.context_id or str(uuid4())
-        task_id = scoped_id(message.task_id, owner)
+        task_id = id_of_named(self._store.keys, message.task_id, owner)
         record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=call.named_in)
         before = await run_bounded(call.cost, self._preceding, preceding, context_id)
         active = ActiveTask(record, owner, TaskLog())
@@ -440,7 +440,7 @@ class Engine:
             task = await self.cancel_task(task_id, owner)
         except TaskNotCancelableError:
             task = await self.snapshot(task_id, owner)
-        self._tasks.remove(task.id)
+        self._tasks.remove(task.id, owner)
         if not await self._store.delete_task(task.id, owner):
             raise TaskNotFoundError(metadata={"taskId": task_id})
 

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any, cast
 from uuid import uuid4
 
+from tailrace.server.runtime.identifiers import check_id
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.extension import (
     EXTENSION_URI,
@@ -25,9 +26,6 @@ from tailrace.wrappers import Role as SpeakerRole
 from tailrace.wrappers.conversion.tool_ids import unanswered_calls
 from tailrace.wrappers.messages import shortened
 
-MAX_CONTEXT_ID_LENGTH = 256
-"""Maximum characters of a context id that a caller chooses; every event of its tasks repeats it."""
-
 MAX_PARTS = 2_000
 """Maximum number of parts of a caller's message."""
 
@@ -38,7 +36,7 @@ def check_message(message: Message) -> None:
     """Refuse a message that no model would accept later: it would make its conversation unusable.
 
     Raises:
-        InvalidParamsError: The message is not a user's, or has invalid tool calls or results.
+        InvalidParamsError: The message is not a user's, has an id that is too long, or invalid tool calls or results.
     """
     if message.role is not Role.USER:
         raise InvalidParamsError(
@@ -48,8 +46,9 @@ def check_message(message: Message) -> None:
         raise InvalidParamsError(
             f"message.parts: {len(message.parts)} parts; a message has {MAX_PARTS} at most"
         )
-    if len(message.context_id) > MAX_CONTEXT_ID_LENGTH:
-        raise InvalidParamsError(f"message.contextId is longer than {MAX_CONTEXT_ID_LENGTH} characters")
+    check_id("message.messageId", message.message_id)
+    check_id("message.contextId", message.context_id)
+    check_id("message.taskId", message.task_id)
     try:
         common = to_common_message(message)
     except ValueError as error:

@@ -21,6 +21,7 @@ from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.connections import OpenStreams
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.identifiers import check_id
 from tailrace.server.runtime.limits import Limits, Permit
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
@@ -57,10 +58,6 @@ from tailrace.wrappers.messages import join_surrogates
 MAX_CONVERSATION = 1000
 """Maximum messages of a conversation in one response."""
 
-MAX_SEND_KEY_LENGTH = 256
-"""Maximum characters of an idempotency key."""
-
-
 _MAX_PAGE_TOKEN = 1_000  # characters
 _TASK = b'{"task":'  # the beginning of the body of an event with a task
 
@@ -81,6 +78,9 @@ class Caller:
         fingerprint: The fingerprint of a request whose message depends on earlier ones. Empty to compute it from the
             message.
         cost: The number of values in the request (`JsonBody.cost`): costly work is not done in the event loop.
+
+    Raises:
+        InvalidParamsError: The tenant's name is too long.
     """
 
     user: str = ""
@@ -91,6 +91,9 @@ class Caller:
     send_key: str = ""
     fingerprint: str = ""
     cost: int = 0
+
+    def __post_init__(self) -> None:
+        check_id("tenant", self.tenant)
 
     @property
     def owner(self) -> str:
@@ -472,10 +475,9 @@ class Operations:
 
 
 def _checked_key(key: object) -> str:
-    if not isinstance(key, str) or len(key) > MAX_SEND_KEY_LENGTH:
-        raise InvalidParamsError(
-            f"the idempotency key must be text of {MAX_SEND_KEY_LENGTH} characters at most"
-        )
+    if not isinstance(key, str):
+        raise InvalidParamsError("the idempotency key must be text")
+    check_id("the idempotency key", key)
     return key
 
 

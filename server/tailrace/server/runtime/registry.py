@@ -7,11 +7,11 @@ from weakref import WeakValueDictionary
 import anyio
 
 from tailrace.server.runtime.active_task import ActiveTask
+from tailrace.server.runtime.task_names import id_of_named, possible_ids
 from tailrace.server.store.store import EventsDropped, NotOurs, Store, StoredTask
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Task
-from tailrace.streaming.a2a.v0_1 import scoped_id
 from tailrace.streaming.task.log import EventsEvicted, TaskLog
 from tailrace.streaming.task.task import TaskRecord
 from tailrace.wrappers import StoreError
@@ -21,9 +21,6 @@ MAX_BATCH_BYTES = 256 * 1024
 
 RETRY_DELAY = 1.0
 """Seconds between two attempts to read the tasks that were dropped while the store did not work."""
-
-MAX_TASK_ID_LENGTH = 256
-"""Maximum characters of a task id that a caller chooses."""
 
 
 class RemoteTasks(Protocol):
@@ -65,14 +62,15 @@ class TaskRegistry:
         self._store = store
         self._lost = lost
         # Every task with a reference: its turn, a subscriber, a write that is not done. Two objects for the same task would
-        # assign the same numbers, so there is one for as long as it is referenced, and none after.
-        self._active: WeakValueDictionary[str, ActiveTask] = WeakValueDictionary()
+        # assign the same numbers, so there is one for as long as it is referenced, and none after. By owner and id: for
+        # another caller's id, the store is read as for an unknown one, which takes the same time.
+        self._active: WeakValueDictionary[tuple[str, str], ActiveTask] = WeakValueDictionary()
         self._failed: dict[str, str] = {}  # tasks that are running according to the store, with their owners
         self._has_failed = anyio.Event()
 
     def add(self, active: ActiveTask) -> None:
         """Add a new task."""
-        self._active[active.record.id] = active
+        self._active[active.owner, active.record.id] = active
 
     def all(self) -> list[ActiveTask]:
         """Return every task of this process."""
@@ -81,29 +79,30 @@ class TaskRegistry:
     def drop(self, active: ActiveTask) -> None:
         """Drop a task whose events cannot be persisted: lookups return the state in the store."""
         active.moved = isinstance(active.error, NotOurs)
-        if self._active.get(active.record.id) is active:
-            del self._active[active.record.id]
+        key = active.owner, active.record.id
+        if self._active.get(key) is active:
+            del self._active[key]
             if not active.moved:
                 self._failed[active.record.id] = active.owner
                 self._has_failed.set()
 
-    def remove(self, task_id: str) -> None:
+    def remove(self, task_id: str, owner: str) -> None:
         """Drop a task that has ended, and is deleted from the store."""
-        active = self._active.pop(task_id, None)
+        active = self._active.pop((owner, task_id), None)
         if active is not None:
             active.log.end()
 
-    def retire(self, task_id: str) -> None:
+    def retire(self, task_id: str, owner: str) -> None:
         """Drop a followed task, so that all its subscribers look it up again: another process writes it now."""
-        active = self._active.get(task_id)
+        active = self._active.get((owner, task_id))
         if active is not None and active.followed:
-            del self._active[task_id]
+            del self._active[owner, task_id]
             active.moved = True
             active.log.end()
 
-    def in_memory(self, task_id: str) -> ActiveTask | None:
-        """Return the task if it is in memory. The caller checks the owner."""
-        return self._active.get(task_id)
+    def in_memory(self, task_id: str, owner: str) -> ActiveTask | None:
+        """Return a task of that owner if it is in memory."""
+        return self._active.get((owner, task_id))
 
     async def end_failed(self) -> None:
         """End the dropped tasks, without end, as soon as the store works again."""
@@ -125,28 +124,24 @@ class TaskRegistry:
         """Return a task of that owner, from memory or from the store: the one access check.
 
         Args:
-            task_id: The task's id, or the one that the owner chose (`scoped_id`).
+            task_id: The task's id, or the owner's name for it.
             owner: The caller.
 
         Raises:
             TaskNotFoundError: There is no such task.
             StoreError: The store cannot be read.
         """
-        for each in dict.fromkeys((task_id, scoped_id(task_id, owner))):
-            active = self._active.get(each)
-            if (
-                active is not None
-                and active.followed
-                and self._remote_tasks is not None
-                and active.owner == owner
-            ):
+        for each in possible_ids(self._store.keys, task_id, owner):
+            key = owner, each
+            active = self._active.get(key)
+            if active is not None and active.followed and self._remote_tasks is not None:
                 await self._remote_tasks.refresh(active)
-                active = self._active.get(each)
+                active = self._active.get(key)
             if active is None:
                 stored = await self._store.load_task(each, owner)
                 # It may have been loaded while the store was read.
-                active = self._active.get(each) or (stored and await self._revive(stored, owner))
-            if active is not None and active.owner == owner:
+                active = self._active.get(key) or (stored and await self._revive(stored, owner))
+            if active is not None:
                 return active
         raise TaskNotFoundError(metadata={"taskId": task_id})
 
@@ -154,23 +149,20 @@ class TaskRegistry:
         """Return whether a caller has no task of this id yet, and may create one.
 
         Raises:
-            InvalidParamsError: The id cannot be used: it is too long; or it is the id of another caller's task, where
-                callers are not authenticated and ids are not scoped to them.
+            InvalidParamsError: It is the id of another caller's task, where callers are not authenticated and ids are
+                not scoped to them.
         """
-        if len(task_id) > MAX_TASK_ID_LENGTH:
-            raise InvalidParamsError(f"the task's id is longer than {MAX_TASK_ID_LENGTH} characters")
         try:
             await self.find(task_id, owner)
         except TaskNotFoundError:
-            named = scoped_id(task_id, owner)
-            if named in self._active or await self._store.holds_task(named):
+            if await self._store.holds_task(id_of_named(self._store.keys, task_id, owner)):
                 raise InvalidParamsError("this id cannot be used for a task; choose another") from None
             return True
         return False
 
     async def current(self, stored: Task, owner: str) -> Task:
         """Return the current state of a stored task, with persisted content only."""
-        active = self._active.get(stored.id)
+        active = self._active.get((owner, stored.id))
         if active is not None and not active.followed:
             return await self.kept_snapshot(active)
         if self._remote_tasks is None or stored.status.state.terminal:
@@ -228,11 +220,11 @@ class TaskRegistry:
 
     async def _revive(self, stored: StoredTask, owner: str) -> ActiveTask:
         record = await self._replayed(stored, owner)
-        active = self._active.get(record.id)
+        active = self._active.get((owner, record.id))
         if active is not None:
             return active
         active = ActiveTask(record, owner, TaskLog(record.number))
-        self._active[record.id] = active
+        self._active[owner, record.id] = active
         if record.state.terminal:
             active.log.end()
         elif self._remote_tasks is not None and self._remote_tasks.has(stored):

@@ -70,7 +70,11 @@ class SecretKeys:
         Returns:
             32 hexadecimal digits.
         """
+        return self.external_ids(owner, *names)[0]
+
+    def external_ids(self, owner: str, *names: str) -> list[str]:
+        """Return `external_id` for each accepted secret, that of the current one first."""
         # Lengths make the encoding injective: ("ab", "c") and ("a", "bc") differ.
         encoded = [each.encode("utf-8", "surrogatepass") for each in (owner, *names)]
         message = b"".join(len(each).to_bytes(8, "big") + each for each in encoded)
-        return hmac.digest(self.derive("external ids"), message, sha256).hex()[:32]
+        return [hmac.digest(key, message, sha256).hex()[:32] for key in self.derive_all("external ids")]

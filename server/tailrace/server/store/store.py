@@ -106,6 +106,11 @@ class Store:
         self._keys = SecretKeys()
         self._webhook_rows = PushConfigRows(self._keys)
 
+    @property
+    def keys(self) -> SecretKeys:
+        """The keys of the installation; persistent once the store is open."""
+        return self._keys
+
     def use_keys(self, keys: SecretKeys) -> None:
         """Set the keys of the installation; call it before `open`, which loads the stored secret into them."""
         self._keys = keys

@@ -7,7 +7,6 @@ Source: A2A 0.1.0 and the samples of that time.
 """
 
 from collections.abc import Iterable, Mapping
-from hashlib import sha256
 from typing import Any, ClassVar, cast
 from uuid import uuid4
 
@@ -166,18 +165,8 @@ class Version01(Dialect):
         return _validate(SendMessageRequest, request)
 
 
-def scoped_id(task_id: str, owner: str) -> str:
-    """Return the internal id of a task whose id a caller chose, scoped to the caller.
-
-    Args:
-        task_id: What the caller made; empty gives empty.
-        owner: The caller; where callers are not known, there is one namespace, and the name is the id.
-    """
-    return f"{task_id}~{sha256(owner.encode()).hexdigest()[:_SCOPE]}" if task_id and owner else task_id
-
-
 def client_id(task_id: str) -> str:
-    """Return the caller's id of a `scoped_id`; any other id is returned unchanged."""
+    """Return the caller's name of a task (``NAME~`` and 32 hexadecimal digits); any other id is returned unchanged."""
     name, _, scope = task_id.rpartition("~")
     return name if name and len(scope) == _SCOPE and _HEX.issuperset(scope) else task_id
 

@@ -47,6 +47,12 @@ from tailrace.wrappers.messages import join_surrogates, shortened
 
 JsonRpcId = str | int | float | None
 
+MAX_ID_BYTES = 256
+"""Maximum bytes of the id of a request, in ASCII and without quotation marks; every event of a stream repeats it.
+
+A write of a stream joins events of at most 512 KiB (`tailrace.streaming.task.log.TaskLog`), which the ids extend by 1 MB at most.
+"""
+
 
 class JsonRpcBinding:
     """Answers JSON-RPC requests.
@@ -195,6 +201,8 @@ def _request_id(envelope: Mapping[str, Any]) -> JsonRpcId:
         raise InvalidRequestError('"id" must be a string, a number or null')
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidRequestError('"id" is too large a number')
+    if isinstance(value, str) and (len(value) > MAX_ID_BYTES or len(encode_ascii(value)) > MAX_ID_BYTES + 2):
+        raise InvalidRequestError(f'"id" has more than {MAX_ID_BYTES} characters, encoded in ASCII')
     return value
 
 

@@ -17,6 +17,7 @@ from tailrace.server.protocols.chat_request import (
 from tailrace.server.protocols.errors import reject_invalid
 from tailrace.server.protocols.request_options import facts_of, file_of
 from tailrace.server.protocols.task_events import is_mapping
+from tailrace.server.runtime.identifiers import MAX_ID_LENGTH
 from tailrace.wrappers import (
     ContentPart,
     ContentPartText,
@@ -57,7 +58,7 @@ class _Context(LenientModel):
 
 class _RunAgentInput(LenientModel):
     thread_id: str = Field(alias="threadId", min_length=1)
-    run_id: str = Field(alias="runId", min_length=1)
+    run_id: str = Field(alias="runId", min_length=1, max_length=MAX_ID_LENGTH)
     protocol_version: str | None = Field(default=None, alias="protocolVersion")
     messages: Items[_Message]
     tools: Items[dict[str, Any]] | None = None

@@ -16,6 +16,7 @@ from tailrace.server.protocols.chat_request import (
 from tailrace.server.protocols.errors import OpenAIError, reject_invalid
 from tailrace.server.protocols.request_options import facts_of, file_of
 from tailrace.server.protocols.task_events import is_mapping
+from tailrace.server.runtime.identifiers import MAX_ID_LENGTH
 from tailrace.wrappers import (
     ContentPart,
     ContentPartReasoning,
@@ -31,7 +32,7 @@ from tailrace.wrappers.messages import shortened
 
 
 class _UIMessage(LenientModel):
-    id: str = ""
+    id: str = Field(default="", max_length=MAX_ID_LENGTH)
     role: str
     parts: Items[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
 

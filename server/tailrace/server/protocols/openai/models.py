@@ -12,7 +12,8 @@ from tailrace.wrappers.messages import clipped
 ANY_NAME = "*"
 """The alias for all names that are not listed."""
 
-_MAX_NAME = 200
+MAX_NAME_LENGTH = 200
+"""Maximum characters of a model's name in a request that the server does not list; every chunk repeats it."""
 
 
 def embedding_targets(settings: Settings) -> Mapping[str, str]:
@@ -69,7 +70,7 @@ class ServedModels:
         """Return the name of the agent that a request names; the agent's own if it names none.
 
         Raises:
-            OpenAIError: The model is unknown, or a model for embeddings.
+            OpenAIError: The model is unknown, its name is invalid, or it is a model for embeddings.
         """
         if not name:
             return self._agent
@@ -79,27 +80,31 @@ class ServedModels:
             raise _refusal(name, "is a model for embeddings: POST /v1/embeddings")
         if not self._any_name or ANY_NAME in self._embeddings:
             raise _unknown(name)
-        return name
+        return _checked(name)
 
     def known_name(self, name: str) -> str:
         """Return a listed name, or any if all are allowed.
 
         Raises:
-            OpenAIError: The model is unknown.
+            OpenAIError: The model is unknown, or its name is invalid.
         """
-        if not (name in self._agent_names or name in self._embeddings or self._any_name):
+        if name in self._agent_names or name in self._embeddings:
+            return name
+        if not self._any_name:
             raise _unknown(name)
-        return name
+        return _checked(name)
 
     def embedding(self, name: str) -> DirectModel:
         """Return the model for embeddings that a request names.
 
         Raises:
-            OpenAIError: The model is unknown, or the agent.
+            OpenAIError: The model is unknown, its name is invalid, or it is the agent.
         """
         model = self._embeddings.get(name)
         if model is None and name and name not in self._agent_names:
             model = self._embeddings.get(ANY_NAME)
+            if model is not None:
+                _checked(name)
         if model is not None:
             return model
         if not name or name in self._agent_names or self._any_name:
@@ -111,14 +116,22 @@ class ServedModels:
         raise _unknown(name)
 
 
+def _checked(name: str) -> str:
+    """Return a name that the server does not list, if it may be repeated in a response."""
+    if len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        message = f"a model's name has at most {MAX_NAME_LENGTH} printable characters"
+        raise OpenAIError(400, message, code="invalid_value", param="model")
+    return name
+
+
 def _refusal(name: str, why: str) -> OpenAIError:
-    message = f"The model '{clipped(name, _MAX_NAME)}' {why}"
+    message = f"The model '{clipped(name, MAX_NAME_LENGTH)}' {why}"
     return OpenAIError(400, message, code="unsupported_value", param="model")
 
 
 def _unknown(name: str) -> OpenAIError:
     message = (
-        f"The model '{clipped(name, _MAX_NAME)}' does not exist or you do not have access to it. GET /v1/models lists the "
+        f"The model '{clipped(name, MAX_NAME_LENGTH)}' does not exist or you do not have access to it. GET /v1/models lists the "
         "names; the operator can add others (TAILRACE_MODEL_ALIASES)."
     )
     return OpenAIError(404, message, code="model_not_found", param="model")

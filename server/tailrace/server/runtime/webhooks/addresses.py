@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 from yarl import URL
 
+from tailrace.server.runtime.identifiers import MAX_ID_LENGTH
 from tailrace.streaming.a2a.errors import FieldViolation, InvalidParamsError
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 
@@ -25,9 +26,6 @@ MAX_URL_LENGTH = 2048
 
 MAX_SECRET_LENGTH = 8192
 """Maximum characters of a webhook's token, and of its credentials: the limit of receivers for a header line."""
-
-MAX_CONFIG_ID_LENGTH = 256
-"""Maximum characters of a webhook id that a caller chooses."""
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 """Resolves the name of a host, for a port, to addresses as text."""
@@ -115,8 +113,8 @@ class WebhookGuard:
             InvalidParamsError: It cannot be called; a violation names the field. Secrets are not repeated.
         """
         self.check_url(config.url)
-        if len(config.id) > MAX_CONFIG_ID_LENGTH:
-            raise _wrong("id", f"longer than {MAX_CONFIG_ID_LENGTH} characters")
+        if len(config.id) > MAX_ID_LENGTH:
+            raise _wrong("id", f"longer than {MAX_ID_LENGTH} characters")
         _check_header("token", config.token)
         if config.authentication is not None:
             if not _SCHEME.fullmatch(config.authentication.scheme):
