@@ -94,6 +94,10 @@ def chat(*messages: Any, **members: Any) -> bytes:
     return json.dumps({"messages": [*messages, {"role": "user", "content": "hi"}], **members}).encode()
 
 
+def responses(**members: Any) -> bytes:
+    return json.dumps({"input": "hi", **members}).encode()
+
+
 OLD = {"messageId": "m", "role": "user", "kind": "message", "parts": [{"kind": "text", "text": LARGE}]}
 TOOL = {
     "name": LARGE,
@@ -121,6 +125,13 @@ REQUESTS: dict[str, tuple[str, bytes]] = {
     "chat, tool": ("/v1/chat/completions", chat(tools=[{"type": "function", "function": TOOL}])),
     "chat, results": ("/v1/chat/completions", chat(*ANSWERED)),
     "responses": ("/v1/responses", json.dumps({"input": LARGE}).encode()),
+    "responses, instructions": ("/v1/responses", responses(instructions=LARGE)),
+    "responses, instructions, streamed": ("/v1/responses", responses(instructions=LARGE, stream=True)),
+    "responses, background": ("/v1/responses", responses(instructions=LARGE, stream=True, background=True)),
+    "responses, tool": (
+        "/v1/responses",
+        responses(tools=[{"type": "function", **TOOL, "name": "f"}], stream=True),
+    ),
     "AI SDK": ("/ai-sdk", json.dumps({"id": "c", "messages": [UI], "tools": [TOOL]}).encode()),
     "AG-UI": (
         "/ag-ui",
@@ -142,6 +153,38 @@ async def test_no_step_of_a_large_request_is_done_in_the_event_loop(
     assert task.status == 200
     assert [step for step in steps if step[1] > MOST_BYTES] == []
     assert steps  # small values are encoded
+
+
+async def test_a_stored_response_is_encoded_outside_of_the_event_loop(url: str, steps: Steps) -> None:
+    created = await post(f"{url}/v1/responses", responses(instructions=LARGE))
+    stored = f"{url}/v1/responses/{json.loads(created.body)['id']}"
+    steps.clear()
+    for path in (stored, f"{stored}?stream=true", f"{stored}/input_items"):
+        found = await post(path, b"", method="GET")
+        assert found.status == 200, found.body[:500]
+    assert [step for step in steps if step[1] > MOST_BYTES] == []
+    assert steps
+
+
+async def test_the_messages_of_a_chat_are_encoded_outside_of_the_event_loop_and_in_slices(
+    url: str, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = await post(f"{url}/ai-sdk", json.dumps({"id": "c", "messages": [UI]}).encode())
+    assert sent.status == 200
+    sizes: list[int] = []  # of values that one call encodes, in any thread
+    encode = msgspec.json.encode
+
+    def watched(value: object) -> bytes:
+        sizes.append(len(encoded := encode(value)))
+        return encoded
+
+    monkeypatch.setattr(msgspec.json, "encode", watched)
+    steps.clear()
+    found = await post(f"{url}/ai-sdk/c/messages", b"", method="GET")
+    assert found.status == 200
+    assert [step for step in steps if step[1] > MOST_BYTES] == []
+    assert [size for size in sizes if size > MOST_BYTES] == []
+    assert json.loads(found.body)[0]["parts"] == UI["parts"]
 
 
 async def test_no_step_of_a_large_follow_up_is_done_in_the_event_loop(url: str, steps: Steps) -> None:

@@ -303,3 +303,12 @@ def test_a_credential_by_its_name_is_removed(text: str, shown: str) -> None:
 def test_an_operator_reads_addresses_and_no_credentials() -> None:
     text = f"http://a:b@10.0.0.3/ {BASIC} llm.corp.example"
     assert REDACTOR.for_log(text) == "http://[redacted]@10.0.0.3/ [redacted] llm.corp.example"
+
+
+@pytest.mark.parametrize("colon", ["", ":", " : "])
+def test_white_space_after_a_scheme_is_read_once(colon: str) -> None:
+    """In quadratic time, this takes an hour: the limit of time of the test run applies."""
+    spaces = " " * 400_000
+    text = f"bearer{colon}{spaces}!"
+    assert Redactor().for_log(text, 500_000) == text
+    assert "abcdefgh12" not in Redactor().for_log(f"Bearer{colon or ' '} abcdefgh12")

@@ -238,6 +238,83 @@ def test_values_are_counted_however_the_text_is_cut(text: bytes, values: int, si
     assert scan.decode(text) == json.loads(text, parse_int=float)
 
 
+LISTS = "[" + ",".join(["[]"] * 50) + "]"
+_ASCII = {character: f"\\u{ord(character):04x}" for character in LISTS}
+_ESCAPED = "".join(map(_ASCII.__getitem__, LISTS))
+
+HIDDEN: dict[str, tuple[str, int]] = {
+    "after a line break": ("\n" + LISTS, 1),
+    "after an escaped space": ("\x20\t\r\n" + LISTS, 1),
+    "in a text that is encoded twice": (json.dumps("\n" + LISTS), 1),
+    "encoded three times": (json.dumps(json.dumps(" \t" + LISTS)), 1),
+    "escaped in a text that is encoded twice": (f'"{_ESCAPED}"', 1),
+    "the backslashes escaped": (f'"{_ESCAPED}"', 2),
+}
+"""JSON in texts, and how it is encoded as JSON: 1 for escapes where they are necessary, 2 for escapes of all that is ASCII."""
+
+
+def _encoded(text: str, form: int) -> bytes:
+    if form == 1:
+        return json.dumps({"a": text}).encode()
+    return b'{"a":"%b"}' % "".join(f"\\u{ord(character):04X}" for character in text).encode()
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100_000])
+def test_json_in_a_string_counts_however_it_is_escaped(name: str, size: int) -> None:
+    text, form = HIDDEN[name]
+    body = _encoded(text, form)
+    value = json.loads(body)["a"]
+    while isinstance(value, str):
+        value = json.loads(value)
+    assert len(value) == 50  # values that decoding creates
+    scan = JsonScan(0)
+    for at in range(0, len(body), size):
+        scan.feed(body[at : at + size])
+    assert scan.values >= 50
+
+
+@pytest.mark.parametrize("text", ["\n{}", '"name","age"', "under {}", "\t- one\n- two"])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_texts_that_are_no_json_do_not_count(text: str, ascii_only: bool) -> None:
+    """Among others a table whose first name is in quotes, and text that an HTML-safe encoder wrote."""
+    text = text.replace("{}", "of people, <b>names</b> & cities \u00e9\u4f60, " * 10)
+    body = json.dumps([text, text], ensure_ascii=ascii_only).replace("<", r"\u003c").replace("&", r"\u0026")
+    scan = JsonScan(0)
+    scan.feed(body.encode())
+    assert scan.values == 3
+
+
+@pytest.mark.parametrize("prefix", [r"\n{", r"\u007b"])
+async def test_a_request_with_too_much_hidden_json_is_refused(
+    url: str, handler: Answering, prefix: str
+) -> None:
+    """The limit of values applies to JSON in arguments."""
+    arguments = prefix + r"\"a\":[" + ",".join(["[]"] * 60_000) + "]}"
+    call = '{"id":"c%d","type":"function","function":{"name":"f","arguments":"%s"}}'
+    calls = ",".join(call % (at, arguments) for at in range(2))
+    body = f'{{"messages":[{{"role":"assistant","tool_calls":[{calls}]}},{{"role":"user","content":"hi"}}]}}'
+    found = await send(url, "/v1/chat/completions", body.encode())
+    assert found.status == 413, found.body[:200]
+    assert b"JSON values" in found.body
+    assert not handler.turns
+
+
+async def test_choices_that_repeat_a_large_request_are_refused(handler: Answering) -> None:
+    """Each choice is a task of its own: the request would be processed and stored so many times."""
+    parts = [{"type": "text", "text": "x"}] * 20
+    body = {**CHAT, "messages": [{"role": "user", "content": parts}]}
+    settings = Settings(store="sqlite://", bounds=Bounds(max_request_values=200))
+    async with serving(create_app(settings, handler=handler)) as url:
+        found = await send(url, "/v1/chat/completions", {**body, "n": 16})
+        assert found.status == 413
+        assert json.loads(found.body)["error"]["param"] == "n"
+        assert not handler.turns
+        found = await send(url, "/v1/chat/completions", {**body, "n": 2})
+        assert found.status == 200
+        assert len(handler.turns) == 2
+
+
 def test_a_scan_ends_at_the_limit_and_long_numbers_count_more() -> None:
     JsonScan(100).feed(b"[" + b"1," * 90 + b"1]")
     with pytest.raises(RequestTooLargeError):

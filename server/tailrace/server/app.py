@@ -40,9 +40,10 @@ from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
-from tailrace.server.runtime.limits import GatedModel, Limits, UpstreamGate
+from tailrace.server.runtime.limits import Limits
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.operations import Caller, ExtendedCard, Operations
+from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
 from tailrace.server.runtime.webhooks.addresses import WebhookGuard
 from tailrace.server.runtime.webhooks.client import WebhookClient
 from tailrace.server.runtime.webhooks.delivery import PushNotifier

@@ -195,10 +195,11 @@ class Bounds(BaseModel):
         max_lag: Events by which a subscriber may fall behind a running task before it receives a snapshot.
         max_streams: Open streams.
         max_caller_streams: Open streams of one authenticated caller.
-        max_tasks: Tasks that run at a time.
-        max_caller_tasks: Tasks of one authenticated caller that run at a time.
+        max_tasks: Tasks, and requests for embeddings, that run at a time.
+        max_caller_tasks: Tasks, and requests for embeddings, of one authenticated caller that run at a time.
         max_turn_seconds: Duration of the response to one message; the task fails then with its output so far.
-        max_upstream_calls: Concurrent calls to the provider; further ones wait.
+        max_upstream_calls: Concurrent calls to the provider, three quarters of them for one authenticated caller; further
+            ones wait.
         max_upstream_waiting: Calls that wait for ``max_upstream_calls``; more are rejected.
         connect_timeout: Seconds for a connection to the provider.
         read_timeout: Seconds of silence allowed from the provider, before and within a response; a default that suits

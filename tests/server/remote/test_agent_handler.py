@@ -19,7 +19,7 @@ from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.handlers import Item
-from tailrace.server.runtime.limits import UpstreamGate
+from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.sdk import AgentExecutor, RemoteAgent, RemoteAgentHandler
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.extension import EXTENSION_URI
@@ -412,7 +412,7 @@ async def test_calls_wait_at_the_gate():
             assert state(task) == "failed"
             assert "try again later" in words(task)
             scripted.go_on.set()
-        assert not gate.full
+        assert gate.under_way == 0
 
 
 # --- several turns --------------------------------------------------------------------------------------------------

@@ -33,17 +33,16 @@ from tailrace.server.protocols.a2a.grpc_version import to_status
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.server.runtime.limits import (
     RETRY_AFTER,
-    GatedModel,
     Limits,
     OverloadedError,
     PartTooLargeError,
     Permit,
     Quota,
     RateLimitError,
-    UpstreamGate,
     size_of,
 )
 from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
 from tailrace.streaming import Agent
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import Message, Part, Role
@@ -148,7 +147,7 @@ async def test_further_calls_wait_in_order_and_beyond_that_are_refused() -> None
     gate, begun, ends = UpstreamGate(1, 2), list[int](), [anyio.Event() for _ in range(3)]
 
     async def call(number: int) -> None:
-        async with gate.call():
+        async with gate.call(""):
             begun.append(number)
             await ends[number].wait()
 
@@ -156,18 +155,18 @@ async def test_further_calls_wait_in_order_and_beyond_that_are_refused() -> None
         for number in range(3):
             tasks.start_soon(call, number)
             await anyio.wait_all_tasks_blocked()
-        assert (begun, gate.waiting, gate.full) == ([0], 2, True)
+        assert (begun, gate.waiting) == ([0], 2)
         with pytest.raises(OverloadedError, match="1 calls to the model are in progress and 2 wait"):
-            async with gate.call():
+            async with gate.call(""):
                 pass
         with pytest.raises(OverloadedError):
-            gate.check()
+            gate.check("")
         for number in range(3):
             ends[number].set()
             await anyio.wait_all_tasks_blocked()
             assert begun == [0, 1, 2][: number + 2]
-    assert (gate.waiting, gate.full) == (0, False)
-    async with gate.call():
+    assert (gate.waiting, gate.under_way) == (0, 0)
+    async with gate.call(""):
         pass
 
 
@@ -175,13 +174,13 @@ async def test_a_call_that_is_cancelled_waits_no_longer_and_leaves_nothing() -> 
     gate = UpstreamGate(1, 1)
 
     async def call() -> None:
-        async with gate.call():
+        async with gate.call(""):
             pass
 
-    async with gate.call(), anyio.create_task_group() as tasks:
+    async with gate.call(""), anyio.create_task_group() as tasks:
         tasks.start_soon(call)
         await anyio.wait_all_tasks_blocked()
-        assert gate.full
+        assert gate.waiting == 1
         tasks.cancel_scope.cancel()
     assert gate.waiting == 0
     await call()
@@ -189,19 +188,18 @@ async def test_a_call_that_is_cancelled_waits_no_longer_and_leaves_nothing() -> 
 
 async def test_where_none_may_wait_a_call_begins_or_is_refused() -> None:
     gate = UpstreamGate(1, 0)
-    async with gate.call():
+    async with gate.call(""):
         with pytest.raises(OverloadedError):
-            async with gate.call():
+            async with gate.call(""):
                 pass
-    async with gate.call():
+    async with gate.call(""):
         pass
 
 
 async def test_a_gate_without_a_limit_is_open() -> None:
     gate = UpstreamGate(0, 0)
-    async with gate.call(), gate.call(), gate.call():
-        gate.check()
-        assert not gate.full
+    async with gate.call(""), gate.call(""), gate.call(""):
+        gate.check("")
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------
@@ -562,7 +560,7 @@ async def test_calls_wait_for_their_turn_and_what_is_beyond_fails_of_it() -> Non
                 tasks.start_soon(ask)
                 await upstream.received()
                 tasks.start_soon(ask)
-                while not gate.full:
+                while not gate.waiting:
                     await anyio.lowlevel.checkpoint()
                 assert len(upstream.requests) == 1
                 refused = (await rpc.result("SendMessage", message()))["task"]

@@ -1,6 +1,6 @@
 """Files in all formats: media types, data URLs, and files as text."""
 
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import pytest
 from hypothesis import given
@@ -82,3 +82,20 @@ def test_formats_of_sound_that_are_not_known_are_types_all_the_same() -> None:
 )
 def test_a_file_in_words(part: ContentPartFile, note: str) -> None:
     assert file_note(part) == note
+
+
+@pytest.mark.parametrize("text", ["%41%42", "a%4", "%%41", "é%C3%A9", "%zz%"])
+@pytest.mark.parametrize("before", [65_533, 65_534, 65_535, 65_536])
+def test_a_long_data_url_is_decoded_in_slices(
+    text: str, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def watched(part: str) -> bytes:
+        sizes.append(len(part))
+        return unquote_to_bytes(part)
+
+    monkeypatch.setattr("tailrace.wrappers.conversion.files.unquote_to_bytes", watched)
+    body = "x" * before + text * 50_000
+    assert read_data_url(f"data:text/plain,{body}") == ("text/plain", unquote_to_bytes(body))
+    assert max(sizes) <= 65_536

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
 
+import msgspec
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -143,7 +144,7 @@ def json_value(value: object) -> Any:
     """Return a deep copy of a JSON value that survives a round trip through JSON.
 
     Texts are converted by `join_surrogates`; tuples become lists, and non-finite numbers become null, as in
-    JavaScript (servers send the logarithm of 0, which Python's reader accepts).
+    JavaScript (servers send the logarithm of 0, which Python's reader accepts). Encoded JSON (`msgspec.Raw`) is unchanged.
 
     Raises:
         TooDeepError: The value is nested deeper than `MAX_DEPTH`.
@@ -155,7 +156,7 @@ def json_value(value: object) -> Any:
 def _json_value(value: object, depth: int) -> Any:
     if isinstance(value, str):
         return join_surrogates(value)
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool | int | msgspec.Raw):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None

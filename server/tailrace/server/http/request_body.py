@@ -4,8 +4,8 @@ A body is scanned while it arrives. The scan counts what decoding it would creat
 too much is refused after at most `limit` values, before an object exists and before the rest of the body is received.
 
 One value is an object, an array, or a member of either. A number counts once more for every 20 characters, because
-converting a long number takes longer, and texts count once more for every 32 escapes. JSON in a string counts as if it stood outside: arguments of tools are decoded
-later.
+converting a long number takes longer, and texts count once more for every 32 escapes. JSON in a string counts as if it stood
+outside, however it is escaped: arguments of tools are decoded later.
 """
 
 import json
@@ -48,6 +48,14 @@ _SEPARATORS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
 # Numbers that 64 bits may not hold: 19 digits, or an exponent of three.
 _LARGE_NUMBER = re.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
 _OVERLAP = 24  # bytes: a number may begin in one slice and end in the next
+
+# Written before JSON in a string, at any level of encoding: white space and quotes, escaped or not.
+_BEFORE_JSON = b' \t\r\n\\"ntru029aAdD'
+
+# Escapes of the characters with which JSON can be hidden in a string: of structure, and of escapes themselves. No encoder
+# writes them. HTML-safe encoders escape other characters.
+_HIDDEN = re.compile(rb"\\u00(?:2[cC]|3[0-9]|[46][1-9a-fA-F]|5[0-9a-cA-C]|7[0-9abAB])")
+_HIDDEN_OVERLAP = 5  # bytes: one less than an escape has
 
 _MAX_INT_DIGITS = 20
 
@@ -148,8 +156,10 @@ class JsonScan:
         self._limit = limit
         self._in_string = False
         self._is_json_string: bool | None = (
-            None  # of the string that goes on; None while it has only white space
+            None  # of the string that goes on; None while it has only what may precede JSON
         )
+        self._hidden = False  # JSON may be hidden by escapes: all strings count
+        self._escape = b""  # the end of the last slice, where an escape may have begun
         self._escapes = 0
         self._escaped = False  # the next slice begins with what a backslash escapes
         self._depth = 0
@@ -164,6 +174,7 @@ class JsonScan:
             RequestTooLargeError: There are too many values.
             ParseError: They are nested too deep.
         """
+        self._count_hidden(piece)
         if self._escaped:
             piece, self._escaped = piece[1:], False
         if b"\\" in piece:
@@ -183,13 +194,20 @@ class JsonScan:
         if outside:
             self._scan_structure(outside)
 
+    def _count_hidden(self, piece: bytes) -> None:
+        text = self._escape + piece
+        if b"\\u00" in text and (found := len(_HIDDEN.findall(text))):
+            self._hidden = True
+            self._count(found)
+        self._escape = text[-_HIDDEN_OVERLAP:]
+
     def _scan_strings(self, strings: Sequence[bytes]) -> None:
         """Count the values of JSON in strings, which is decoded later: arguments of tools, above all."""
         known = self._is_json_string if self._in_string else None
-        firsts = [text.lstrip()[:1] for text in strings]
-        begins = [first in (b"{", b"[") for first in firsts]
+        firsts = [text.lstrip(_BEFORE_JSON)[:1] for text in strings]
+        begins = [self._hidden or first in (b"{", b"[") for first in firsts]
         if known is not None:
-            begins[0] = known
+            begins[0] = known or self._hidden
         if any(begins):
             json_strings = b"".join(compress(strings, begins))
             self._count(len(json_strings.translate(None, _NOT_STRUCTURE)))

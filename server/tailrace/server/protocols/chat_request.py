@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, FailFast, Strict
 
 from tailrace.server.protocols.errors import OpenAIError, reject_invalid
 from tailrace.server.protocols.markdown import with_files
 from tailrace.streaming.agent.request_facts import RequestFacts
-from tailrace.wrappers import ContentPartText, History, Message, Role
+from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamError
 from tailrace.wrappers.conversion.converter import HistoryConverter
 
 MAX_KEY_LENGTH = 200
@@ -57,7 +58,7 @@ class ChatRequest:
         key: Names the conversation; may be empty.
         continues: The request has only the new message, and continues the conversation of that key.
         previous: The id of the response that the request continues; may be empty.
-        echo: Members of the request that the response repeats.
+        echo: Members of the request that the response repeats, as JSON.
         message_id: The id of the client's message that the response continues; may be empty.
         warnings: Parts of the request that have no effect, in words.
         background: The response to the request comes before the end of the turn.
@@ -79,7 +80,7 @@ class ChatRequest:
     key: str = ""
     continues: bool = False
     previous: str = ""
-    echo: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    echo: Mapping[str, msgspec.Raw] = field(default_factory=dict[str, msgspec.Raw])
     message_id: str = ""
     warnings: tuple[str, ...] = ()
     background: bool = False
@@ -128,7 +129,10 @@ def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any],
     try:
         with reject_invalid(param):
             return converter.to_history(messages)
-    except ValueError as error:
+    except (
+        ValueError,
+        UpstreamError,
+    ) as error:  # the second for more tool calls or parts than a response may have
         why = str(error).partition("\n")[0]
         raise OpenAIError(
             400, f"Invalid value for '{param}': {why}", param=param, code="invalid_value"

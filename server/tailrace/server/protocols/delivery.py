@@ -11,6 +11,7 @@ from functools import wraps
 from hashlib import sha256
 from typing import Any, TypeVar, cast
 
+import anyio
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
@@ -20,7 +21,7 @@ from tailrace.server.http.request_body import read_json
 from tailrace.server.http.sse import EventResponse
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.conversations import Conversations, Placed, branches_of
-from tailrace.server.protocols.encoder import Encoder
+from tailrace.server.protocols.encoder import Encoder, encode_json
 from tailrace.server.protocols.errors import OpenAIError, server_stops
 from tailrace.server.protocols.turn import TurnFold
 from tailrace.server.runtime.operations import Caller, EventStream, Operations
@@ -39,7 +40,7 @@ from tailrace.streaming.a2a.requests import (
 )
 from tailrace.streaming.agent.request_facts import RequestFacts
 from tailrace.streaming.conversion.conversation import is_callers, to_common_message
-from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 
 T = TypeVar("T")
 
@@ -279,8 +280,46 @@ async def _frames(
 
 async def _encoded(encoder: Encoder, events: Sequence[Event]) -> bytes:
     """Return the frames for events."""
-    cost = sum(json_text_cost(event.body) for event in events)
-    return await run_bounded(cost, lambda: b"".join(map(encoder.feed, events)))
+    return await run_bounded(encoder.cost(events), lambda: b"".join(map(encoder.feed, events)))
+
+
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of work that is cancelled when the client disconnects.
+
+    Args:
+        request: The request, whose body was read.
+        work: The work; its exceptions propagate.
+
+    Raises:
+        ClientDisconnect: The client disconnected.
+    """
+    outcome: list[T] = []
+    failure: Exception | None = None
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        try:
+            outcome.append(await work)
+        except Exception as error:
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not outcome:
+        raise ClientDisconnect
+    return outcome[0]
+
+
+async def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the response with a JSON value that is not cached, encoded in a thread if it is large."""
+    body = await run_bounded(json_cost(value), encode_json, value)
+    given = {"cache-control": "no-store", **(headers or {})}
+    return Response(body, headers=given, media_type="application/json")
 
 
 def add_routes(

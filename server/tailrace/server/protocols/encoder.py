@@ -1,7 +1,7 @@
 """The base of all encoders: a fold over a task's log, from its events to frames of server-sent events."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from tailrace.server.protocols.turn import TurnFold
 from tailrace.streaming.a2a.encoding import encode_json as encode_line
 from tailrace.streaming.a2a.encoding import encode_text
 from tailrace.streaming.a2a.event import Event
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost
 from tailrace.wrappers.messages import json_value
 
 Fields = dict[str, Any]
@@ -35,6 +36,10 @@ class Encoder(ABC):
     @abstractmethod
     def feed(self, event: Event) -> bytes:
         """Return the frames for an event of the task."""
+
+    def cost(self, events: Iterable[Event]) -> int:
+        """Return what `feed` may take for these events, for `run_bounded`."""
+        return sum(json_text_cost(event.body) for event in events)
 
     @abstractmethod
     def fail(self, error: OpenAIError) -> bytes:
@@ -78,8 +83,8 @@ class UiEncoder(Encoder):
         """Return the payload for an error."""
 
 
-def encode_json(value: Mapping[str, Any] | msgspec.Raw) -> bytes:
-    """Encode an object as one line of JSON; lone surrogates become U+FFFD."""
+def encode_json(value: object) -> bytes:
+    """Encode a JSON value as one line of JSON; lone surrogates become U+FFFD."""
     try:
         return encode_line(value)
     except UnicodeEncodeError:

@@ -23,7 +23,7 @@ import msgspec
 from tailrace.server.remote.relay import Relay
 from tailrace.server.remote.remote_agent import RemoteAgent
 from tailrace.server.runtime.handlers import Handler, Item, Turn
-from tailrace.server.runtime.limits import UpstreamGate
+from tailrace.server.runtime.upstream_gate import OWNER, UpstreamGate
 from tailrace.streaming.a2a.extension import EXTENSION_URI, extension_facts, with_extension_facts
 from tailrace.streaming.a2a.extension import without_extension_facts as without_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -93,7 +93,7 @@ class RemoteAgentHandler(Handler):
                 # The same after a restart: an agent that knows the key continues the task that it created.
                 key=await run_bounded(cost, _name_of, turn, message, metadata),
             )
-            async with self._gate.call(), answer as events:
+            async with self._gate.call(OWNER.get()), answer as events:
                 async for event in events:
                     for update in relay.feed(event):
                         yield update

@@ -10,7 +10,7 @@ from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.server.remote.agent_handler import RemoteAgentHandler
 from tailrace.server.remote.remote_agent import READ_TIMEOUT, RemoteAgent
 from tailrace.server.runtime.agent_capabilities import Capabilities
-from tailrace.server.runtime.limits import UpstreamGate
+from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.settings import Settings
 
 

@@ -25,7 +25,7 @@ from tailrace.server.runtime.active_task import (
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
-from tailrace.server.runtime.limits import OverloadedError, Permit, Quota, RateLimitError, UpstreamGate
+from tailrace.server.runtime.limits import OverloadedError, Permit, Quota, RateLimitError
 from tailrace.server.runtime.messages import (
     answered_ids,
     check_message,
@@ -43,6 +43,7 @@ from tailrace.server.runtime.registry import RemoteTasks, TaskRegistry
 from tailrace.server.runtime.task_history import MAX_HISTORY, with_agent_messages
 from tailrace.server.runtime.task_names import id_of_named
 from tailrace.server.runtime.turns import TurnRunner, failed_because
+from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.runtime.writer import GroupWriter
 from tailrace.server.store.secret_keys import SecretKeys
@@ -630,7 +631,7 @@ class Engine:
         if self._turns.stopping:
             raise OverloadedError("the server is stopping; send this to another one, or try again later")
         if self._gate is not None:
-            self._gate.check()
+            self._gate.check(active.owner)
         return Permit.none() if active.running or self._working is None else self._working.take(active.owner)
 
     def _run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:

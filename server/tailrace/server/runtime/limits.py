@@ -23,18 +23,13 @@ are those of ``google.rpc.Code``; the pause is a ``google.rpc.RetryInfo`` (AIP-1
 
 import json
 import math
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
-from time import perf_counter
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
-import anyio
 from pydantic_core import to_json
 
 from tailrace.server.runtime.caller_content import check_file_urls
-from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.settings import FILE_SCHEMES
 from tailrace.streaming.a2a.errors import (
     ContentTypeNotSupportedError,
@@ -44,12 +39,7 @@ from tailrace.streaming.a2a.errors import (
     InvalidRequestError,
 )
 from tailrace.streaming.a2a.models import Message, Part
-from tailrace.wrappers import History
-from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
-from tailrace.wrappers.conversion.converter import HistoryConverter
-from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.messages import utf8_size
-from tailrace.wrappers.model import ChunkBatches, Model
 
 RETRY_AFTER = 2.0
 """Seconds after which a refused caller may try again: an estimate, since the load of other callers is not known."""
@@ -247,7 +237,7 @@ class Quota:
             RateLimitError: The caller holds all that one caller may.
             OverloadedError: All permits are in use.
         """
-        caller = _user_of(owner)
+        caller = user_of(owner)
         held = self._by_caller.get(caller, 0)
         if caller and self._each and held >= self._each:
             raise RateLimitError(
@@ -276,138 +266,6 @@ class Quota:
             self._by_caller[caller] = held
         else:
             del self._by_caller[caller]
-
-
-class UpstreamGate:
-    """Bounds the concurrent calls to the provider; further calls wait in the order of their arrival.
-
-    Args:
-        calls: The maximum number of concurrent calls; 0 for no bound.
-        waiting: The maximum number of waiting calls; 0 refuses calls that cannot begin at once.
-        observer: Notified of waits.
-
-    Attributes:
-        waiting: The number of waiting calls.
-        under_way: The number of concurrent calls.
-    """
-
-    def __init__(self, calls: int, waiting: int, observer: Observer = NO_OBSERVER) -> None:
-        self.waiting = 0
-        self.under_way = 0
-        self._observer = observer
-        self._calls = calls
-        self._max_waiting = waiting
-        self._free = anyio.Semaphore(calls, fast_acquire=True) if calls else None
-
-    @property
-    def full(self) -> bool:
-        """Return whether another call would be refused."""
-        return self._free is not None and not self._free.value and self.waiting >= self._max_waiting
-
-    def check(self) -> None:
-        """Refuse a message before its task exists, if the call to the provider would be refused.
-
-        Raises:
-            OverloadedError: Another call would be refused.
-        """
-        if self.full:
-            raise OverloadedError(
-                f"{self._calls} calls to the model are in progress and {self.waiting} wait, the maximum of this "
-                "server; try again later",
-                limit="max_upstream_waiting",
-                allowed=self._max_waiting,
-            )
-
-    @asynccontextmanager
-    async def call(self) -> AsyncGenerator[None]:
-        """Hold a call to the provider during the block: `enter`, and `leave` at its end."""
-        await self.enter()
-        try:
-            yield
-        finally:
-            self.leave()
-
-    async def enter(self) -> None:
-        """Wait for a permit for a call to the provider; `leave` must follow, once.
-
-        Cancellation ends the wait at once.
-
-        Raises:
-            OverloadedError: Too many calls wait.
-        """
-        if self._free is not None:
-            await self._wait(self._free)
-        self.under_way += 1
-
-    def leave(self) -> None:
-        """End a call."""
-        self.under_way -= 1
-        if self._free is not None:
-            self._free.release()
-
-    async def _wait(self, free: anyio.Semaphore) -> None:
-        self.check()
-        has_to = not free.value
-        began = perf_counter()
-        self.waiting += 1
-        try:
-            await free.acquire()
-        finally:
-            self.waiting -= 1
-        if has_to:
-            self._observer.waited(perf_counter() - began)
-
-
-class GatedModel(Model):
-    """A model whose calls wait for a permit; its responses are unchanged.
-
-    Args:
-        model: The model; closed with this one.
-        gate: Grants the permits.
-    """
-
-    def __init__(self, model: Model, gate: UpstreamGate) -> None:
-        self.provider = model.provider
-        self.name = model.name
-        self.accepts_native_tools = model.accepts_native_tools
-        self._model = model
-        self._gate = gate
-
-    @property
-    def converter(self) -> HistoryConverter[Any, Any]:
-        """The converter of the model."""
-        return self._model.converter
-
-    def stream(
-        self, history: History, options: RequestOptions = NO_OPTIONS
-    ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Stream as `Model.stream`, after the permit is granted; raise `OverloadedError` if too many calls wait."""
-        return AsyncResource(partial(self._stream, history, options))
-
-    async def _stream(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
-        await self._gate.enter()
-        try:
-            stream = self._model.stream(history, options)
-            return await stream.__aenter__(), partial(self._leave, stream)
-        except BaseException:
-            self._gate.leave()
-            raise
-
-    async def _leave(
-        self,
-        stream: AbstractAsyncContextManager[ChunkBatches],
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        try:
-            return await stream.__aexit__(kind, error, trace)
-        finally:
-            self._gate.leave()
-
-    async def aclose(self) -> None:
-        """Close the model."""
-        await self._model.aclose()
 
 
 class Limits:
@@ -492,7 +350,7 @@ def size_of(part: Part) -> int:
     return utf8_size(text)
 
 
-def _user_of(owner: str) -> str:
+def user_of(owner: str) -> str:
     """Return the user of an owner without its tenant."""
     if not owner.startswith('["'):
         return owner

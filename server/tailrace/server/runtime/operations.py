@@ -196,6 +196,7 @@ class Operations:
         observer: Notified of streams.
 
     Attributes:
+        limits: As given.
         capabilities: As given.
         streams: The open SSE streams.
     """
@@ -212,7 +213,7 @@ class Operations:
         observer: Observer = NO_OBSERVER,
     ) -> None:
         self._observer = observer
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self.capabilities = capabilities or Capabilities()
         self.streams = OpenStreams()
         self._engine = engine
@@ -288,7 +289,7 @@ class Operations:
         """
         self.capabilities.check_extensions(caller.extensions)
         # First: a refused request has no effect.
-        permit = self._limits.streams.take(caller.owner)
+        permit = self.limits.streams.take(caller.owner)
         try:
             if operation is Operation.SUBSCRIBE_TO_TASK:
                 subscribe = cast("SubscribeToTaskRequest", request)
@@ -341,7 +342,7 @@ class Operations:
             StoreError: As for `stream`.
         """
         key = _checked_key(caller.send_key)
-        permit = self._limits.streams.take(caller.owner)
+        permit = self.limits.streams.take(caller.owner)
         try:
             reader = await self._engine.sent_as(key, caller.fingerprint, caller.owner) if key else None
             if reader is not None:
@@ -357,7 +358,7 @@ class Operations:
     ) -> EventStream:
         self._check_message(send)
         for message in preceding:
-            self._limits.check_files(message)
+            self.limits.check_files(message)
         started = await self._start(send, caller, preceding)
         self._observer.streaming("message")
         return EventStream(
@@ -370,7 +371,7 @@ class Operations:
     def _check_message(self, send: SendMessageRequest) -> None:
         self.capabilities.check_message(send.message)
         self.capabilities.check_output_modes(send.configuration.accepted_output_modes)
-        self._limits.check_message(send.message)
+        self.limits.check_message(send.message)
 
     def _answer_extended_card(self, caller: Caller) -> AgentCard:
         """Return the extended card for this caller (A2A 1.0, section 3.1.11)."""

@@ -32,6 +32,7 @@ from tailrace.server.runtime.messages import (
     whole_rounds,
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
+from tailrace.server.runtime.upstream_gate import OWNER
 from tailrace.server.runtime.writer import GroupWriter
 from tailrace.server.store.store import PushConfig, Store, TaskWrite
 from tailrace.streaming.a2a.costs import cost_of
@@ -138,6 +139,7 @@ class TurnRunner:
         """
         this = asyncio.current_task()
         assert this is not None  # noqa: S101 — a coroutine runs in a task
+        OWNER.set(active.owner)
         has_next = True
         try:
             while has_next:

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from support.agents import Scripted
-from support.callers import CALLER_KEYS
+from support.callers import CALLER_KEYS, KEYS
 from support.facade import Facade, facade_over
 from support.rounds import answer
 from support.upstream import Head, ScriptedUpstream, Step, Wait
@@ -195,6 +195,46 @@ async def test_calls_count_towards_the_limit_of_calls_to_providers() -> None:
             statuses.append(raised.value.status_code)
             go_on.set()
     assert statuses == [503, 200]
+
+
+async def test_they_count_towards_the_limit_of_tasks_of_their_caller() -> None:
+    go_on = anyio.Event()
+    settings: dict[str, Any] = {"caller_keys": CALLER_KEYS, "bounds": Bounds(max_caller_tasks=1)}
+    settings["key"] = next(iter(KEYS.values()))
+    async with embedding(Wait(go_on), *vectors(*VECTORS), **settings) as (upstream, facade):
+
+        async def ask() -> None:
+            await facade.client.embeddings.create(model="embed", input="a river")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await upstream.received()
+            with pytest.raises(openai.RateLimitError, match="the maximum for one caller") as raised:
+                await facade.client.embeddings.create(model="embed", input="a lake")
+            assert raised.value.status_code == 429
+            go_on.set()
+        await ask()
+
+
+async def test_a_client_that_disconnects_cancels_its_call() -> None:
+    """The only permit is free again, though the provider never responds to the first call."""
+    scripts = iter([[Wait(anyio.Event())], vectors(*VECTORS)])
+    bounds = Bounds(max_upstream_calls=1)
+    async with (
+        ScriptedUpstream(lambda _: next(scripts)) as upstream,
+        facade_over(upstream, model_aliases=ALIASES, bounds=bounds) as facade,
+    ):
+        async with anyio.create_task_group() as tasks:
+
+            async def ask() -> None:
+                await facade.client.embeddings.create(model="embed", input="a river")
+
+            tasks.start_soon(ask)
+            await upstream.received()
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(30):  # it never returned
+            found = await facade.client.embeddings.create(model="embed", input="a lake")
+    assert [each.embedding for each in found.data] == VECTORS
 
 
 async def test_no_task_is_stored() -> None:

@@ -1,6 +1,7 @@
 """Requests of both OpenAI APIs: parsed, or refused in OpenAI's error format."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -175,6 +176,42 @@ def call_and_result_ids(*items: dict[str, Any]) -> tuple[list[str], list[str]]:
     ]
     assert ids[0] == ids[1]
     return ids[0]
+
+
+@pytest.mark.parametrize("read", [read_chat_request, read_responses_request])
+def test_more_tool_calls_than_a_response_may_have_are_the_callers_fault(
+    read: Callable[[dict[str, Any]], object],
+) -> None:
+    many = calls(*map(str, range(1001)))
+    flat = [
+        {"type": "function_call", "call_id": each["id"], **each["function"]} for each in many["tool_calls"]
+    ]
+    hi = {"role": "user", "content": "hi"}
+    body: dict[str, Any] = {"messages": [many, hi], "input": [*flat, hi]}
+    with pytest.raises(OpenAIError, match="more than the allowed 1000 tool calls") as raised:
+        read(body)
+    assert raised.value.status == 400
+
+
+@pytest.mark.parametrize("read", [read_chat_request, read_responses_request])
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({f"n{at}": "" for at in range(17)}, "17 pairs; a request may have 16"),
+        ({"n" * 65: ""}, "a name of 65 characters; it may have 64"),
+        ({"n": "v" * 513}, "'n' has 513 characters; it may have 512"),
+        ({"n": ["v"]}, "'n' must be text"),
+    ],
+)
+def test_metadata_is_bounded_as_in_the_api(
+    read: Callable[[dict[str, Any]], object], metadata: dict[str, Any], why: str
+) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "input": "hi"}
+    read({**body, "metadata": {f"{at:064}": "v" * 512 for at in range(16)}})
+    with pytest.raises(OpenAIError, match=why) as raised:
+        read({**body, "metadata": metadata})
+    assert raised.value.status == 400
+    assert raised.value.fields()["param"] == "metadata"
 
 
 def test_repeated_calls_are_counted_once() -> None:

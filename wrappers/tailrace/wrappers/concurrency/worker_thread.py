@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import anyio
 import anyio.to_thread
+import msgspec
 from anyio.lowlevel import RunVar, cancel_shielded_checkpoint
 from pydantic import BaseModel
 
@@ -65,6 +66,8 @@ def json_cost(value: object) -> int:
             waiting.extend(cast("list[object]", each))
         elif isinstance(each, BaseModel):
             waiting.extend(value for value in vars(each).values() if value)
+        elif isinstance(each, msgspec.Raw):
+            cost += memoryview(each).nbytes // CHARACTERS_OF_VALUE
     return cost
 
 

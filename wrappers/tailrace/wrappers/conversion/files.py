@@ -25,6 +25,8 @@ OPENAI_SOUND_FORMATS: Mapping[str, str] = {
 }
 """Audio formats of OpenAI's APIs by media type."""
 
+_SLICE = 64 * 1024  # characters of a text that are decoded at once
+
 _OPENAI_SOUND_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
@@ -64,8 +66,21 @@ def read_data_url(url: str, *, bare: bool = False) -> tuple[str, bytes]:
         header, body = ";base64", url
     media_type = header.removeprefix("data:")
     if not media_type.endswith(";base64"):
-        return media_type, unquote_to_bytes(body)
+        return media_type, _unquoted(body)
     return media_type.removesuffix(";base64"), read_base64(body)
+
+
+def _unquoted(text: str) -> bytes:
+    """Decode percent-encoding in slices: one call holds the interpreter's lock for as long as its text takes."""
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(text):
+        end = at + _SLICE
+        percent = text.rfind("%", end - 2, end)  # of an escape that the end would cut
+        end = percent if percent > at else end
+        pieces.append(unquote_to_bytes(text[at:end]))
+        at = end
+    return b"".join(pieces)
 
 
 def read_base64(text: str) -> bytes:

@@ -44,7 +44,7 @@ _URL = re.compile(
         (\[[0-9a-f:.%]+\] | [^\s/?\#:"'<>\\()\[\]{},;@]+)
         ([^\s"'<>\\]*)"""
 )
-_SCHEME_TOKEN = re.compile(r"(?i)\b(bearer|basic|apikey|api-key)(\s*:?\s+)[\w.~+/=-]{8,}")
+_SCHEME_TOKEN = re.compile(r"(?i)\b(bearer|basic|apikey|api-key)(\s*+:\s++|\s++)[\w.~+/=-]{8,}")
 _KEY = re.compile(
     r"""(?x) \b(?:
         (?:sk|pk|rk|gsk|xai|csk|nvapi|pplx|hf|gh[opsu]|github_pat|glpat|tgp)[-_][\w-]{16,}

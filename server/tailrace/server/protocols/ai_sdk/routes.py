@@ -3,14 +3,13 @@
 A chat is a conversation of the same id. The AI SDK has no request that stops a response, so a further route does.
 """
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tailrace.server.auth.authentication import Authenticator
 from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
 from tailrace.server.protocols.ai_sdk.request import read_chat_id, read_ui_request
 from tailrace.server.protocols.ai_sdk.snapshot import ui_messages
-from tailrace.server.protocols.delivery import Delivery, add_routes
+from tailrace.server.protocols.delivery import Delivery, add_routes, json_response
 from tailrace.server.protocols.errors import OpenAIError
 from tailrace.server.protocols.turn import TurnFold
 from tailrace.server.runtime.operations import Caller, Operations
@@ -78,8 +77,7 @@ class AiSdkEndpoint:
         caller = await self._delivery.authenticate(request)
         key = read_chat_id(request.path_params["chat_id"])
         _, stored = await self._delivery.conversation(key, caller)
-        body = await run_bounded(cost_of(stored), lambda: msgspec.json.encode(ui_messages(stored)))
-        return Response(body, headers={"cache-control": "no-store"}, media_type="application/json")
+        return await json_response(await run_bounded(cost_of(stored), ui_messages, stored))
 
     async def _running_task(self, request: Request) -> tuple[Task | None, Caller]:
         caller = await self._delivery.authenticate(request)

@@ -6,6 +6,7 @@ https://platform.openai.com/docs/api-reference/chat/create and …/responses/cre
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import msgspec
 from pydantic import Field, StrictBool, StrictInt, ValidationError
 
 from tailrace.server.protocols.chat_request import (
@@ -25,12 +26,16 @@ from tailrace.server.protocols.request_options import (
     tool_choice,
     unsupported,
 )
+from tailrace.streaming.a2a.encoding import encode_json
 from tailrace.streaming.agent.request_facts import NATIVE_TOOLS
 from tailrace.wrappers import ContentPartText, Message, Role
 from tailrace.wrappers.conversion.options import OutputFormat, ToolDefinition
 from tailrace.wrappers.messages import clipped, shortened
 from tailrace.wrappers.openai.history import OpenAIConverter
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
+
+MAX_PAIRS, MAX_NAME_LENGTH, MAX_VALUE_LENGTH = 16, 64, 512
+"""The maximum number of pairs of `metadata`, and of the characters of their names and values."""
 
 MAX_CHOICES = 16
 """The maximum number of choices of a request; each is a task."""
@@ -129,6 +134,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         request = _CompletionRequest.model_validate(body)
     except ValidationError as error:
         raise OpenAIError.of_validation(error) from None
+    _check_metadata(request.metadata)
     choices = 1 if request.n is None else request.n
     _check_choices(choices, "n")
     history = read_history(OpenAIConverter(), request.messages, param="messages")
@@ -155,7 +161,7 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         key=conversation_key(request.metadata, header, request.user if user_is_key else None),
         warnings=_omission(request.other_tools()),
         store=bool(request.store),
-        echo={"metadata": request.metadata} if request.metadata else {},
+        echo={"metadata": _encoded(request.metadata)} if request.metadata else {},
         choices=choices,
     )
 
@@ -282,6 +288,7 @@ def read_responses_request(
             param="background",
             code="invalid_value",
         )
+    _check_metadata(request.metadata)
     named = request.conversation
     conversation = named.id if isinstance(named, _Conversation) else named
     previous = request.previous_response_id
@@ -330,17 +337,41 @@ def read_responses_request(
     )
 
 
-def _echo(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a request that its response repeats, in the form that the API's clients require."""
+def _echo(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
+    """Return the members of a request that its response repeats, in the form that the API's clients require, as JSON."""
     echo = {name: default if body.get(name) is None else body[name] for name, default in _ECHOED.items()}
     echo["tools"] = [_echoed_tool(tool) for tool in echo["tools"]]
-    return echo
+    return {name: _encoded(member) for name, member in echo.items()}
+
+
+def _encoded(member: object) -> msgspec.Raw:
+    return msgspec.Raw(encode_json(member))
 
 
 def _echoed_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     if tool.get("type", "function") != "function":
         return tool
     return {"type": "function", "parameters": None, "strict": None, **tool}
+
+
+def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
+    given = metadata or {}
+    if len(given) > MAX_PAIRS:
+        raise _invalid_metadata(f"{len(given)} pairs; a request may have {MAX_PAIRS}")
+    for name, value in given.items():
+        if len(name) > MAX_NAME_LENGTH:
+            raise _invalid_metadata(f"a name of {len(name)} characters; it may have {MAX_NAME_LENGTH}")
+        if not isinstance(value, str):
+            raise _invalid_metadata(f"the value of {shortened(name)} must be text")
+        if len(value) > MAX_VALUE_LENGTH:
+            why = (
+                f"the value of {shortened(name)} has {len(value)} characters; it may have {MAX_VALUE_LENGTH}"
+            )
+            raise _invalid_metadata(why)
+
+
+def _invalid_metadata(why: str) -> OpenAIError:
+    return OpenAIError(400, f"Invalid value for 'metadata': {why}", param="metadata", code="invalid_value")
 
 
 def _check_choices(count: int, param: str) -> None:

@@ -25,7 +25,7 @@ from tailrace.streaming.a2a.models import Message, StreamResponse, Task, TaskSta
 from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
 from tailrace.streaming.conversion.conversation import is_callers
 from tailrace.streaming.task.task import TaskRecord
-from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+from tailrace.wrappers.concurrency.worker_thread import json_cost, json_text_cost, run_bounded
 
 _PREFIXES: dict[Kind, str] = {"response": "resp_", "chat.completion": "chatcmpl-"}
 _NOUNS: dict[Kind, str] = {"response": "Response", "chat.completion": "Chat completion"}
@@ -109,7 +109,10 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
         raise not_found(given, kind) from None
     messages = [message for message in task.history if is_callers(message)]
     message = messages[turn - 1] if 0 < turn <= len(messages) else None
-    request = read_stored_request(message.metadata) if message is not None else None
+    request = None
+    if message is not None:
+        cost = json_cost(message.metadata)
+        request = await run_bounded(cost, read_stored_request, message.metadata)
     if message is None or request is None or request.kind != kind or task.id != task_id:
         raise not_found(given, kind)
     return StoredTurn(given, task, turn, message, request)

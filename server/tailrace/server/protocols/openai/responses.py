@@ -8,7 +8,7 @@ each time that it is streamed.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from tailrace.server.protocols import ui_events
@@ -22,6 +22,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.extension import provider_usage
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers import ContentPartToolCall
+from tailrace.wrappers.concurrency.worker_thread import json_cost
 from tailrace.wrappers.openai_responses.items import KEY
 
 # Why a response is incomplete, by the finish reasons of Chat Completions.
@@ -151,6 +152,7 @@ class ResponsesEncoder(Encoder):
         texts = SerialTexts(live=live, last_round=request.has_format)
         super().__init__(TurnFold(tools=request.tools, texts=texts))
         self._request = request
+        self._echo_cost = 0 if after == NO_EVENTS else json_cost(request.echo)
         self._after = after
         self._sequence_number = 0
         self._item: Fields | None = None  # that grows: text or reasoning
@@ -166,6 +168,15 @@ class ResponsesEncoder(Encoder):
     def feed(self, event: Event) -> bytes:
         """Return the frames for an event of the task."""
         return b"".join(map(self.encode, self.turn.feed(event)))
+
+    def cost(self, events: Iterable[Event]) -> int:
+        """Return what `feed` may take; events of the response itself repeat members of the request."""
+        cost = super().cost(events)
+        if self._echo_cost and (
+            self.response.get("status") != "in_progress" or any(event.state is not None for event in events)
+        ):
+            cost += self._echo_cost
+        return cost
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
         """Return the events of the API for an event of the turn."""

@@ -21,6 +21,7 @@ from tailrace.server.protocols.delivery import (
     CONVERSATION_HEADER,
     Delivery,
     add_routes,
+    cancel_on_disconnect,
     conversation_headers,
 )
 from tailrace.server.protocols.encoder import Fields
@@ -39,8 +40,8 @@ from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.server.protocols.openai.stored_responses import StoredResponses
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.protocols.turn import TurnFold
-from tailrace.server.runtime.limits import UpstreamGate
-from tailrace.server.runtime.operations import EventStream, Operations
+from tailrace.server.runtime.operations import Caller, EventStream, Operations
+from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.encoding import encode_json
 from tailrace.wrappers import UpstreamError
@@ -84,6 +85,7 @@ class OpenAIFacade:
         user_is_key: bool = False,
         native_tools: bool = False,
     ) -> None:
+        self._max_values = settings.bounds.max_request_values
         self._delivery = Delivery(operations, settings, authenticator, _credentials)
         self._responses = StoredResponses(self._delivery)
         self._completions_stored = StoredCompletions(self._delivery)
@@ -127,11 +129,16 @@ class OpenAIFacade:
         return await self._respond(request, read_completion_request, CompletionEncoder)
 
     async def _embeddings(self, request: Request) -> Response:
-        _, wanted = await self._delivery.read(request, read_embedding_request)
+        caller, wanted = await self._delivery.read(request, read_embedding_request)
         model = self._models.embedding(wanted.model)
+
+        async def embed() -> bytes:
+            async with self._gate.call(caller.owner):
+                return await model.embed(wanted.members())
+
         try:
-            async with self._gate.call():
-                body = await model.embed(wanted.members())
+            with self._delivery.operations.limits.tasks.take(caller.owner):
+                body = await cancel_on_disconnect(request, embed())
             cost = text_cost(body)
             return Response(
                 await run_bounded(cost, encode_embeddings, body, wanted.model, model.provider),
@@ -152,6 +159,25 @@ class OpenAIFacade:
     def _model_fields(self, name: str) -> Fields:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
 
+    def _charged(self, caller: Caller, choices: Sequence[ChatRequest]) -> Caller:
+        """Return the caller with the cost of a request whose choices repeat its messages.
+
+        Raises:
+            OpenAIError: The messages are too large for so many choices.
+        """
+        if len(choices) == 1 or choices[0].new is not choices[-1].new:
+            return caller
+        cost = caller.cost * len(choices)
+        if self._max_values and cost > self._max_values:
+            raise OpenAIError(
+                413,
+                f"the request is too large for {len(choices)} choices: {caller.cost} JSON values and KiB for each, of "
+                f"{self._max_values} for all (TAILRACE_BOUNDS: max_request_values); send less, or request fewer choices",
+                param="n",
+                code="too_many_choices",
+            )
+        return replace(caller, cost=cost)
+
     def _key_options(self, request: Request) -> _KeyOptions:
         return {"header": request.headers.get(CONVERSATION_HEADER, ""), "user_is_key": self._user_is_key}
 
@@ -162,6 +188,7 @@ class OpenAIFacade:
         create_encoder: Callable[..., _Encoder],
     ) -> Response:
         caller, choices = await self._delivery.read(request, parse)
+        caller = self._charged(caller, choices)
         model = self._models.agent_name(choices[0].model)
         created = int(time.time())
         turns: list[tuple[EventStream, _Encoder]] = []
@@ -169,8 +196,8 @@ class OpenAIFacade:
             for choice in choices:
                 chat = replace(choice, model=model, created=created)
                 if chat.store:
-                    record = StoredRequest.of(chat, "chat.completion").to_json()
-                    chat = replace(chat, record=record)
+                    record = StoredRequest.of(chat, "chat.completion")
+                    chat = replace(chat, record=await run_bounded(caller.cost, record.to_json))
                 stream, call_ids = await self._delivery.send(chat, caller)
                 texts = SerialTexts(live=chat.stream, last_round=chat.facts.output is not None)
                 fold = TurnFold(tools=chat.tool_names, known_ids=call_ids, texts=texts)

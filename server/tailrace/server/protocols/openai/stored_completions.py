@@ -8,8 +8,8 @@ from fastapi import Request, Response
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.chat_request import ChatRequest
-from tailrace.server.protocols.delivery import Delivery, Endpoint
-from tailrace.server.protocols.encoder import Fields, encode_json
+from tailrace.server.protocols.delivery import Delivery, Endpoint, json_response
+from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai.chat_completions import ChatCompletionEncoder
 from tailrace.server.protocols.openai.input_items import received_messages
 from tailrace.server.protocols.openai.lists import page_of, read_page_query
@@ -62,7 +62,8 @@ class StoredCompletions:
             raise not_found(stored.id, "chat.completion")
         encoder = ChatCompletionEncoder(TurnFold(), _request_of(stored))
         completion = await run_bounded(turn_cost(stored), encoder.complete, events, ended)
-        return _json_response({**completion, "metadata": stored.request.echo.get("metadata", {})})
+        metadata: object = stored.request.echo.get("metadata") or {}
+        return await json_response({**completion, "metadata": metadata})
 
     async def _events(self, stored: StoredTurn, caller: Caller) -> list[ui_events.UiEvent]:
         """Return the events of a turn so far, or of the task's snapshot if they were dropped."""
@@ -89,7 +90,7 @@ class StoredCompletions:
             await self._operations.delete_task(stored.task.id, caller)
         except TaskNotFoundError:
             raise not_found(stored.id, "chat.completion") from None
-        return _json_response({"id": stored.id, "object": "chat.completion.deleted", "deleted": True})
+        return await json_response({"id": stored.id, "object": "chat.completion.deleted", "deleted": True})
 
     async def _messages(self, request: Request) -> Response:
         """Return the messages of the request, with the conversation before them."""
@@ -98,7 +99,7 @@ class StoredCompletions:
         messages = await self._operations.conversation(stored.task.context_id, caller)
         cost = cost_of(messages) + turn_cost(stored)
         listed = await run_bounded(cost, _listed_messages, stored, messages)
-        return _json_response(page_of(listed, query))
+        return await json_response(page_of(listed, query))
 
     async def _find(self, request: Request) -> tuple[StoredTurn, Caller]:
         caller = await self._delivery.authenticate(request)
@@ -138,7 +139,3 @@ def _listed_message(message: Fields, message_id: str) -> Fields:
     parts = cast("list[Fields]", content)
     text = "".join(part["text"] for part in parts if part.get("type") == "text")
     return {"id": message_id, **message, "content": text, "content_parts": parts}
-
-
-def _json_response(value: Fields) -> Response:
-    return Response(encode_json(value), headers={"cache-control": "no-store"}, media_type="application/json")

@@ -40,7 +40,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: tuple[str, ...] = ()
     custom_tools: tuple[str, ...] = ()
     has_format: bool = False
-    echo: dict[str, Any] = {}
+    echo: dict[str, msgspec.Raw] = {}
     warnings: tuple[str, ...] = ()
 
     @classmethod

@@ -3,15 +3,14 @@
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import cast
 
 from fastapi import Request, Response
 
 from tailrace.server.protocols import task_events
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.conversations import response_id
-from tailrace.server.protocols.delivery import Delivery, Endpoint, conversation_headers
-from tailrace.server.protocols.encoder import Fields, encode_json
+from tailrace.server.protocols.delivery import Delivery, Endpoint, conversation_headers, json_response
+from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.errors import OpenAIError, server_stops
 from tailrace.server.protocols.openai.input_items import list_input_items
 from tailrace.server.protocols.openai.lists import page_of, read_page_query
@@ -33,7 +32,7 @@ from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotCancelableError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.requests import CancelTaskRequest
-from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 
 class StoredResponses:
@@ -72,7 +71,8 @@ class StoredResponses:
             known = await self._operations.sent_before(caller)
             if known is not None:
                 return await self._repeat(known, chat, caller)
-        stream, _ = await self._delivery.send(replace(chat, record=request.to_json()), caller)
+        record = await run_bounded(caller.cost, request.to_json)
+        stream, _ = await self._delivery.send(replace(chat, record=record), caller)
         events = TurnEvents(stream)
         if chat.stream:
             return await self._delivery.stream_batches(events.batches(), ResponsesEncoder(request))
@@ -102,11 +102,11 @@ class StoredResponses:
             error = server_stops()
         elif isinstance(encoder.error, DivergedError) and encoder.turn.task_id:
             found = await find_turn(self._operations, encoder.response["id"], caller, "response")
-            return await _json_response(await self._response(found, caller), headers)
+            return await json_response(await self._response(found, caller), headers)
         elif encoder.error is not None and not request.background:
             error = encoder.error
         else:
-            return await _json_response(encoder.partial_response(is_running=False), headers)
+            return await json_response(encoder.partial_response(is_running=False), headers)
         error.headers = {**headers, **error.headers}
         raise error
 
@@ -114,7 +114,7 @@ class StoredResponses:
         stored, caller = await self._find(request)
         is_streamed, after = _streams(request), _starting_after(request)
         if not is_streamed:
-            return await _json_response(await self._response(stored, caller))
+            return await json_response(await self._response(stored, caller))
         return await self._stream(stored, caller, after)
 
     async def _stream(self, stored: StoredTurn, caller: Caller, after: int) -> Response:
@@ -168,7 +168,7 @@ class StoredResponses:
             except TaskNotCancelableError:
                 pass  # it ended meanwhile
             stored = await find_turn(self._operations, stored.id, caller, "response")
-        return await _json_response(await self._response(stored, caller))
+        return await json_response(await self._response(stored, caller))
 
     async def _delete(self, request: Request) -> Response:
         """Delete the task of a response."""
@@ -177,7 +177,7 @@ class StoredResponses:
             await self._operations.delete_task(stored.task.id, caller)
         except TaskNotFoundError:
             raise not_found(stored.id, "response") from None
-        return await _json_response({"id": stored.id, "object": "response", "deleted": True})
+        return await json_response({"id": stored.id, "object": "response", "deleted": True})
 
     async def _input_items(self, request: Request) -> Response:
         stored, caller = await self._find(request)
@@ -185,7 +185,7 @@ class StoredResponses:
         messages = await self._operations.conversation(stored.task.context_id, caller)
         cost = cost_of(messages) + turn_cost(stored)
         items = await run_bounded(cost, list_input_items, stored, messages)
-        return await _json_response(page_of(items, query))
+        return await json_response(page_of(items, query))
 
     async def _find(self, request: Request) -> tuple[StoredTurn, Caller]:
         caller = await self._delivery.authenticate(request)
@@ -205,7 +205,7 @@ async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bo
 
     async with aclosing(events.batches()) as batches:
         async for batch in batches:
-            await run_bounded(sum(json_text_cost(event.body) for event in batch), feed, batch)
+            await run_bounded(encoder.cost(batch), feed, batch)
             if encoder.turn.ended or first_only:
                 return
 
@@ -239,10 +239,3 @@ def _starting_after(request: Request) -> int:
             code="invalid_value",
         )
     return int(given)
-
-
-async def _json_response(value: Fields, headers: Mapping[str, str] | None = None) -> Response:
-    cost = len(cast("list[object]", value.get("output") or value.get("data") or ()))
-    body = await run_bounded(cost, encode_json, value)
-    given = {"cache-control": "no-store", **(headers or {})}
-    return Response(body, headers=given, media_type="application/json")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tailrace.server.protocols.openai.embeddings import MAX_INPUTS
-from tailrace.server.protocols.openai.request import MAX_CHOICES
+from tailrace.server.protocols.openai.request import MAX_CHOICES, MAX_NAME_LENGTH, MAX_PAIRS, MAX_VALUE_LENGTH
 from tailrace.server.protocols.openapi.parts import (
     ERRORS,
     EVENT,
@@ -102,6 +102,12 @@ def json_rpc() -> dict[Address, Json]:
 
 # --- OpenAI ---------------------------------------------------------------------------------------------------------
 
+_METADATA: Json = {
+    "type": "object",
+    "maxProperties": MAX_PAIRS,
+    "propertyNames": {"maxLength": MAX_NAME_LENGTH},
+    "additionalProperties": text(maxLength=MAX_VALUE_LENGTH),
+}
 _CHOICES: Json = {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}
 
 _TOOL_CHOICE: Json = {"anyOf": [text(), _OBJECT]}
@@ -126,7 +132,7 @@ _CHAT = object_of(
     presence_penalty=_NUMBER,
     frequency_penalty=_NUMBER,
     reasoning_effort=text(),
-    metadata=_OBJECT,
+    metadata=_METADATA,
     user=text(),
 )
 
@@ -145,7 +151,7 @@ _RESPONSES = object_of(
     temperature=_NUMBER,
     top_p=_NUMBER,
     reasoning=object_of(effort=text()),
-    metadata=_OBJECT,
+    metadata=_METADATA,
     user=text(),
     conversation={"anyOf": [text(), object_of(("id",), id=text())]},
     previous_response_id=text(),

@@ -1,0 +1,223 @@
+"""The concurrent calls to the provider, shared fairly between callers.
+
+A call waits if as many as the server allows are in progress, or if its caller has its share of them. The callers with waiting
+calls take turns; the calls of one caller begin in the order of their arrival. An authenticated caller has three quarters of
+the calls at most, and three quarters of the waiting ones, rounded up: slow calls of one caller do not stop another one.
+Anonymous callers cannot be distinguished; together they are one caller without a share.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
+from functools import partial
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import anyio
+
+from tailrace.server.runtime.limits import OverloadedError, RateLimitError, user_of
+from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.wrappers import History
+from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
+from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.model import ChunkBatches, Model
+
+OWNER: ContextVar[str] = ContextVar("tailrace.owner", default="")
+"""The owner of the task whose turn makes a call; empty outside of turns."""
+
+
+def share_of(total: int) -> int:
+    """Return the share of one caller in a number of calls: three quarters, rounded up."""
+    return total - total // 4
+
+
+class UpstreamGate:
+    """Bounds the concurrent calls to the provider, in total and for each caller; further calls wait.
+
+    Args:
+        calls: The maximum number of concurrent calls; 0 for no bound.
+        waiting: The maximum number of waiting calls; 0 refuses calls that cannot begin at once.
+        observer: Notified of waits.
+
+    Attributes:
+        waiting: The number of waiting calls.
+        under_way: The number of concurrent calls.
+    """
+
+    def __init__(self, calls: int, waiting: int, observer: Observer = NO_OBSERVER) -> None:
+        self.waiting = 0
+        self.under_way = 0
+        self._observer = observer
+        self._calls = calls
+        self._max_waiting = waiting
+        self._by_caller: dict[str, int] = {}  # concurrent calls of callers that have some
+        self._queues: dict[
+            str, deque[anyio.Event]
+        ] = {}  # of callers with waiting calls, the next caller first
+
+    def check(self, owner: str) -> None:
+        """Refuse a message before its task exists, if the call to the provider would be refused.
+
+        Args:
+            owner: The owner of the task.
+
+        Raises:
+            OverloadedError: As many calls wait as the server allows.
+            RateLimitError: As many calls of the caller wait as one caller may have.
+        """
+        caller = user_of(owner)
+        queue = self._queues.get(caller, ())
+        if not queue and self._has_room(caller):
+            return
+        if self.waiting >= self._max_waiting:
+            raise OverloadedError(
+                f"{self.under_way} calls to the model are in progress and {self.waiting} wait, the maximum of this "
+                "server; try again later",
+                limit="max_upstream_waiting",
+                allowed=self._max_waiting,
+            )
+        if caller and len(queue) >= share_of(self._max_waiting):
+            raise RateLimitError(
+                f"{len(queue)} of your calls to the model wait, the maximum for one caller; wait until one is over",
+                limit="max_upstream_waiting",
+                allowed=share_of(self._max_waiting),
+            )
+
+    @asynccontextmanager
+    async def call(self, owner: str) -> AsyncGenerator[None]:
+        """Hold a call to the provider during the block: `enter`, and `leave` at its end."""
+        await self.enter(owner)
+        try:
+            yield
+        finally:
+            self.leave(owner)
+
+    async def enter(self, owner: str) -> None:
+        """Wait for a permit for a call to the provider; `leave` must follow, once.
+
+        Cancellation ends the wait at once.
+
+        Args:
+            owner: The owner of the task that makes the call.
+
+        Raises:
+            OverloadedError: As `check`.
+            RateLimitError: As `check`.
+        """
+        self.check(owner)
+        caller = user_of(owner)
+        if caller not in self._queues and self._has_room(caller):
+            self._begin(caller)
+        else:
+            await self._wait(caller)
+
+    def leave(self, owner: str) -> None:
+        """End a call of an owner, and begin those that waited for it."""
+        self._end(user_of(owner))
+
+    def _end(self, caller: str) -> None:
+        self.under_way -= 1
+        self._by_caller[caller] -= 1
+        if not self._by_caller[caller]:
+            del self._by_caller[caller]
+        while (following := self._next_caller()) is not None:
+            queue = self._queues.pop(following)
+            waiter = queue.popleft()
+            if queue:
+                self._queues[following] = queue  # as the last one
+            self.waiting -= 1
+            self._begin(following)
+            waiter.set()
+
+    def _has_room(self, caller: str) -> bool:
+        if not self._calls:
+            return True
+        has_share = not caller or self._by_caller.get(caller, 0) < share_of(self._calls)
+        return has_share and self.under_way < self._calls
+
+    def _begin(self, caller: str) -> None:
+        self.under_way += 1
+        self._by_caller[caller] = self._by_caller.get(caller, 0) + 1
+
+    def _next_caller(self) -> str | None:
+        """Return the first caller with a waiting call that may begin."""
+        return next(filter(self._has_room, self._queues), None)
+
+    async def _wait(self, caller: str) -> None:
+        waiter = anyio.Event()
+        self._queues.setdefault(caller, deque()).append(waiter)
+        began = perf_counter()
+        self.waiting += 1
+        try:
+            await waiter.wait()
+        except BaseException:
+            if waiter.is_set():
+                self._end(caller)
+            else:
+                self._remove(caller, waiter)
+            raise
+        self._observer.waited(perf_counter() - began)
+
+    def _remove(self, caller: str, waiter: anyio.Event) -> None:
+        queue = self._queues[caller]
+        queue.remove(waiter)
+        self.waiting -= 1
+        if not queue:
+            del self._queues[caller]
+
+
+class GatedModel(Model):
+    """A model whose calls wait for a permit; its responses are unchanged.
+
+    Args:
+        model: The model; closed with this one.
+        gate: Grants the permits.
+    """
+
+    def __init__(self, model: Model, gate: UpstreamGate) -> None:
+        self.provider = model.provider
+        self.name = model.name
+        self.accepts_native_tools = model.accepts_native_tools
+        self._model = model
+        self._gate = gate
+
+    @property
+    def converter(self) -> HistoryConverter[Any, Any]:
+        """The converter of the model."""
+        return self._model.converter
+
+    def stream(
+        self, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
+        """Stream as `Model.stream`, after the permit is granted; raise `OverloadedError` if too many calls wait."""
+        return AsyncResource(partial(self._stream, history, options))
+
+    async def _stream(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
+        owner = OWNER.get()
+        await self._gate.enter(owner)
+        try:
+            stream = self._model.stream(history, options)
+            return await stream.__aenter__(), partial(self._leave, stream, owner)
+        except BaseException:
+            self._gate.leave(owner)
+            raise
+
+    async def _leave(
+        self,
+        stream: AbstractAsyncContextManager[ChunkBatches],
+        owner: str,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        try:
+            return await stream.__aexit__(kind, error, trace)
+        finally:
+            self._gate.leave(owner)
+
+    async def aclose(self) -> None:
+        """Close the model."""
+        await self._model.aclose()
