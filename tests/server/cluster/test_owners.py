@@ -1,4 +1,4 @@
-"""Two callers in the store of several nodes: the home of a task, and claims, belong to one owner."""
+"""Two callers in the store of several nodes: the node of a task, and claims, belong to one owner."""
 
 import pytest
 
@@ -14,13 +14,13 @@ async def nodes(postgres: PostgresServer, valkey: ValkeyServer) -> Nodes:
     return await Nodes.empty(postgres, valkey)
 
 
-async def test_the_home_of_a_task_is_found_for_its_owner(nodes: Nodes) -> None:
+async def test_a_task_is_located_for_its_owner(nodes: Nodes) -> None:
     async with nodes.store_of_one() as (first, node), nodes.store_of_one() as (second, _):
         await first.commit([write("t", 1, state=TaskState.WORKING, owner="alice")])
-        home = await second.home("t", "alice")
-        assert home is not None
-        assert (home.task_id, home.node, home.is_alive) == ("t", node.id, True)
-        assert await second.home("t", "bob") is None
+        location = await second.locate("t", "alice")
+        assert location is not None
+        assert (location.task_id, location.node, location.is_alive) == ("t", node.id, True)
+        assert await second.locate("t", "bob") is None
 
 
 async def test_a_claim_is_its_owners(nodes: Nodes) -> None:
