@@ -41,7 +41,7 @@ CLOSE_TIMEOUT = 5
 """Seconds for a client to receive the rest of a response on a connection that is being closed."""
 
 STOP_TIMEOUT = 8
-"""Seconds for connections to end after all tasks have, when the server is told to stop."""
+"""Seconds for connections to end after all tasks have, when the server stops."""
 
 
 def serve(

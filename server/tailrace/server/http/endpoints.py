@@ -27,7 +27,7 @@ class OperatorEndpoints:
         health: Looks whether the server can do its work.
         authenticator: Says who asks for metrics, where there is no token.
         metrics: What is scraped; None for no address.
-        token: Lets the scraper in, as a bearer token, and nobody else; None: callers of the agent on this machine.
+        token: The bearer token that scrapers must send; None: callers of the agent on this machine.
         guard: Says whether a request comes from this machine.
     """
 

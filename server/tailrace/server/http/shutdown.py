@@ -1,4 +1,4 @@
-"""Detects that the process is told to end, while connections are still open.
+"""Detects the signal to end the process, while connections are still open.
 
 A server notifies its application after all connections are closed, which streams and pending responses prevent. The signals are
 therefore handled here first, and then by the server.

@@ -155,7 +155,7 @@ class EventResponse(StreamingResponse):
         settings: Intervals. A client that takes no bytes for ``bounds.send_timeout`` seconds is dropped.
         headers: Further headers.
         streams: Where the stream is registered while it is open; open streams are closed some time after the server
-            is told to stop (`STOP_TIMEOUT`).
+            begins to stop (`STOP_TIMEOUT`).
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The permitted origins of calls to a remote agent, which its card cannot extend.
 
 A card names the addresses that its agent is called at. One that is hostile, or was changed on its way, could name an address
-of this network, or of somebody who collects credentials. So calls go to the origin (scheme, host and port) of the address
+of this network, or of an attacker who collects credentials. So calls go to the origin (scheme, host and port) of the address
 that the operator configured, and to those that the operator allows besides.
 """
 

@@ -41,7 +41,7 @@ class OpenStreams:
 
     @asynccontextmanager
     async def cut_off(self, stopping: anyio.Event, after: float) -> AsyncGenerator[None]:
-        """While the block runs: end the open streams ``after`` seconds after the server is told to stop."""
+        """While the block runs: end the open streams ``after`` seconds after the server begins to stop."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._cut_off, stopping, after)
             yield

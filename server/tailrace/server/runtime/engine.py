@@ -103,7 +103,7 @@ class Engine:
         max_context_wait: The maximum duration that a task waits for earlier tasks of its conversation; 0 for no bound.
         parallel_tasks: Run tasks of one conversation in parallel, unless their caller requests the order.
         max_event_bytes: The maximum size of an update from a handler; 0 for no bound.
-        stop_grace: Seconds that turns have to end after the engine is told to stop.
+        stop_grace: Seconds that turns have to end after the engine begins to stop.
         keys: The keys of the installation, for identifiers in other systems. With None they are derived from a secret of
             this engine, and change with every process.
         observer: Notified of turns and transactions.

@@ -7,7 +7,7 @@ class AuthError(TailraceError):
     """A request that is not let in.
 
     Args:
-        message: What the caller is told; never a secret.
+        message: Text for the caller; without secrets.
         challenge: The value of ``WWW-Authenticate``: how one is let in.
         forbidden: The caller is known, and may not; else it is not known.
         presented: The request carried credentials of this kind, which are wrong; else there were none.

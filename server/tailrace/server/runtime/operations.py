@@ -223,7 +223,7 @@ class Operations:
 
     @property
     def stopping(self) -> anyio.Event:
-        """Set when the server is told to stop: streams then end by themselves."""
+        """Set when the server begins to stop: streams then end by themselves."""
         return self._engine.stop_requested
 
     @property

@@ -80,7 +80,7 @@ class GroupWriter:
 
     Attributes:
         trouble: Why the last transaction, or the last trial since, was not kept; None when it was.
-        is_full: Too many events wait to be written: whoever makes more is to wait for `room`.
+        is_full: Too many events wait to be written: producers must wait for `room`.
         lag: Seconds from the oldest event of a transaction to its commit.
         group_sizes: The numbers of events in a transaction.
     """

@@ -118,7 +118,7 @@ class AgentTurn:
             only, so that the turn can end.
         prepare: Returns the history to send for that of the turn: with instructions, and shortened.
         callers_tools: Names of the tools that the caller runs.
-        has_tools: The request declares tools. If not, the model was told of tools otherwise, and the caller runs them.
+        has_tools: The request declares tools. If not, the model knows its tools from elsewhere, and the caller runs them.
         max_rounds: The maximum number of requests of the turn.
 
     Attributes:

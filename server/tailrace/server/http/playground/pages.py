@@ -95,7 +95,7 @@ class _File:
 def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
     """A class of routes that are not there where the application that includes them has another for the same request.
 
-    The router may stand at the root of somebody else's application, before or behind that one's own pages.
+    The router may be included at the root of another application, before or after that application's own pages.
 
     Args:
         base: The class of the router's other routes.
