@@ -156,6 +156,7 @@ class ConnectionLimits:
 
             def connection_lost(self, exc: Exception | None) -> None:
                 limits.closed(self._connection)
+                self._data.close()
                 super().connection_lost(exc)
 
         return LimitedProtocol

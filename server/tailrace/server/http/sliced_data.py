@@ -41,6 +41,11 @@ class SlicedData:
             self._waiting += data
             self._parse_slice()
 
+    def close(self) -> None:
+        """Drop the data that waits, and the parser: it refers to the protocol, which would stay until garbage is collected."""
+        self._waiting.clear()
+        self._parse = _discard
+
     def pause_reading(self) -> None:
         """Parse and read nothing until `resume_reading`."""
         self._is_paused = True
@@ -75,3 +80,7 @@ class SlicedData:
             self._schedule()
         elif not self._is_paused:
             self._transport.resume_reading()
+
+
+def _discard(_: bytes) -> None:
+    """Ignore data of a closed connection."""
