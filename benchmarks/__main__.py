@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from benchmarks import bounds, recorded, rounds, runner
+from benchmarks import agent_rounds, bounds, recorded_streams, runner
 from benchmarks.behaviours import BEHAVIOURS, SHORT, Behaviour, named
 from benchmarks.runner import CONTESTANTS, OPENAI, OURS, Contestant, Figure, Results
 
@@ -71,8 +71,8 @@ def main(
     if check:
         verdicts = [
             *bounds.judge(results),
-            *bounds.judge_recorded(recorded.costs(recorded.known_folder())),
-            *bounds.judge_rounds(rounds.costs()),
+            *bounds.judge_recorded(recorded_streams.costs(recorded_streams.known_folder())),
+            *bounds.judge_rounds(agent_rounds.costs()),
         ]
         for verdict in verdicts:
             word = "[green]holds [/]" if verdict.holds else "[red]broken[/]"

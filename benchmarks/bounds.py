@@ -7,12 +7,12 @@ so the least one is nearest to the cost of the code. The others compare medians 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from benchmarks.agent_rounds import MAX_MILLISECONDS, Costs
 from benchmarks.behaviours import BEHAVIOURS as ALL
 from benchmarks.behaviours import Stage
 from benchmarks.inputs import Shape
-from benchmarks.recorded import MAX_MICROSECONDS as MAX_OTHER_MICROSECONDS
-from benchmarks.recorded import Cost
-from benchmarks.rounds import MAX_MILLISECONDS, Costs
+from benchmarks.recorded_streams import MAX_MICROSECONDS as MAX_OTHER_MICROSECONDS
+from benchmarks.recorded_streams import Cost
 from benchmarks.runner import OPENAI, Results
 
 MAX_TEXT_MICROSECONDS = 1.5

@@ -28,7 +28,7 @@ from starlette.types import Receive, Scope, Send
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.http.deferred_response import with_deferral
 from tailrace.server.http.sse import EventResponse
-from tailrace.server.runtime.connections import OpenStreams
+from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.settings import Bounds
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Part

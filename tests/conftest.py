@@ -10,8 +10,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from support.chance import EVERY_TIME_OTHERS
 from support.postgres import PostgresServer, running_postgres
+from support.random_seeds import EVERY_TIME_OTHERS
 from support.valkey import ValkeyServer, running_valkey
 
 # Shared machines pause for longer than any reasonable deadline.

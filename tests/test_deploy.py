@@ -19,9 +19,9 @@ import yaml
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
+from support.live_server import serving
 from support.postgres import PostgresServer
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.valkey import running_valkey
 from tailrace.server import Settings, create_app
 from tailrace.server.runtime.handlers import FunctionHandler, Turn

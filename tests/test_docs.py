@@ -23,13 +23,20 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import tailrace.server
+from support.live_server import serving
 from support.origin_rows import origins_page
 from support.pages import BLOCK, Block, blocks
 from support.rounds import answer
 from support.rpc import Rpc, message, streamed_text
-from support.serving import serving
 from support.upstream import Received, ScriptedUpstream
-from tailrace.server import Bounds, CardSettings, Settings
+from tailrace.server import (
+    Bounds,
+    CardSettings,
+    JwtSettings,
+    OpenAIWebhookSettings,
+    RetentionSettings,
+    Settings,
+)
 from tailrace.server.cli.commands import create_cli
 from tailrace.server.protocols.a2a.card import build_card
 from tailrace.server.settings import MOVED, REPLACED, moved_to
@@ -339,6 +346,9 @@ def settings_tables() -> list[str]:
         former.append(f"| `TAILRACE_{name.upper()}` | {verb} {_code(rest) if verb != 'list' else rest} |")
     return [
         _fields_table(Settings, "TAILRACE_{}"),
+        _fields_table(RetentionSettings),
+        _fields_table(JwtSettings),
+        _fields_table(OpenAIWebhookSettings),
         _fields_table(Bounds),
         _fields_table(CardSettings),
         "\n".join(former) + "\n",

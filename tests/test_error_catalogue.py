@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.server.cli.commands import create_cli
-from tailrace.server.observability.faults import CALLER, SERVER
+from tailrace.server.observability.error_labels import CALLER, SERVER
 from tailrace.server.runtime.limits import LimitError
 from tailrace.streaming.a2a import A2AError
 from tailrace.wrappers import TailraceError, UpstreamFault
@@ -82,6 +82,8 @@ def test_every_fault_of_a_provider_is_explained() -> None:
 
 
 def test_every_command_has_its_exit_statuses() -> None:
-    commands = {f"tailrace {each.name}" for each in create_cli().registered_commands}
+    commands = {
+        f"tailrace {each.callback.__name__}" for each in create_cli().registered_commands if each.callback
+    }
     [statuses] = tables("command")
     assert {row[0] for row in statuses} == commands - {"tailrace providers"}

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from support.live_server import serving
 from support.rounds import answer, sent
 from support.rpc import Rpc, message, streamed_text, text_of
 from support.sdk_server import client_at
-from support.serving import serving
 from support.upstream import Received, ScriptedUpstream, Step, openai_stream, sse
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -96,7 +96,7 @@ def _printed_until_ready(process: "subprocess.Popen[str]") -> str:
     printed = ""
     for line in process.stdout:
         printed += line
-        if re.search(r"(serving at|running on) http", line):
+        if re.search(r"serving at http|running on http|^Press Ctrl", line):
             return printed
     pytest.fail(f"the server ended; its output: {printed}")
 

@@ -1,7 +1,7 @@
 """Generated response bodies in the providers' formats: one module per wire format.
 
 Their structure is the documented one; the lengths of the deltas follow statistics of about five thousand recorded
-responses (`benchmarks.bodies.writing.LENGTHS`). The benchmarks measure with them, the tests mutate them.
+responses (`benchmarks.bodies.body_writer.LENGTHS`). The benchmarks measure with them, the tests mutate them.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,6 +9,7 @@ from random import Random
 
 from benchmarks.bodies.anthropic import MessagesWriter
 from benchmarks.bodies.bedrock import ConverseWriter, InvocationWriter
+from benchmarks.bodies.body_writer import BodyWriter, Kind, pieces, write_body
 from benchmarks.bodies.chat_completions import (
     AzureWriter,
     ChatCompletionsWriter,
@@ -21,7 +22,6 @@ from benchmarks.bodies.gemini import ArrayWriter, GenerateContentWriter
 from benchmarks.bodies.interactions import InteractionsWriter
 from benchmarks.bodies.ollama import GenerateWriter, OllamaWriter
 from benchmarks.bodies.responses import ResponsesWriter
-from benchmarks.bodies.writing import BodyWriter, Kind, pieces, write_body
 
 WRITERS: Mapping[str, Callable[[Random], BodyWriter]] = {
     "openai": ChatCompletionsWriter,

@@ -9,7 +9,7 @@ from struct import pack
 from typing import Any
 
 from benchmarks.bodies.anthropic import MessagesWriter
-from benchmarks.bodies.writing import BodyWriter, Kind, compact
+from benchmarks.bodies.body_writer import BodyWriter, Kind, compact
 
 _STRING = 7  # the type of a header's value
 _PADDING = ascii_letters + digits

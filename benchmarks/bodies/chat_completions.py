@@ -4,7 +4,7 @@ import json
 from random import Random
 from typing import Any
 
-from benchmarks.bodies.writing import CREATED, BodyWriter, Kind, sse
+from benchmarks.bodies.body_writer import CREATED, BodyWriter, Kind, sse
 
 _SAFE = {"filtered": False, "severity": "safe"}
 _FILTERS = {"hate": _SAFE, "self_harm": _SAFE, "sexual": _SAFE, "violence": _SAFE}

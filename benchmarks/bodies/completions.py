@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from benchmarks.bodies.writing import CREATED, BodyWriter, Kind, sse
+from benchmarks.bodies.body_writer import CREATED, BodyWriter, Kind, sse
 
 
 class CompletionsWriter(BodyWriter):

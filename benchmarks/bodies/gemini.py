@@ -4,7 +4,7 @@ import json
 from random import Random
 from typing import Any
 
-from benchmarks.bodies.writing import BodyWriter, Kind, sse
+from benchmarks.bodies.body_writer import BodyWriter, Kind, sse
 
 
 class GenerateContentWriter(BodyWriter):

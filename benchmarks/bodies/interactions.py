@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from benchmarks.bodies.writing import BodyWriter, Kind, sse
+from benchmarks.bodies.body_writer import BodyWriter, Kind, sse
 
 _STEPS = {Kind.TEXT: "model_output", Kind.REASONING: "thought", Kind.CALL: "function_call"}
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from benchmarks.bodies.writing import CREATED, BodyWriter, Kind, compact
+from benchmarks.bodies.body_writer import CREATED, BodyWriter, Kind, compact
 
 
 class OllamaWriter(BodyWriter):

@@ -9,7 +9,7 @@ MAX_C_CALLS = 46.5
 """C calls per token, in groups."""
 MAX_PATH_CALLS = 46
 """Python calls on the path of a single token, including its commit."""
-MAX_FILES = 18
+MAX_FILES = 16
 """Files on that path, of tailrace and of its libraries."""
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import anyio
 import uvloop
 
-from benchmarks.gateway import dialects
-from benchmarks.gateway.answers import Answer, read_answer
+from benchmarks.gateway import reader_requests
 from benchmarks.gateway.connection import Connection, Recording, connect
 from benchmarks.gateway.plan import Plan
+from benchmarks.gateway.responses import Answer, read_answer
 from benchmarks.gateway.servers import OURS, Command, Place, free_port, running_upstream, started
 
 GROUP = 10
@@ -218,7 +218,7 @@ class _Run:
         """Count in each of the three modes."""
         async with self._connections() as connections:
             for connection in connections[:4]:
-                await connection.ask(dialects.start(dialects.A2A, Plan(20)))
+                await connection.ask(reader_requests.start(reader_requests.A2A, Plan(20)))
         paced = await self._paced(rate, chance)
         return Measurement(paced, await self._stepped(min(GROUP, self._streams)), await self._stepped(1))
 
@@ -241,7 +241,7 @@ class _Run:
             for number, connection in enumerate(connections):
                 due = begun + (number + chance.random()) / _STARTS
                 await anyio.sleep(max(0.0, due - time.monotonic()))
-                pending.append(connection.ask(dialects.start(dialects.A2A, plan)))
+                pending.append(connection.ask(reader_requests.start(reader_requests.A2A, plan)))
             for connection in connections:
                 await connection.seen(b"0@")
             self._server.start_counting()
@@ -259,20 +259,22 @@ class _Run:
         plan = Plan(2 + math.ceil(steps * group / self._streams) + group, hold=1)
         async with self._connections() as connections:
             upstream = await connect(self._upstream)
-            pending = [connection.ask(dialects.start(dialects.A2A, plan)) for connection in connections]
+            pending = [
+                connection.ask(reader_requests.start(reader_requests.A2A, plan)) for connection in connections
+            ]
             for connection in connections:
                 await connection.seen(b"artifactUpdate")
             self._server.start_counting()
             for _ in range(steps):
                 await self._server.halt()
                 before = _reads(connections)
-                await upstream.ask(dialects.step(group))
+                await upstream.ask(reader_requests.step(group))
                 self._server.go()
                 await _until(
                     lambda before=before: _reads(connections) >= before + group, "a token was not delivered"
                 )
             found = await self._server.stop_counting()
-            await upstream.ask(dialects.release())
+            await upstream.ask(reader_requests.release())
             upstream.close()
             await _complete(pending, plan)
         return self._window(found, steps * group, group)
@@ -295,7 +297,7 @@ def _reads(connections: Sequence[Connection]) -> int:
 
 
 async def _complete(pending: Sequence[Awaitable[Recording]], plan: Plan) -> list[Answer]:
-    answers = [read_answer(await each, dialects.A2A) for each in pending]
+    answers = [read_answer(await each, reader_requests.A2A) for each in pending]
     if any(not answer.is_whole(plan) for answer in answers):
         failures = {answer.failure or "text is missing" for answer in answers}
         raise RuntimeError(f"a stream was not complete: {', '.join(failures)}")

@@ -11,8 +11,8 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Task, TaskStatus
 from tailrace.streaming.a2a.models import Part as A2APart
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.conversion.translator import ResponseTranslator
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.conversion.response_translator import ResponseTranslator
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta
 from tailrace.wrappers import ChunkWrapper, SSEDecoder
 from tailrace.wrappers.openai import ChatCompletionsDecoder

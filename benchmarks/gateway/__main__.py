@@ -12,7 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from benchmarks.gateway import bounds, runner, tables
 from benchmarks.gateway.scenarios import SCENARIOS, named
-from benchmarks.gateway.servers import OURS, Server
+from benchmarks.gateway.servers import OURS, Server, in_environment
 from benchmarks.gateway.servers import named as server_named
 
 _ERRORS = Console(stderr=True)
@@ -29,6 +29,12 @@ def main(
     server: Annotated[
         list[str] | None, typer.Option("--server", "-c", help="Only this one; may be repeated.")
     ] = None,
+    other: Annotated[
+        str,
+        typer.Option(
+            metavar="PYTHON", help="The interpreter of another environment: its tailrace takes turns."
+        ),
+    ] = "",
     short: Annotated[
         bool, typer.Option("--short", help="Fewer scenarios, servers and repeats; one table of ratios.")
     ] = False,
@@ -68,6 +74,7 @@ def main(
             found = runner.run(
                 wanted,
                 servers,
+                other=in_environment(other) if other else None,
                 short=short,
                 repeats=repeats,
                 cores=cores,

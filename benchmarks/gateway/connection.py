@@ -1,6 +1,6 @@
 """A reader's connection: it writes a request, records each read with its time, and parses only the end of the response.
 
-The bytes are parsed afterwards (`benchmarks.gateway.answers`), so that reading costs next to nothing while a server is
+The bytes are parsed afterwards (`benchmarks.gateway.responses`), so that reading costs next to nothing while a server is
 measured.
 """
 

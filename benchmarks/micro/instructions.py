@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from benchmarks.micro.works import CHUNKS, WORKS, Work, standard
+from benchmarks.micro.workloads import CHUNKS, WORKS, Work, standard
 
 BASELINE = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.03

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.micro.instructions import compare
-from benchmarks.micro.works import WORKS
+from benchmarks.micro.workloads import WORKS
 
 
 @pytest.mark.parametrize("name", WORKS)

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gateway.dialects import A2A, OPENAI, start
 from benchmarks.gateway.plan import Plan, find_plan, piece, pieces
+from benchmarks.gateway.reader_requests import A2A, OPENAI, start
 
 _NUMBERS = st.integers(0, 99_999)
 

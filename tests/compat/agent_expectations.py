@@ -20,7 +20,7 @@ from e2e.clients.agent import ANSWER, FIRST_HALF, REASONING
 from support.processes import served
 from support.rpc import Rpc, message
 from support.upstream import Received, ScriptedUpstream, openai_chunk, openai_stream, sse
-from tailrace.streaming.a2a.extension import extension_facts
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 
 Fields = dict[str, Any]
 Events = list[tuple[int, Fields]]
@@ -273,7 +273,7 @@ def _check_text(returned: str, expected: str) -> None:
 
 
 def _channel(artifact: Fields) -> object:
-    return extension_facts(artifact.get("metadata", {})).get("channel")
+    return extension_metadata(artifact.get("metadata", {})).get("channel")
 
 
 def _is_text(artifact: Fields) -> bool:
@@ -304,7 +304,7 @@ def _parts(task: Fields) -> list[Fields]:
 
 
 def _text(part: Fields) -> str:
-    is_reasoning = extension_facts(part.get("metadata", {})).get("channel") == "reasoning"
+    is_reasoning = extension_metadata(part.get("metadata", {})).get("channel") == "reasoning"
     return "" if is_reasoning else part.get("text", "")
 
 

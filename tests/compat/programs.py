@@ -39,6 +39,7 @@ class Program:
         settings: Settings of the server that it is tested against.
         path: Of an agent: the path under which its card is.
         proxied: Of an agent: its card can name another address than the one that it listens on.
+        instructs: It adds instructions and tools of its own to the requests to the model.
         ends: Of an agent: the state in which its tasks end a response.
         absent: Expectations that it has no function for, each with the reason.
         fails: Expectations that are known to fail, each with the reason.
@@ -53,6 +54,7 @@ class Program:
     settings: Mapping[str, str]
     path: str
     proxied: bool
+    instructs: bool
     ends: str
     absent: Mapping[str, str]
     fails: Mapping[str, str]
@@ -107,11 +109,19 @@ class Program:
             ]
             lines = subprocess.run(tree, check=True, capture_output=True, text=True).stdout.splitlines()
             return "\n".join(line for line in lines if "(latest:" in line)
-        outdated = subprocess.run(self._npm("outdated"), check=False, capture_output=True, text=True)
-        return outdated.stdout.strip()
+        outdated = subprocess.run(
+            self._npm("outdated", "--json"), check=False, capture_output=True, text=True
+        )
+        versions = json.loads(outdated.stdout).items()
+        return "\n".join(
+            f"{name} v{each['wanted']} (latest: v{each['latest']})"
+            for name, each in versions
+            if each["wanted"] != each["latest"]
+        )
 
     def _npm(self, *arguments: str) -> Sequence[str]:
-        return [sys.executable, "-m", "e2e.ui_streams.node", "npm", *arguments, "--prefix", str(self.folder)]
+        runner = str(HERE.parent / "e2e/ui_streams/node.py")
+        return [sys.executable, runner, "npm", *arguments, "--prefix", str(self.folder)]
 
 
 def read_program(folder: Path) -> Program:
@@ -127,6 +137,7 @@ def read_program(folder: Path) -> Program:
         settings=fields.get("settings", {}),
         path=fields.get("path", ""),
         proxied=fields.get("proxied", True),
+        instructs=fields.get("instructs", False),
         ends=fields.get("ends", "COMPLETED"),
         absent=fields.get("absent", {}),
         fails=fields.get("fails", {}),

@@ -13,7 +13,7 @@ PAGE = HERE.parents[1] / "docs/works-with.md"
 
 _BEGIN, _END = "<!-- compat: begin -->", "<!-- compat: end -->"
 
-_QUOTED = ("react_a2a/artifact_client.mjs",)
+_QUOTED = ("react_a2a/artifact_client.mjs", "deep_chat_a2a/handler.mjs")
 """Code that the page shows and the matrix runs."""
 
 Results = Mapping[str, Mapping[str, Any]]

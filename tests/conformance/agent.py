@@ -17,7 +17,7 @@ from tailrace.server.protocols.a2a.card import CARD_PATH, build_card
 from tailrace.server.runtime.handlers import DirectHandler
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.models import AgentExtension, Artifact, Message, Part, Role
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 
 Updates = AsyncIterator[Update | Message]
 

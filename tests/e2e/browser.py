@@ -1,5 +1,7 @@
 """Debian's Chromium, driven by playwright: pages whose errors fail the test, and screenshots."""
 
+import base64
+import os
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,6 +14,10 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PUBLISHED = Path(__file__).parents[2] / "docs/pictures/chat"
+TOLERANCE = 0.02
+"""Mean difference of two pictures of the same state."""
+
 PICTURES = Path(__file__).parents[2] / "build/playground"
 
 
@@ -39,6 +45,41 @@ def note_faults(page: "Page", faults: list[str]) -> None:
 
 
 async def take_picture(page: "Page", name: str) -> None:
-    """Save a screenshot of a page."""
+    """Save a screenshot of a page, and compare it with that of the same name in the documentation, if there is one.
+
+    Both are compared at an eighth of their size: fonts differ between machines, a missing panel or another color does not pass.
+    ``TAILRACE_TEST_PICTURES=1`` writes those of the documentation.
+    """
     PICTURES.mkdir(parents=True, exist_ok=True)
-    await page.screenshot(path=PICTURES / f"{name}.png")
+    taken = await page.screenshot(path=PICTURES / f"{name}.png")
+    published = PUBLISHED / f"{name}.png"
+    if os.environ.get("TAILRACE_TEST_PICTURES") and published.exists():
+        published.write_bytes(taken)
+    if published.exists():
+        shares = await _difference(page, taken, published.read_bytes())
+        assert shares < TOLERANCE, f"{PICTURES / name}.png differs from {published} by {shares:.1%}"
+
+
+async def _difference(page: "Page", one: bytes, other: bytes) -> float:
+    """Return the mean difference of two pictures, from 0 to 1; 1 if their sizes differ."""
+    assert page.context.browser is not None
+    blank = await page.context.browser.new_page()  # without the policy of the page
+    difference: float = await blank.evaluate(
+        """async (pictures) => {
+            const pixels = async (picture) => {
+                const blob = await (await fetch(`data:image/png;base64,${picture}`)).blob();
+                const { width, height } = await createImageBitmap(blob);
+                const size = [Math.round(width / 8), Math.round(height / 8)];
+                const bitmap = await createImageBitmap(blob, { resizeWidth: size[0], resizeHeight: size[1], resizeQuality: "high" });
+                const context = new OffscreenCanvas(...size).getContext("2d");
+                context.drawImage(bitmap, 0, 0);
+                return context.getImageData(0, 0, ...size).data;
+            };
+            const [one, other] = await Promise.all(pictures.map(pixels));
+            if (one.length !== other.length) return 1;
+            return one.reduce((sum, value, at) => sum + Math.abs(value - other[at]), 0) / (255 * one.length);
+        }""",
+        [base64.b64encode(picture).decode() for picture in (one, other)],
+    )
+    await blank.close()
+    return difference

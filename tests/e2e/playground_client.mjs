@@ -1,4 +1,4 @@
-/** Uses the chat's client in Node: `node playground_client.mjs MODULE URL`; prints a JSON object with what it received. */
+/** Uses the chat's client in Node or Deno: `node playground_client.mjs MODULE URL`; prints a JSON object with what it received. */
 import assert from "node:assert/strict";
 
 const [module, url] = process.argv.slice(2);

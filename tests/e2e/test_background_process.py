@@ -60,7 +60,7 @@ async def test_a_response_is_the_same_when_its_events_are_dropped(tmp_path: Path
                 before = await client.stream("/responses", BODY)
         path = f"/responses/{before.response['id']}"
         arguments = options(upstream, store)
-        with served(tmp_path / "second", *arguments, TAILRACE_EVENT_RETENTION="0.001") as server:
+        with served(tmp_path / "second", *arguments, TAILRACE_RETENTION='{"events": 0.001}') as server:
             await server.ready()
             async with raw_client(server.url) as client:
                 # The server drops the events when it starts.

@@ -9,8 +9,8 @@ import pytest
 from fastapi import FastAPI, Response
 
 from e2e.browser import browsing
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import Update
 

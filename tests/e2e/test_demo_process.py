@@ -17,7 +17,7 @@ from anyio.streams.text import TextReceiveStream
 from tailrace.server.cli.local_model import available
 
 PROGRAM = str(Path(sys.executable).with_name("tailrace"))
-MODEL = "running on this machine" if available() is None else "a recorded answer"
+MODEL = "running on this machine" if available() is None else "a recorded response"
 PROMPT = "Say hello in one short sentence."
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from support.record import TOOL_CALL, TOOL_TEMPLATE
+from support.live_server import serving
 from support.sdk import kinds, send
 from support.sdk_server import client_at
-from support.serving import serving
+from support.stream_recorder import TOOL_CALL, TOOL_TEMPLATE
 from tailrace.server import AgentHandler, Settings, create_app
 from tailrace.server.cli.local_model import LocalModel, available
 from tailrace.streaming import Agent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torture import deliveries, errands, losses
+from torture import cross_node_calls, deliveries, node_losses
 from torture.outcome import Outcome
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(300)]
@@ -15,12 +15,14 @@ RUNS: dict[str, Callable[[Path, random.Random, Outcome], Awaitable[object]]] = {
     "the same events at every node": lambda folder, _, outcome: deliveries.run(
         folder, outcome, streams=9, rate=200, seconds=3, bursts=1, burst=3_000, timed=False
     ),
-    "requests to other nodes": lambda folder, rng, outcome: errands.run(
+    "requests to other nodes": lambda folder, rng, outcome: cross_node_calls.run(
         folder, rng, outcome, each=8, timed=False
     ),
-    "killed nodes": lambda folder, rng, outcome: losses.kills(folder, rng, outcome, rounds=4, streams=6),
-    "cut connections": lambda folder, rng, outcome: losses.cuts(folder, rng, outcome, rounds=5, streams=6),
-    "rolling restart": lambda folder, rng, outcome: losses.rolling(folder, rng, outcome, streams=6),
+    "killed nodes": lambda folder, rng, outcome: node_losses.kills(folder, rng, outcome, rounds=4, streams=6),
+    "cut connections": lambda folder, rng, outcome: node_losses.cuts(
+        folder, rng, outcome, rounds=5, streams=6
+    ),
+    "rolling restart": lambda folder, rng, outcome: node_losses.rolling(folder, rng, outcome, streams=6),
 }
 
 

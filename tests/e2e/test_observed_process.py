@@ -10,9 +10,9 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from support.metrics import scrape
 from support.processes import served
 from support.rpc import Rpc, message
-from support.scraping import scrape
 from support.upstream import ScriptedUpstream, openai_stream
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -92,8 +92,8 @@ async def test_a_served_model_can_be_observed_from_outside(tmp_path: Path) -> No
     assert seen.value("process_resident_memory_bytes") > 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {"uvicorn.error", "tailrace.server"} <= {line["logger"] for line in lines}
-    [refused] = [line for line in lines if line["logger"] == "tailrace.server"]
-    assert refused["level"] == "warning"
+    warnings = ("tailrace.server", "warning")
+    [refused] = [line for line in lines if (line["logger"], line["level"]) == warnings]
     assert refused["trace_id"] == TRACE
     text = log.read_text()
     assert "secret" not in text

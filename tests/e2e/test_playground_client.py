@@ -1,4 +1,4 @@
-"""The chat's TypeScript client, as built, in Node."""
+"""The chat's TypeScript client, as built, in Node and in Deno."""
 
 import json
 from collections.abc import AsyncIterator
@@ -9,8 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from e2e.ui_streams.node import NODE
+from support.live_server import serving
 from support.proxy import CuttingProxy
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import TaskState, Update
 from tailrace.streaming.a2a.models import Artifact, Part
@@ -36,12 +36,20 @@ async def write(turn: Turn) -> AsyncIterator[Update]:
     yield TextDelta("text", "", last=True)
 
 
+_PACKAGES = Path(__file__).parent / "ui_streams/javascript/node_modules"
+DENO = next(map(str, _PACKAGES.glob("@deno/*/deno")), "")
+RUNTIMES = {"node": [NODE], "deno": [DENO, "run", "--no-lock", "--allow-net", "--allow-read"]}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("cuts", [(), (20_000, 1000, 20_000)], ids=["without cuts", "with cuts"])
-async def test_the_client_streams_resumes_and_cancels(cuts: tuple[int, ...]) -> None:
+async def test_the_client_streams_resumes_and_cancels(cuts: tuple[int, ...], runtime: str) -> None:
+    if runtime == "deno" and not DENO:
+        pytest.skip("Deno is not installed: run `make e2e`")
     settings = Settings(store="sqlite://", coalesce="none", agent_name="Writer")
     async with serving(create_app(settings, handler=write)) as url, CuttingProxy(url) as proxy:
         proxy.cut_after(*cuts)
-        program = [NODE, str(PROGRAM), MODULE.as_uri(), proxy.url]
+        program = [*RUNTIMES[runtime], str(PROGRAM), MODULE.as_uri(), proxy.url]
         result = await anyio.run_process(program, check=False)
         assert result.returncode == 0, result.stderr.decode()
         found = json.loads(result.stdout)

@@ -1,5 +1,6 @@
 """Functions of the chat: suggestions, sending again, editing, attachments, failures, jumping to the latest message."""
 
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -8,16 +9,16 @@ import pytest
 import pytest_asyncio
 
 from e2e.browser import browsing, note_faults, take_picture
-from support.holding import in_own_task
-from support.serving import serving
+from support.fixture_contexts import in_own_task
+from support.live_server import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.models import AgentSkill, Artifact, Part
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, Page, Route
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
@@ -98,12 +99,26 @@ async def test_a_message_is_sent_again_and_edited(browser: "Browser") -> None:
         box = page.get_by_label("Message", exact=True)
         assert await box.input_value() == "one"
         await box.press_sequentially(" and two")
+        first = page.url
         await page.keyboard.press("Enter")
-        await until_articles(page, 3)
+        # A branch: the first message and its response, then the changed one.
+        await page.get_by_text("You wrote: one and two").wait_for()
+        await until_articles(page, 2)
+        assert page.url != first
+        assert await page.locator(".said p").all_inner_texts() == ["one", "one and two"]
+        assert await page.locator(".versions").last.inner_text() == "2/2"
         await page.keyboard.press("ArrowUp")
         assert await box.input_value() == "one and two"
-        await box.fill("")
+        await page.get_by_role("button", name="Discard the edit").click()
+        assert await box.input_value() == ""
         assert echo.prompts == ["one", "one", "one and two"]
+        await page.get_by_role("button", name="Previous version").click()
+        await page.get_by_text("1/2").wait_for()
+        assert page.url == first
+        assert await page.locator(".said p").all_inner_texts() == ["one", "one"]
+        await page.reload()
+        await page.get_by_role("button", name="Next version").click()
+        await page.get_by_text("2/2").wait_for()
 
 
 async def test_a_failed_response_is_explained_and_tried_again(browser: "Browser") -> None:
@@ -198,3 +213,136 @@ async def test_its_methods_attributes_and_events(browser: "Browser") -> None:
         assert await page.locator("tailrace-chat h2").inner_text() == "Support"
         assert "How can I help?" in await page.locator(".welcome").inner_text()
         assert await page.get_by_label("Message", exact=True).get_attribute("placeholder") == "Ask"
+
+
+async def test_a_conversation_is_renamed_in_this_browser(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "about rivers")
+        await until_articles(page, 1)
+        conversations = page.get_by_role("navigation", name="Conversations")
+        await conversations.get_by_role("button", name="Rename about rivers").click()
+        await page.keyboard.type("Nile & Po")
+        await page.keyboard.press("Enter")
+        button = conversations.get_by_role("button", name="Nile & Po", exact=True)
+        await button.wait_for()
+        await page.reload()
+        await button.wait_for()
+        await button.focus()
+        await page.keyboard.press("F2")
+        await page.keyboard.type("other")
+        await page.keyboard.press("Escape")
+        await button.wait_for()
+        await conversations.get_by_role("searchbox").fill("nile")
+        assert await conversations.locator("li").all_inner_texts() == ["Nile & Po"]
+
+
+async def test_a_conversation_is_deleted_after_a_confirmation(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        await say(page, "about rivers")
+        await until_articles(page, 1)
+        context = page.url.partition("#")[2]
+        conversations = page.get_by_role("navigation", name="Conversations")
+        await conversations.get_by_role("button", name="Delete about rivers").click()
+        await page.get_by_role("button", name="Keep").click()
+        await conversations.get_by_role("button", name="about rivers", exact=True).focus()
+        await page.keyboard.press("Delete")
+        await page.keyboard.press("Enter")  # the focus is on the confirmation
+        await page.locator(".welcome").wait_for()
+        assert await conversations.locator("li").count() == 0
+        await page.reload()
+        await page.locator(".welcome").wait_for()
+        assert await conversations.locator("li").count() == 0
+        read = "async (id) => (await document.querySelector('tailrace-chat').client.listTasks({ contextId: id })).tasks"
+        assert await page.evaluate(read, context) == []
+
+
+async def test_slots_properties_and_events_of_the_element(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        events = await page.evaluate(
+            """async () => {
+                const chat = document.querySelector("tailrace-chat");
+                const events = [];
+                for (const name of ["conversationchange", "messagesend", "textdelta", "taskstate"])
+                    chat.addEventListener(name, ({ detail }) => events.push([name, detail]));
+                const over = new Promise((resolve) => chat.addEventListener("taskstate", ({ detail }) => detail.state === "completed" && resolve()));
+                const banner = document.createElement("b");
+                banner.slot = "header-end";
+                banner.textContent = "Beta";
+                chat.append(banner);
+                chat.heading = "Support";
+                chat.hide = "inspector";
+                let calls = 0;
+                chat.token = async () => `token-${(calls += 1)}`;
+                chat.headers = { "X-Page": "1" };
+                await chat.send("hello");
+                await over;
+                events.push(["calls", calls > 0]);
+                return events;
+            }"""
+        )
+        assert await page.locator("b", has_text="Beta").is_visible()
+        assert await page.locator("tailrace-chat h2").inner_text() == "Support"
+        assert await page.get_by_role("button", name="Inspector").count() == 0
+        named = dict(events)
+        assert named["messagesend"]["parts"] == [{"text": "hello"}]
+        assert named["textdelta"]["text"] == "You wrote: hello"
+        assert named["textdelta"]["append"] is False
+        assert named["conversationchange"]["contextId"] == named["taskstate"]["contextId"]
+        assert named["taskstate"]["state"] == "completed"
+        assert named["calls"]
+
+
+async def test_a_message_that_cannot_be_sent_is_an_event(browser: "Browser") -> None:
+    async def refuse(route: "Route") -> None:
+        if json.loads(route.request.post_data or "{}").get("method") == "SendStreamingMessage":
+            await route.fulfill(json={"jsonrpc": "2.0", "id": 1, "error": {"code": -32600, "message": "no"}})
+        else:
+            await route.fallback()
+
+    async with chat(browser, Echo()) as page:
+        await page.route(lambda _: True, refuse)
+        error = await page.evaluate(
+            """async () => {
+                const chat = document.querySelector("tailrace-chat");
+                const failed = new Promise((resolve) => chat.addEventListener("chaterror", resolve));
+                await chat.send("hello");
+                return (await failed).detail.error.message;
+            }"""
+        )
+        assert error == "no"
+
+
+async def test_a_conversation_of_200_messages_opens_fast(browser: "Browser") -> None:
+    async with chat(browser, Echo()) as page:
+        found = await page.evaluate(
+            """async () => {
+                const chat = document.querySelector("tailrace-chat");
+                const article = () => chat.shadowRoot.querySelector("article");
+                let done;
+                chat.addEventListener("taskstate", ({ detail }) => detail.state === "completed" && done());
+                for (let number = 0; number < 100; number += 1) {
+                    const over = new Promise((resolve) => (done = resolve));
+                    await chat.send(`# ${number}\n\n| a | b |\n|---|---|\n| 1 | **2** |\n\n- one\n- two\n\nSome \\`code\\` and a [link](https://example.com).`);
+                    await over;
+                }
+                const context = chat.contextId;
+                const times = [];
+                for (let round = 0; round < 5; round += 1) {
+                    await chat.newConversation();
+                    const began = performance.now();
+                    await chat.open(context);
+                    await new Promise(requestAnimationFrame);
+                    await new Promise((drawn) => setTimeout(drawn));
+                    times.push(performance.now() - began);
+                }
+                const articles = [...chat.shadowRoot.querySelectorAll("article")];
+                const drawn = articles.filter((each) => each.firstElementChild.checkVisibility({ contentVisibilityAuto: true }));
+                const log = chat.shadowRoot.querySelector(".log");
+                return { times, articles: articles.length, drawn: drawn.length, end: log.scrollHeight - log.scrollTop - log.clientHeight };
+            }"""
+        )
+        assert found["articles"] == 100
+        assert found["drawn"] < 20  # the rest has neither style nor layout
+        assert found["end"] < 60
+        assert min(found["times"]) < 500, found["times"]
+        print("milliseconds:", *map(round, found["times"]))

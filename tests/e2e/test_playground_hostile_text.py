@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from e2e.browser import browsing, note_faults
-from support.holding import in_own_task
-from support.serving import serving
+from support.fixture_contexts import in_own_task
+from support.live_server import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import Update
 from tailrace.streaming.a2a.models import Artifact, Part

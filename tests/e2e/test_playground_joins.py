@@ -8,7 +8,9 @@ import anyio
 import pytest
 
 from e2e.browser import browsing, note_faults
-from support.serving import serving
+from e2e.playground_answers import ANSWERS
+from support.live_server import serving
+from support.rpc import Rpc, text_of
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import TaskState, Update
 from tailrace.streaming.a2a.models import Artifact, Part
@@ -117,4 +119,70 @@ async def test_a_page_joins_after_every_event_and_shows_the_same_answer() -> Non
         await until_same(first, second)
         code = await second.locator("article pre code").inner_text()
         assert code == ANSWER.partition("```python\n")[2].partition("```")[0]
+    assert faults == []
+
+
+# Draws a text as a page would that has all of it, and opens the conversation again until its page shows the same.
+JOIN = """async ({ context, text, ended }) => {
+    const { Markdown } = await import("/tailrace-chat.js");
+    const expected = () => {
+        const root = document.createElement("div");
+        const markdown = new Markdown(root);
+        if (text) markdown.add(text);
+        if (ended) markdown.end();
+        return root.innerHTML;
+    };
+    const chat = document.querySelector("tailrace-chat");
+    const drawn = () => chat.shadowRoot.querySelector(".block.text .md")?.innerHTML ?? "";
+    await chat.open(context);
+    const until = performance.now() + 10_000;
+    // Modules for code and math are loaded by the first text that needs them.
+    while (drawn() !== expected() && performance.now() < until) await new Promise(requestAnimationFrame);
+    return [drawn(), expected()];
+}"""
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_an_answer_joined_after_every_event_is_that_of_the_log(name: str) -> None:
+    handler = GatedAnswer()
+    settings = Settings(store="sqlite://", coalesce="none")
+    text = "# Join\n\n"
+    faults: list[str] = []
+    async with serving(create_app(settings, handler=handler)) as url, browsing() as browser, Rpc(url) as rpc:
+        contexts = [await browser.new_context() for _ in range(2)]
+        for each in contexts:
+            await each.grant_permissions(["clipboard-read", "clipboard-write"])
+        first, second = [await each.new_page() for each in contexts]
+        for page in (first, second):
+            note_faults(page, faults)
+            await page.goto(url)
+        await first.get_by_label("Message", exact=True).fill("Tell me")
+        await first.keyboard.press("Enter")
+        await first.locator(".block.text h3", has_text="Join").wait_for()
+        [task] = (await rpc.result("ListTasks", {}))["tasks"]
+
+        async def joined(*, ended: bool = False) -> None:
+            given = {"context": task["contextId"], "text": text, "ended": ended}
+            drawn, expected = await second.evaluate(JOIN, given)
+            assert drawn == expected
+
+        number = int(await first.locator("article").get_attribute("data-event") or "")
+        await joined()
+        for delta in re.findall(r"(?s).{1,9}", ANSWERS[name]):
+            await handler.release(delta)
+            text, number = text + delta, number + 1
+            await first.locator(f'article[data-event="{number}"]').wait_for()
+            await joined()
+        handler.end()
+        await first.locator("article[data-state=completed]").wait_for()
+        await joined(ended=True)
+        stored = text_of(await rpc.result("GetTask", {"id": task["id"]}))
+        assert stored == text
+        await second.goto(first.url)
+        await second.reload()
+        for page in (first, second):  # the page that saw all, and one that was loaded afterwards
+            await page.locator("article[data-state=completed]").wait_for()
+            await page.locator("article footer").get_by_role("button", name="Copy", exact=True).click()
+            await page.get_by_role("button", name="Copied").wait_for()
+            assert await page.evaluate("navigator.clipboard.readText()") == text
     assert faults == []

@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from e2e.browser import browsing, note_faults
 from e2e.playground_answers import ANSWERS, HOSTILE
-from support.holding import in_own_task
-from support.serving import serving
+from support.fixture_contexts import in_own_task
+from support.live_server import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import StatusUpdate, TaskState, Update
 

@@ -11,10 +11,10 @@ import pytest
 from pydantic import SecretStr
 
 from support.agents import Scripted
+from support.live_server import serving
 from support.processes import served, tailrace
 from support.remote_agents import sdk_agent, sdk_card
 from support.rpc import Rpc, message, streamed_text, text_of
-from support.serving import serving
 from support.upstream import ScriptedUpstream, openai_stream
 from tailrace.server import CardSettings, Settings, create_app
 from tailrace.server.sdk import AgentExecutor
@@ -124,7 +124,7 @@ async def test_an_answer_that_a_crash_interrupted_is_gone_on_with(tmp_path: Path
             async with Rpc(server.url) as rpc:
                 with pytest.raises(aiohttp.ClientError):
                     await rpc.stream("SendStreamingMessage", message("hold"), seen=seen)
-        with served(tmp_path / "second", *options, TAILRACE_ON_ORPHAN="restart") as server:
+        with served(tmp_path / "second", *options, TAILRACE_ON_CRASH="restart") as server:
             await server.ready()
             scripted.go_on.set()
             async with Rpc(server.url) as rpc:

@@ -51,7 +51,7 @@ async def test_after_kill_9_everything_shown_is_there_and_nothing_is_left_workin
             await server.ready()
             shown = await _read_until(server.url, "one two three")
             server.kill()
-        with served(tmp_path / "second", *options(upstream, store)) as server:
+        with served(tmp_path / "second", *options(upstream, store), "--on-crash", "fail") as server:
             await server.ready()
             async with Rpc(server.url) as rpc:
                 task_id = shown[0][1]["task"]["id"]

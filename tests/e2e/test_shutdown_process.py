@@ -73,8 +73,8 @@ async def ended(process: subprocess.Popen[bytes]) -> int:
 
 
 async def tasks_of(folder: Path, upstream: ScriptedUpstream) -> list[dict[str, Any]]:
-    """Return the tasks of the store, as the next server lists them."""
-    with served(folder / "next", *options(upstream, folder / "t.db")) as server:
+    """Return the tasks of the store, as the next server lists them. It fails interrupted tasks."""
+    with served(folder / "next", *options(upstream, folder / "t.db"), "--on-crash", "fail") as server:
         await server.ready()
         async with Rpc(server.url) as rpc:
             listed = await rpc.result("ListTasks", {"includeArtifacts": True})
@@ -119,7 +119,7 @@ async def test_what_does_not_finish_in_time_fails_with_what_it_has(tmp_path: Pat
         [task] = await tasks_of(tmp_path, upstream)
     assert stream.clean
     assert stream.data.endswith(SHUTDOWN_FRAME)
-    assert b"the server was stopped before the answer was complete" in stream.data
+    assert b"the server was stopped before the response was complete" in stream.data
     assert (text_of(task), task["status"]["state"]) == ("half", "TASK_STATE_FAILED")
 
 

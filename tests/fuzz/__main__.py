@@ -1,13 +1,13 @@
 """``python -m fuzz``, with ``tests`` and the project's root on the path.
 
-Run both fuzzers one after the other, each for half of the time: `fuzz.running` for the decoders, and `fuzz.requests.hunting`
+Run both fuzzers one after the other, each for half of the time: `fuzz.decoder_fuzzer` for the decoders, and `fuzz.requests.request_fuzzer`
 for a running server. ``--decoders`` or ``--requests``, as the first argument, runs one of them with its own options.
 """
 
 import sys
 
-from fuzz import running
-from fuzz.requests import hunting
+from fuzz import decoder_fuzzer
+from fuzz.requests import request_fuzzer
 
 _USAGE = "usage: python -m fuzz [--minutes N] | --decoders [OPTIONS] | --requests [OPTIONS]; --help after one of them"
 
@@ -17,14 +17,14 @@ def main(arguments: list[str]) -> int:
     # `make fuzz` puts the time first and its own arguments after it.
     minutes, rest = (arguments[:2], arguments[2:]) if arguments[:1] == ["--minutes"] else ([], arguments)
     if rest[:1] == ["--decoders"]:
-        return running.main([*minutes, *rest[1:]])
+        return decoder_fuzzer.main([*minutes, *rest[1:]])
     if rest[:1] == ["--requests"]:
-        return hunting.main([*minutes, *rest[1:]])
+        return request_fuzzer.main([*minutes, *rest[1:]])
     if rest:
         print(_USAGE)
         return 2
     half = ["--minutes", str(float(minutes[1]) / 2)] if minutes else []
-    return max(running.main(half), hunting.main(half))
+    return max(decoder_fuzzer.main(half), request_fuzzer.main(half))
 
 
 if __name__ == "__main__":

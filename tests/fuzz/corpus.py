@@ -25,9 +25,7 @@ from tailrace.wrappers.providers import find_provider
 HERE = Path(__file__).parent
 _SCENARIOS = HERE.parent / "wrappers/scenarios"
 _FIXTURES = HERE.parent / "fixtures"
-_RECORDINGS = Path(
-    os.environ.get("TAILRACE_RECORDINGS") or HERE.parents[1] / "../shared/providers/recordings"
-)
+RECORDINGS = Path(os.environ.get("TAILRACE_RECORDINGS") or HERE.parents[1] / "../shared/providers/recordings")
 _LONGEST = 24_000  # bytes of one seed; longer ones take time and find nothing else
 
 # The parts of a response in generated bodies.
@@ -71,13 +69,17 @@ class Vocabulary:
 
 @cache
 def seeds(format: str) -> list[Seed]:
-    """The bodies in a format, a key of `tailrace.wrappers.providers.FORMATS`."""
+    """Return the bodies in a format, shortened for the fuzzer; ``format`` is a key of `tailrace.wrappers.providers.FORMATS`."""
+    found = [*project_seeds(format), *recorded_seeds(format)]
+    return [Seed(seed.name, _shortened(seed.body)) for seed in found]
+
+
+def project_seeds(format: str) -> list[Seed]:
+    """Return the complete bodies in a format that are part of the project."""
     found = [*_generated(format), *samples(format)]
     if format == "openai":
         found += [Seed(path.name, path.read_bytes()) for path in sorted(_SCENARIOS.glob("*.sse"))]
-    found += [Seed(path.name, path.read_bytes()) for path in sorted((_FIXTURES / format).glob("*.sse"))]
-    found += _recorded(format)
-    return [Seed(seed.name, _shortened(seed.body)) for seed in found]
+    return found + [Seed(path.name, path.read_bytes()) for path in sorted((_FIXTURES / format).glob("*.sse"))]
 
 
 @cache
@@ -130,8 +132,9 @@ def samples(format: str) -> list[Seed]:
     return [Seed("samples", lines), Seed("framed samples", framed)]
 
 
-def _recorded(format: str) -> Iterator[Seed]:
-    index = _RECORDINGS / "INDEX.tsv"
+def recorded_seeds(format: str) -> Iterator[Seed]:
+    """Yield the complete bodies of a format from the folder of recordings, if it exists."""
+    index = RECORDINGS / "INDEX.tsv"
     if not index.exists():
         return
     with index.open(encoding="utf-8", newline="") as rows:
@@ -139,7 +142,7 @@ def _recorded(format: str) -> Iterator[Seed]:
             provider = "mistral" if row["provider"] == "mistral" else row["api"]
             if find_provider(_APIS.get(provider, provider)).format != format:
                 continue
-            body = (_RECORDINGS / row["file"]).read_bytes()
+            body = (RECORDINGS / row["file"]).read_bytes()
             yield Seed(row["file"], body)
             if format == "bedrock":
                 yield Seed(row["file"] + " as frames", _frames(body))

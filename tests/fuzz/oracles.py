@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuzz.shortcuts import without_shortcuts
-from tailrace.streaming.a2a.extension import extension_facts
+from fuzz.lenient_decoders import without_shortcuts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Task, TaskStatus
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.streaming.conversion.chat_completion import to_chat_completion
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import (
     Change,
     Channel,
@@ -127,7 +127,7 @@ def convert(decoder: ResponseDecoder[Any], reads: Iterable[bytes], *, think_tags
         accumulated = "".join(
             part["text"]
             for part in message["parts"]
-            if "text" in part and extension_facts(part.get("metadata", {})).get("channel") == channel
+            if "text" in part and extension_metadata(part.get("metadata", {})).get("channel") == channel
         )
         first = conversion.accumulator.first
         shown = "" if first is None else _artifact_text(texts, name, min(conversion.accumulator.choices))
@@ -164,11 +164,25 @@ def read_artifacts(events: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def send_back(converter: HistoryConverter[Any, Any], chunks: Sequence[ChunkWrapper[Any]]) -> None:
-    """Make a message of chunks, and a request of a conversation with it.
+    """Make a message of chunks, and a request that sends the message back to the provider.
 
     Raises:
-        AssertionError: The request cannot be JSON. Only `ValueError` may be raised, if a part cannot be sent to this
-            provider.
+        AssertionError: The request cannot be encoded as JSON. `ValueError` is caught: the converter raises this error if
+            the provider does not accept a part of the message.
+    """
+    try:
+        request = request_of(converter, chunks)
+    except ValueError:
+        return
+    text = json.dumps(request, ensure_ascii=False, allow_nan=False, default=_bytes_as_text)
+    assert text.encode("utf-8")
+
+
+def request_of(converter: HistoryConverter[Any, Any], chunks: Sequence[ChunkWrapper[Any]]) -> object:
+    """Return a request with the message of these chunks, and with a result for each of its tool calls.
+
+    Raises:
+        ValueError: The provider does not accept a part of the message.
     """
     message = converter.to_message(chunks)
     results = [
@@ -177,12 +191,7 @@ def send_back(converter: HistoryConverter[Any, Any], chunks: Sequence[ChunkWrapp
         if call.kind != "server"
     ]
     conversation = (message, Message(role=Role.TOOL, content=tuple(results))) if results else (message,)
-    try:
-        request = converter.from_history(History(conversation=conversation))
-    except ValueError:
-        return
-    text = json.dumps(request, ensure_ascii=False, allow_nan=False, default=_bytes_as_text)
-    assert text.encode("utf-8")
+    return converter.from_history(History(conversation=conversation))
 
 
 def _bytes_as_text(value: object) -> str:

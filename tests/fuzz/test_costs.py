@@ -10,8 +10,8 @@ import pytest
 
 from fuzz.corpus import samples
 from fuzz.costs import IDS, INDEXES, calls, convert, fold, growth, held, repeated
+from fuzz.decoder_fuzzer import decoder_of
 from fuzz.framing import split
-from fuzz.running import decoder_of
 from tailrace.wrappers.openai import ChatCompletionsDecoder, ChoiceDeltaWrapper
 from tailrace.wrappers.providers import FORMATS
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from fuzz.cases import Case, cut
 from fuzz.corpus import seeds
+from fuzz.decoder_fuzzer import check_case, decoder_of
 from fuzz.mutations import NAMES
 from fuzz.oracles import check
-from fuzz.running import check_case, decoder_of
-from support.chance import EVERY_TIME_OTHERS
+from support.random_seeds import EVERY_TIME_OTHERS
 from tailrace.wrappers.providers import FORMATS
 
 # Coverage is disabled as for all tests with generated cases, which triples the number of cases.

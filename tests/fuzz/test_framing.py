@@ -7,7 +7,7 @@ import pytest
 from fuzz.corpus import seeds, vocabulary
 from fuzz.framing import Frame, join, split
 from fuzz.json_text import Raw, parse, places, write
-from fuzz.minimising import minimised
+from fuzz.minimiser import minimised
 from fuzz.mutations import NAMES, mutate
 from tailrace.wrappers.providers import FORMATS
 

@@ -11,10 +11,10 @@ import pytest
 
 from fuzz.requests.calls import Call
 from fuzz.requests.cases import Case
-from fuzz.requests.hunting import Hunt
+from fuzz.requests.request_fuzzer import Hunt
 from fuzz.requests.seeds import create_fuzzed_app, seeds
 from fuzz.requests.target import running_model
-from support.chance import EVERY_TIME_OTHERS
+from support.random_seeds import EVERY_TIME_OTHERS
 from tailrace.server import Settings
 from tailrace.server.protocols.a2a.grpc_v0_3 import Grpc03
 from tailrace.server.protocols.a2a.grpc_v1_0 import Grpc10

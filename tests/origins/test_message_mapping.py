@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from a2a import types as sdk
 
+from support.live_server import serving
 from support.origin_rows import row
 from support.rounds import answer, model_at
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import AgentHandler, Settings, create_app
 from tailrace.streaming import Agent, convert_a2a_message_to_openai

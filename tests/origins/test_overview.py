@@ -18,11 +18,11 @@ from pydantic import BaseModel
 from sse_starlette.sse import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
+from support.live_server import serving
 from support.origin_rows import row
 from support.provider_rounds import CALLS, provider_environment, provider_model
 from support.rounds import answer, model_at, sent
 from support.rpc import Rpc, message, streamed_text, text_of
-from support.serving import serving
 from support.ui_streams import payloads, read_ui_messages
 from support.upstream import Hang, ScriptedUpstream
 from tailrace.server import AgentHandler, Settings, create_app, create_router

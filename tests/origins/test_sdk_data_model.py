@@ -19,10 +19,10 @@ from a2a.server.tasks import TaskStore as SdkTaskStore
 from google.protobuf.json_format import MessageToDict
 from starlette.applications import Starlette
 
+from support.live_server import serving
 from support.origin_rows import row
 from support.rounds import answer, model_at
 from support.rpc import Rpc, message, text_of
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import AgentHandler, Engine, FunctionHandler, Store, Turn, sdk
 from tailrace.server.runtime.operations import Operations

@@ -10,10 +10,10 @@ import anyio
 import pytest
 from pydantic import SecretStr
 
+from support.live_server import serving
 from support.origin_rows import row
 from support.rounds import answer, model_at
 from support.rpc import Rpc
-from support.serving import serving
 from support.upstream import Hang, ScriptedUpstream, Step
 from tailrace.server import AgentHandler, Settings, create_app
 from tailrace.server.sdk import RemoteAgent

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
+from support.live_server import serving
 from support.loop_lag import LoopLag
-from support.posting import JSON, post
 from support.processes import served
 from support.request_dimensions import DIMENSIONS, Dimension
-from support.serving import serving
+from support.threaded_client import JSON, post
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.protocols.ag_ui.request import read_run_request
 from tailrace.server.protocols.ai_sdk.request import read_ui_request
@@ -25,8 +25,8 @@ from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v1_0 import Version10
-from tailrace.streaming.schemas.output import OutputReader
-from tailrace.wrappers.conversion.options import OutputFormat
+from tailrace.streaming.schemas.structured_output import OutputReader
+from tailrace.wrappers.conversion.request_options import OutputFormat
 
 # Refusals are short: an error larger than this repeats the request.
 LARGEST_ERROR = 16 * 1024
@@ -116,7 +116,7 @@ async def test_a_message_has_a_limited_number_of_parts(url: str) -> None:
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}] * 2_001}
     found = await post(f"{url}/message:send", json.dumps({"message": message}).encode())
     assert found.status == 400
-    assert b"2000 at most" in found.body
+    assert b"message.parts has 2001 parts; the maximum is 2000" in found.body
 
 
 async def test_a_long_conversation_with_tools_and_a_large_file_are_accepted(url: str) -> None:

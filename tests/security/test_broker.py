@@ -12,16 +12,16 @@ from redis.asyncio import Redis
 
 from support import engines
 from support.engines import Typist, shown
+from support.live_server import serving
+from support.metrics import scrape
 from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.rpc import Rpc, message, streamed_text
-from support.scraping import scrape
-from support.serving import serving
 from support.valkey import ValkeyServer
 from tailrace.server import Settings, create_app
-from tailrace.server.cluster.authentication import Authentication, EntryRejected
 from tailrace.server.cluster.broker import Broker
-from tailrace.server.cluster.commands import Cancel, Command, Commands, NoAnswer
+from tailrace.server.cluster.message_authentication import Authentication, EntryRejected
+from tailrace.server.cluster.node_commands import Cancel, Command, Commands, NoAnswer
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler
 from tailrace.server.store.secret_keys import SecretKeys
@@ -425,7 +425,7 @@ async def test_the_time_of_a_command_is_signed(valkey: ValkeyServer, attacker: A
 async def test_messages_of_nodes_with_another_secret_are_ignored(
     valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tailrace.server.cluster.commands.REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr("tailrace.server.cluster.node_commands.REQUEST_TIMEOUT", 0.5)
     async with talking(valkey, SecretKeys(SECRET), SecretKeys(OTHER_SECRET)) as (a, b):
         with pytest.raises(NoAnswer):
             await a.commands.ask("b", Cancel("t", "ann"))

@@ -16,10 +16,10 @@ import uvicorn.server
 from anyio.abc import SocketStream
 
 from support.agents import Scripted
+from support.live_server import serving
 from support.postgres import PostgresServer
 from support.processes import Served, served
 from support.rpc import message
-from support.serving import serving
 from support.upstream import Hang, ScriptedUpstream, openai_stream
 from support.valkey import ValkeyServer
 from tailrace.server import Settings, create_app

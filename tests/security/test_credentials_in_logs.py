@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from support.agents import Scripted
-from support.serving import serving
+from support.live_server import serving
 from tailrace.server import Settings, create_app, create_router
 
 SECRET = "s3cret-key"

@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 
 from support.processes import served
 from support.rpc import Rpc, message
-from support.stored import numbers_of, open_store, write
+from support.store_objects import numbers_of, open_store, write
 from tailrace.server.store.sqlite import SqliteDatabase
 from tailrace.server.store.store import Durability, Store
 from tailrace.streaming import TaskState

@@ -1,15 +1,16 @@
 """No file in the current folder runs code or redirects keys unless the user names it."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from support.processes import served
 from tailrace.server import Item, Settings, Turn, create_app
 from tailrace.server.settings import unread_env_file
 
@@ -41,24 +42,26 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
 
 
-def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Build the application with its tools; it ends because its port is taken."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return run("serve", "--port", str(taken.getsockname()[1]), "--store", "sqlite://", *arguments)
+async def output_of_server(log: Path, *arguments: str) -> str:
+    """Start the installed server, without the folder in its path, and return its output up to its address."""
+    options = {"OPENAI_API_KEY": "topsecret", "PYTHONSAFEPATH": "1"}
+    with served(log, "--store", "sqlite://", *arguments, **options) as server:
+        await server.ready()
+        return await anyio.Path(log).read_text()
 
 
-def test_a_server_runs_nothing_that_a_file_of_the_folder_names(folder: Path) -> None:
-    ended = serve("--model", "ollama:m")
+async def test_a_server_runs_no_code_that_an_unnamed_file_of_the_folder_names(folder: Path) -> None:
+    output = await output_of_server(folder / "log", "--model", "ollama:m")
     assert not (folder / "ran").exists()
-    assert ".env sets TAILRACE_MODEL, TAILRACE_BASE_URL, TAILRACE_TOOLS and is not read" in ended.stderr
-    assert "--env-file .env" in ended.stderr
+    assert ".env sets TAILRACE_MODEL, TAILRACE_BASE_URL, TAILRACE_TOOLS and is not read" in output
+    assert "--env-file .env" in output
 
 
-def test_a_server_reads_the_file_that_is_named_and_prints_which(folder: Path) -> None:
-    ended = serve("--env-file", ".env")
+async def test_a_server_reads_the_file_that_is_named_and_prints_which(folder: Path) -> None:
+    output = await output_of_server(folder / "log", "--env-file", ".env")
     assert (folder / "ran").exists()
-    assert f"settings are read from {folder / '.env'}" in ended.stderr
-    assert "is not read" not in ended.stderr
+    assert f"settings are read from {folder / '.env'}" in output
+    assert "is not read" not in output
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_a_named_file_that_cannot_be_read_ends_the_program(
 ) -> None:
     if content is not None:
         (folder / "own.env").write_bytes(content)
-    ended = serve("--env-file", "own.env")
+    ended = run("serve", "--port", "0", "--store", "sqlite://", "--env-file", "own.env")
     assert ended.returncode == 2
     assert reason in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -80,7 +83,7 @@ def test_a_named_file_that_cannot_be_read_ends_the_program(
 @pytest.mark.usefixtures("folder")
 def test_doctor_reads_the_named_file_alone() -> None:
     unread = run("doctor", "--no-ask", "--port", "0", "--store", "sqlite://")
-    assert "none is named" in unread.stdout
+    assert "no model is set" in unread.stdout
     assert "is not read" in unread.stderr
     read = run("doctor", "--no-ask", "--port", "0", "--store", "sqlite://", "--env-file", ".env")
     assert "openai:m" in read.stdout
@@ -131,7 +134,7 @@ def test_a_module_of_the_folder_does_not_take_the_place_of_an_installed_one(fold
     for name in ("anyio", "httpx", "msgspec", "mcp"):
         (folder / f"{name}.py").write_text("open('shadowed', 'w').close()")
     # A module named explicitly is found; no other file of the folder shadows an installed module.
-    program = "from tailrace.streaming.tools.specs import parse_tools; parse_tools('stolen:run'); import mcp, httpx, anyio"
+    program = "from tailrace.streaming.tools.command_line_tools import parse_tools; parse_tools('stolen:run'); import mcp, httpx, anyio"
     ended = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert (folder / "ran").exists()

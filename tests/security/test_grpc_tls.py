@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ValidationError
 
 from support.agents import Scripted
-from support.serving import serving
+from support.live_server import serving
 from tailrace.server import Settings, create_app
 from tailrace.server.http.request_guard import RequestGuard
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.wrappers import ConfigurationError
 
 
@@ -92,7 +92,7 @@ def test_a_certificate_that_cannot_be_used_is_an_error_at_the_start(
     given = list(files)
     given[missing] = str(tmp_path / "no.pem")
     settings = Settings(store="sqlite://", grpc_port=0, grpc_tls=tuple(given))
-    with pytest.raises(ConfigurationError, match="cannot be used"):
+    with pytest.raises(ConfigurationError, match="are not valid"):
         create_app(settings, handler=Scripted())
 
 

@@ -1,17 +1,19 @@
 """A hostile remote agent or tool server obtains no foreign credentials and causes no failure of the server."""
 
+import gc
 import gzip
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
 import pytest
 from pydantic import SecretStr
 
+from support.live_server import serving
+from support.loop_lag import LoopLag
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.upstream import Hang, Head, ScriptedUpstream, Step, json_answer, openai_stream, sse
 from tailrace.server import Bounds, Settings, create_app
 from tailrace.server.remote import client as remote_client
@@ -314,3 +316,141 @@ async def test_one_event_without_an_end_is_cut_off() -> None:
             assert task["metadata"]["urn:tailrace:ext:stream:v1"]["error"]["type"] == "event_too_large"
             again = (await rpc.result("SendMessage", message()))["task"]
             assert again["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+# --- events that no agent should send ---------------------------------------------------------------------------------
+
+IDS = {"taskId": "t", "contextId": "c"}
+STATUS: dict[str, Any] = {"state": "TASK_STATE_WORKING"}
+WORKING = {"task": {"id": "t", "contextId": "c", "status": STATUS}}
+CALLS = {
+    "parts": [{"data": {"tool_calls": [{"call_id": 1, "arguments": "x"}]}}],
+    "messageId": "m",
+    "role": "ROLE_AGENT",
+}
+
+
+def event(result: object, id_: str = "") -> bytes:
+    answer = {"jsonrpc": "2.0", "id": 1, "result": result}
+    return (f"id: {id_}\n".encode() if id_ else b"") + sse(answer)
+
+
+@asynccontextmanager
+async def server_before(*answers: Sequence[Step]) -> AsyncGenerator[Rpc]:
+    """A server before an agent with these answers, after its card."""
+    extension = {"streaming": True, "extensions": [{"uri": "urn:tailrace:ext:stream:v1"}]}
+    async with ScriptedUpstream(json_answer(card_of("/rpc", capabilities=extension)), *answers) as agent:
+        settings = Settings(agent=root(agent), agent_token=SecretStr(TOKEN), store="sqlite://")
+        app = await anyio.to_thread.run_sync(create_app, settings)
+        async with serving(app) as url, Rpc(url) as rpc:
+            yield rpc
+
+
+@pytest.mark.parametrize("pause", ["9" * 400, "\u00b2", "Mon, 01 Jan 2020 00:00:00 +999999999999999", "nan"])
+async def test_a_pause_that_is_no_number_leaves_the_agents_error(
+    pause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusal = [Head(400, {"content-type": "text/plain", "retry-after": pause}), b"no"]
+    async with server_before(refusal) as rpc:
+        task = (await rpc.result("SendMessage", message()))["task"]
+    assert "HTTP 400" in task["status"]["message"]["parts"][0]["text"]
+    assert "Traceback" not in caplog.text
+
+
+async def test_an_id_of_an_event_that_no_header_can_have_is_not_sent_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done = {"statusUpdate": {**IDS, "status": {"state": "TASK_STATE_COMPLETED"}}}
+    lost: list[Step] = [
+        Head(),
+        event(WORKING, "\x0b\x01"),
+        event({"statusUpdate": {**IDS, "status": STATUS}}, "\u00e9"),
+    ]
+    async with server_before(lost, [Head(), event(done)], json_answer({})) as rpc:
+        task = (await rpc.result("SendMessage", message()))["task"]
+    assert "the agent failed; its log" not in json.dumps(task)
+    assert "Traceback" not in caplog.text
+
+
+async def test_invalid_tool_calls_of_a_question_are_data() -> None:
+    asking = {"statusUpdate": {**IDS, "status": {"state": "TASK_STATE_INPUT_REQUIRED", "message": CALLS}}}
+    async with server_before([Head(), event(WORKING), event(asking)]) as rpc:
+        task = (await rpc.result("SendMessage", message()))["task"]
+        assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        assert "tool_calls" in task["status"]["message"]["parts"][0]["data"]
+        async with rpc.http.post(f"{rpc.url}/v1/responses", json={"input": "hi"}) as response:
+            assert response.status == 200, await response.text()
+
+
+async def test_a_copy_of_too_many_artifacts_is_refused_before_one_is_stored() -> None:
+    artifacts = [{"artifactId": str(at), "parts": [{"text": "a"}]} for at in range(1001)]
+    copy = {"task": {"id": "t", "contextId": "c", "status": STATUS, "artifacts": artifacts}}
+    async with server_before([Head(), event(copy)]) as rpc:
+        task = (await rpc.result("SendMessage", message()))["task"]
+    assert "more than 1000 artifacts" in task["status"]["message"]["parts"][0]["text"]
+    assert not task.get("artifacts")
+
+
+# --- the card as a whole ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Host",
+        "content-length",
+        "Transfer-Encoding",
+        "connection",
+        "a2a-version",
+        "x-forwarded-for",
+        "grpc-timeout",
+        "key-bin",
+        "x\r\nhost: other",
+        "a b",
+        "é",
+        "",
+    ],
+)
+async def test_a_card_does_not_choose_a_header_that_frames_or_routes_requests(name: str) -> None:
+    """The token became the value of any header, and a name with a line break was an error of the server."""
+    scheme = {"apiKeySecurityScheme": {"location": "header", "name": name}}
+    async with ScriptedUpstream(json_answer(card_of("/rpc", securitySchemes={"key": scheme}))) as agent:
+        error = await error_of(root(agent))
+        assert len(agent.requests) == 1
+    assert error.fault is UpstreamFault.INVALID
+    assert "the agent card requires the API key in the header" in str(error)
+    assert "\r" not in str(error)
+
+
+@pytest.mark.parametrize("name", ["a;b", "a=b", "x\ny", ""])
+async def test_a_card_does_not_choose_more_than_the_name_of_a_cookie(name: str) -> None:
+    scheme = {"apiKeySecurityScheme": {"location": "cookie", "name": name}}
+    async with ScriptedUpstream(json_answer(card_of("/rpc", securitySchemes={"key": scheme}))) as agent:
+        error = await error_of(root(agent))
+    assert "the agent card requires the API key in the cookie" in str(error)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"supportedInterfaces": [{"url": "x"}] * 70_000},
+        {"skills": [{"a": 1}] * 100_000},
+        {"url": "x", "additionalInterfaces": [{"url": "x"}] * 70_000},
+    ],
+    ids=["interfaces", "skills", "interfaces of 0.3"],
+)
+async def test_a_large_card_does_not_block_the_event_loop(members: dict[str, Any]) -> None:
+    """A card of one megabyte blocked the event loop for two seconds."""
+    card = {**card_of("/rpc"), **members}
+    if "additionalInterfaces" in members:
+        del card["supportedInterfaces"]
+    async with ScriptedUpstream(json_answer(card)) as agent, AgentClient(root(agent)) as client:
+        # The card's objects start a collection of garbage, which would also visit the objects of all earlier tests.
+        gc.freeze()
+        try:
+            async with LoopLag() as lag:
+                with suppress(UpstreamError):
+                    await client.card()
+        finally:
+            gc.unfreeze()
+    assert lag.worst_cpu < 0.1

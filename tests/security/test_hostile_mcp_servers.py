@@ -1,18 +1,21 @@
 """A hostile MCP server fails its own calls; it does not block the event loop, exhaust memory, or break a turn."""
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 
 from support.loop_lag import LoopLag
-from support.upstream import Head, Received, ScriptedUpstream, Step, json_answer, sse
+from support.upstream import Head, Received, ScriptedUpstream, Step, Wait, json_answer, sse
 from tailrace.streaming.tools.mcp import McpToolset
+from tailrace.streaming.tools.mcp_bounds import MAX_REQUESTS, MAX_RESUMPTIONS, MAX_TOOLS_BYTES
 from tailrace.streaming.tools.tools import Tool, ToolContext, ToolError
-from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult
+from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, UpstreamError
 
 CONTEXT = ToolContext(ContentPartToolCall(id="c", name="t", arguments={}))
 OBJECT: dict[str, Any] = {"type": "object"}
@@ -167,3 +170,116 @@ async def test_a_result_that_is_nested_too_deep_is_an_error() -> None:
     async with tool_of(server(result_of({"content": [], "structuredContent": {"a": nested}}))) as tool:
         with pytest.raises(ToolError, match="nested too deep"):
             await tool.call({}, CONTEXT)
+
+
+SESSION = {"content-type": "application/json", "mcp-session-id": "s"}
+BROKEN_OFF = b"id: 1\nretry: 0\ndata:\n\n"
+"""The begin of a response that the client is asked to resume at once."""
+
+
+def server_with_session(
+    call: Answer, *, resumed: Callable[[Received], list[Step]], reply: Callable[[], list[Step]]
+) -> Callable[[Received], list[Step]]:
+    """Run a server with sessions, one tool, these responses to GET, and these to the client's own responses."""
+    usual = server(call)
+
+    def script(request: Received) -> list[Step]:
+        if request.method == "GET":
+            return resumed(request)
+        if request.method == "POST" and "method" not in request.json:
+            return reply()
+        if request.method == "POST" and request.json["method"] == "initialize":
+            return [Head(200, SESSION), *usual(request)[1:]]
+        return usual(request)
+
+    return script
+
+
+def accepted() -> list[Step]:
+    return [Head(202, {"content-length": "0"}, chunked=False)]
+
+
+async def test_servers_get_no_stream_for_notifications() -> None:
+    """A server that ended this stream at once, with a pause of zero, was asked for it again hundreds of times a second."""
+    script = server_with_session(
+        result_of({"content": [TEXT]}), resumed=lambda _: [BROKEN_OFF], reply=accepted
+    )
+    async with ScriptedUpstream(script) as upstream:
+        async with McpToolset.http(f"{upstream.base_url}/mcp").connected() as tools:
+            for _ in range(3):
+                await tools[0].call({}, CONTEXT)
+        assert "GET" not in [request.method for request in upstream.requests]
+
+
+async def test_a_response_is_resumed_a_limited_number_of_times() -> None:
+    script = server_with_session(lambda _: [BROKEN_OFF], resumed=lambda _: [BROKEN_OFF], reply=accepted)
+    async with ScriptedUpstream(script) as upstream:
+        async with McpToolset.http(f"{upstream.base_url}/mcp").connected() as tools:
+            for call in (1, 2):
+                with pytest.raises(ToolError, match="reconnection attempts were exhausted"):
+                    await tools[0].call({}, CONTEXT)
+                resumptions = [request for request in upstream.requests if request.method == "GET"]
+                assert len(resumptions) == call * MAX_RESUMPTIONS
+
+
+async def test_a_response_that_breaks_off_is_resumed() -> None:
+    requests = list[Received]()
+
+    def call(request_id: object) -> list[Step]:
+        return [BROKEN_OFF]
+
+    def resumed(request: Received) -> list[Step]:
+        requests.append(request)
+        if len(requests) < 5:
+            return [BROKEN_OFF]
+        return [sse({"jsonrpc": "2.0", "id": 0, "result": {"content": [TEXT]}})]
+
+    async with tool_of(server_with_session(call, resumed=resumed, reply=accepted)) as tool:
+        result = await tool.call({}, CONTEXT)
+    assert isinstance(result, ContentPartToolResult)
+    assert result.output == "x"
+    assert {request.headers["last-event-id"] for request in requests} == {"1"}
+
+
+async def test_requests_of_a_server_that_wait_are_limited() -> None:
+    """Each ping started a task, which waited until the server accepted the response to the one before."""
+    over = anyio.Event()
+
+    def call(request_id: object) -> list[Step]:
+        pings = [sse({"jsonrpc": "2.0", "id": number, "method": "ping"}) for number in range(2_000)]
+        return [*pings, sse({"jsonrpc": "2.0", "id": request_id, "result": {"content": [TEXT]}})]
+
+    script = server_with_session(
+        call, resumed=lambda _: [BROKEN_OFF], reply=lambda: [Wait(over), *accepted()]
+    )
+    async with tool_of(script) as tool:
+        before = len(asyncio.all_tasks())
+        result = await tool.call({}, CONTEXT)
+        assert isinstance(result, ContentPartToolResult)
+        assert len(asyncio.all_tasks()) - before < 2 * MAX_REQUESTS
+        over.set()
+
+
+async def test_a_list_of_tools_that_is_too_large_is_an_error() -> None:
+    page = MAX_TOOLS_BYTES // 4
+
+    def script(request: Received) -> list[Step]:
+        if request.method == "POST" and request.json.get("method") == "tools/list":
+            params: dict[str, str] = request.json.get("params") or {}
+            number = int(params.get("cursor", 0))
+            tool = {"name": f"t{number}", "description": "x" * page, "inputSchema": OBJECT}
+            return result_of({"tools": [tool], "nextCursor": str(number + 1)})(request.json["id"])
+        return server(result_of({}))(request)
+
+    async with ScriptedUpstream(script) as upstream:
+        with pytest.raises(
+            UpstreamError, match=f"the definitions of its tools are larger than {MAX_TOOLS_BYTES} bytes"
+        ):
+            async with McpToolset.http(f"{upstream.base_url}/mcp").connected():
+                pass
+        lists = [
+            each
+            for each in upstream.requests
+            if each.method == "POST" and each.json.get("method") == "tools/list"
+        ]
+        assert len(lists) == 4

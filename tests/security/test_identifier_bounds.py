@@ -8,12 +8,12 @@ import aiohttp
 import pytest
 
 from support.agents import Scripted
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from tailrace.server import Settings, create_app
 from tailrace.server.protocols.a2a.jsonrpc import MAX_ID_BYTES
 from tailrace.server.protocols.openai.models import MAX_NAME_LENGTH
-from tailrace.server.runtime.identifiers import MAX_ID_LENGTH
+from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 
 LONGEST = "x" * MAX_ID_LENGTH
 TOO_LONG = LONGEST + "x"

@@ -9,22 +9,22 @@ import aiohttp
 import pytest
 
 from support.callers import CALLER_KEYS, headers_of, recalling_agent, serving_callers
+from support.live_server import serving
 from support.mcp_server import McpServer
+from support.request_recorder import Recorder, WireRequest
 from support.rounds import answer, model_at
 from support.rpc import Rpc, message
 from support.sdk import send, streamed
 from support.sdk_server import sdk_server
-from support.serving import serving
 from support.tracing import Spans, attributes
 from support.upstream import Head, ScriptedUpstream
-from support.wire import Recorder, WireRequest
 from tailrace.server import AgentHandler, Settings, Turn, create_app
 from tailrace.server.runtime.handlers import Item
 from tailrace.server.sdk import AgentExecutor, RemoteAgent, RemoteAgentHandler, agent_tools
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.streaming import Agent, StatusUpdate, TaskState
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Message, Part, Role
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.task.updates import MessageAdded
 from tailrace.streaming.tools.mcp import McpToolset
 from tailrace.wrappers import ContentPartText, History, UpstreamError
@@ -68,7 +68,7 @@ async def by_chat_header(http: aiohttp.ClientSession, url: str, caller: str, tex
 
 
 async def by_conversation(http: aiohttp.ClientSession, url: str, caller: str, text: str) -> str:
-    body = {"model": "", "input": text, "conversation": SHARED}
+    body = {"model": "", "input": text, "metadata": {"conversation_id": SHARED}}
     return await _post(http, f"{url}/v1/responses", body, headers_of(caller))
 
 
@@ -269,7 +269,7 @@ async def test_a_provider_is_given_no_key_or_id_of_the_caller(provider: str, pat
     async with ScriptedUpstream(answer("Hi.")) as upstream:
         model = {"model": f"{provider}:m", "base_url": upstream.base_url, "api_key": "none"}
         async with (
-            serving_callers(**model, bounds={"upstream_retries": 0}) as url,
+            serving_callers(**model, bounds={"upstream_retries": 0, "continue_attempts": 0}) as url,
             aiohttp.ClientSession() as http,
         ):
             headers = {**headers_of("alice"), "X-Conversation-Id": "header-of-caller"}

@@ -10,9 +10,9 @@ import pytest
 from pydantic import SecretStr
 
 from support.callers import CALLER_KEYS, headers_of
+from support.live_server import serving
 from support.loop_lag import LoopLag
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.upstream import Head, Received, ScriptedUpstream, Step, json_answer, sse
 from tailrace.server import Settings, create_app
 from tailrace.server.remote import agent_handler, client, http_calls, relay

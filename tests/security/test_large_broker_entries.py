@@ -10,9 +10,9 @@ import pytest
 from support.nodes import running_apart
 from support.postgres import PostgresServer
 from support.valkey import ValkeyServer
-from tailrace.server.cluster.authentication import Authentication
 from tailrace.server.cluster.broker import Broker
-from tailrace.server.cluster.streams import Addition, TaskStreams
+from tailrace.server.cluster.event_streams import Addition, TaskStreams
+from tailrace.server.cluster.message_authentication import Authentication
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.handlers import Turn
 from tailrace.server.store.secret_keys import SecretKeys

@@ -100,7 +100,7 @@ async def test_a_long_delta_is_several_events(last: bool, in_loop: list[int]) ->
     [
         (Part(data=[[1] * 10] * 10_000), "more than 100000 JSON values"),
         (Part(text="x", metadata={"k": [1] * 100_001}), "more than 100000 JSON values"),
-        (PARTS["file"], "an event may have 1000000"),
+        (PARTS["file"], "the maximum for an event is 1000000"),
     ],
     ids=["data", "metadata", "bytes"],
 )

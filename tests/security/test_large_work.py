@@ -11,13 +11,21 @@ import pytest
 from pydantic import SecretStr
 from pydantic_core import from_json
 
-from support.posting import post
-from support.serving import serving
+from support.engines import engine_with, start
+from support.live_server import serving
+from support.rounds import model_at
+from support.threaded_client import post
 from support.upstream import Received, ScriptedUpstream, Step, openai_chunk, openai_stream, sse
-from tailrace.server import Settings, create_app
-from tailrace.server.protocols.turn import TurnFold
-from tailrace.streaming.a2a import encoding, models
-from tailrace.wrappers.concurrency.worker_thread import in_event_loop
+from tailrace.server import AgentHandler, Settings, Turn, create_app
+from tailrace.server.protocols.openai.request import read_responses_request
+from tailrace.server.protocols.openai.responses import ResponsesEncoder
+from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.protocols.turn_fold import TurnFold
+from tailrace.streaming import Agent, ArtifactUpdate, TextDelta, Update
+from tailrace.streaming.a2a import json_encoding, models
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.tools import tools
+from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, in_event_loop
 from tailrace.wrappers.conversion.tool_names import ToolNames
 
 SIZE = 2_000_000
@@ -47,7 +55,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
 
     watch(models.A2AModel, "to_json", lambda _, encoded: len(encoded))
     watch(models.A2AModel, "from_json", lambda arguments, _: len(arguments[1]))
-    watch(encoding, "_encode", lambda _, encoded: len(encoded))
+    watch(json_encoding, "_encode", lambda _, encoded: len(encoded))
     watch(msgspec.json, "encode", lambda _, encoded: len(encoded))
     watch(msgspec.json, "decode", lambda arguments, _: len(arguments[0]))
     watch(json, "loads", lambda arguments, _: len(arguments[0]))
@@ -212,4 +220,57 @@ async def test_a_large_task_is_encoded_for_a_webhook_outside_of_the_event_loop(
         with anyio.fail_after(20):
             while not any(LARGE[:1000].encode() in request.body for request in hook.requests):  # noqa: ASYNC110
                 await anyio.sleep(0.01)  # the webhook is delivered by another task
+    assert [step for step in steps if step[1] > MOST_BYTES] == []
+
+
+async def test_events_that_repeat_a_large_output_have_its_cost() -> None:
+    """The events that close a text, an item and a response contain the complete text."""
+
+    async def work(_: Turn) -> AsyncGenerator[Update]:
+        for name, metadata in (("thoughts", {EXTENSION_URI: {"channel": "reasoning"}}), ("text", {})):
+            empty = models.Artifact(artifact_id=name, parts=(models.Part(text=""),), metadata=metadata)
+            yield ArtifactUpdate(empty, last=False)
+            for _piece in range(200):
+                yield TextDelta(name, "x" * 10_000)
+
+    request = StoredRequest.of(read_responses_request({"input": "hi"}), "response")
+    encoder = ResponsesEncoder(request)
+    repeated = 0
+    async with engine_with(work) as engine:
+        async for batch in (await start(engine, "go")).batches(until_interrupted=True):
+            for event in batch:
+                cost = encoder.cost([event])
+                frames = encoder.feed(event)
+                assert cost > MAX_INLINE_COST or len(frames) < MOST_BYTES
+                repeated += len(frames) > SIZE
+    assert repeated == 2
+    assert encoder.response["status"] == "completed"
+
+
+async def test_the_result_of_a_tool_is_encoded_outside_of_the_event_loop(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def f() -> Any:
+        return {"rows": [LARGE, *range(2000)]}
+
+    converted: list[bool] = []  # whether in the event loop
+    convert = tools._as_json  # pyright: ignore[reportPrivateUsage]
+
+    def watched(value: object) -> Any:
+        converted.append(in_event_loop())
+        return convert(value)
+
+    monkeypatch.setattr(tools, "_as_json", watched)
+    call = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
+    calls = [*map(sse, [openai_chunk({"tool_calls": [call]}), openai_chunk({}, finish="tool_calls")])]
+    rounds = iter([[*calls, sse("[DONE]")], openai_stream(["done"])])
+    async with ScriptedUpstream(lambda _: next(rounds)) as upstream:
+        model = model_at(upstream)
+        settings = Settings(store="sqlite://")
+        async with serving(create_app(settings, handler=AgentHandler(Agent(model, tools=[f])))) as url:
+            steps.clear()
+            found = await post(f"{url}/message:stream", text_in_a2a())
+    assert LARGE.encode() in found.body
+    assert b"TASK_STATE_COMPLETED" in found.body
+    assert converted == [False]
     assert [step for step in steps if step[1] > MOST_BYTES] == []

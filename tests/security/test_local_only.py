@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from starlette.types import Scope
 
 from support.agents import Scripted
+from support.live_server import serving
 from support.rpc import message
-from support.serving import serving
 from tailrace.server import Settings, create_app, create_router
 from tailrace.server.app import Authenticator
 from tailrace.server.auth.authentication import Credentials, Identity
@@ -376,5 +376,5 @@ async def test_metrics_without_a_token_are_for_this_machine(given: dict[str, Any
 
 @pytest.mark.parametrize("host", ["http://agent.lan", "agent.lan:8000", "agent.lan/", ""])
 def test_a_host_is_a_name_alone(host: str) -> None:
-    with pytest.raises(ValueError, match="is no host"):
+    with pytest.raises(ValueError, match="is not a host"):
         Settings(allowed_hosts=(host,))

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import nothing
+from support.live_server import serving
 from support.rpc import Rpc
-from support.serving import serving
-from tailrace.server import Settings, create_app
+from tailrace.server import JwtSettings, Settings, create_app
 from tailrace.server.observability.logs import log_config
 from tailrace.wrappers.redaction.log_records import MAX_LINES, MAX_TEXT, printable, printable_lines
 
@@ -127,7 +127,7 @@ async def test_the_crit_header_of_a_token_forges_no_line(output: Output) -> None
 
     header = {"alg": "RS256", "kid": "k", "crit": [FORGED], "b64": True}
     token = f"{part(header)}.{part({'sub': 'x'})}.eA"
-    settings = Settings(caller_jwks_url="http://127.0.0.1:9/jwks", store="sqlite://")
+    settings = Settings(caller_jwt=JwtSettings(jwks_url="http://127.0.0.1:9/jwks"), store="sqlite://")
     async with serving(create_app(settings, handler=nothing)) as url, Rpc(url) as rpc:
         status, _ = await rpc.raw(b"{}", {"authorization": f"Bearer {token}"})
     assert status == 401

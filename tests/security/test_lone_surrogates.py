@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from yarl import URL
 
+from support.live_server import serving
 from support.rpc import Rpc
-from support.serving import serving
 from tailrace.server import Item, Settings, Turn, create_app
 from tailrace.wrappers import TailraceError
 

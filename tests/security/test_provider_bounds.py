@@ -9,8 +9,8 @@ from pydantic import SecretStr
 
 from support.event_frames import chunk as chunk_frame
 from support.event_frames import event as event_frame
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.upstream import ScriptedUpstream, Step, openai_chunk, openai_stream, sse
 from tailrace.server import Settings, create_app
 from tailrace.streaming import Accumulator

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.upstream import Cut, Head, ScriptedUpstream, Step, json_answer, openai_stream, sse
 from tailrace.server import Settings, create_app
 from tailrace.streaming import Accumulator
 from tailrace.streaming.conversion.chat_completion import to_chat_completion
 from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamError
-from tailrace.wrappers.http.model import HTTPModel
+from tailrace.wrappers.http.http_model import HTTPModel
 from tailrace.wrappers.providers import create_model
-from tailrace.wrappers.redaction.redaction import MAX_MESSAGE, Redactor
+from tailrace.wrappers.redaction.redactor import MAX_MESSAGE, Redactor
 
 KEY = "opaque+Key/0123456789"
 OTHER_KEY = "sk-proj-0123456789abcdefghij"

@@ -21,7 +21,7 @@ from tailrace.streaming.a2a import models as a2a
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 from tailrace.streaming.tools.mcp import McpToolset
 from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamError, UpstreamFault
-from tailrace.wrappers.http.model import HTTPModel
+from tailrace.wrappers.http.http_model import HTTPModel
 from tailrace.wrappers.providers import create_model
 
 HISTORY = History(conversation=(Message(role=Role.USER, content=(ContentPartText(text="Hi"),)),))

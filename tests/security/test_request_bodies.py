@@ -6,6 +6,7 @@ Any invalid request is refused with a 4xx status in its protocol's format.
 import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -17,15 +18,16 @@ from a2a.types import Part as SdkPart
 from a2a.types import Role as SdkRole
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 from a2a.types import TaskState as TaskStates
+from google.protobuf.struct_pb2 import Struct, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.posting import JSON, Posted, post
+from support.live_server import serving
 from support.raw_http import connected
-from support.serving import serving
+from support.threaded_client import JSON, Posted, post
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.http.request_body import JsonScan
-from tailrace.server.protocols.a2a.grpc_bounds import count_fields
+from tailrace.server.protocols.a2a.grpc_bounds import scan_fields
 from tailrace.server.runtime.limits import RequestTooLargeError
 from tailrace.server.settings import Bounds
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
@@ -313,6 +315,12 @@ async def test_choices_that_repeat_a_large_request_are_refused(handler: Answerin
         found = await send(url, "/v1/chat/completions", {**body, "n": 2})
         assert found.status == 200
         assert len(handler.turns) == 2
+        prompts: dict[str, Any] = {"prompt": ["x" * 15_000, "y" * 15_000]}
+        found = await send(url, "/v1/completions", {**prompts, "n": 8})
+        assert (found.status, json.loads(found.body)["error"]["param"]) == (413, "n")
+        found = await send(url, "/v1/completions", prompts)  # each prompt is a task once
+        assert found.status == 200
+        assert len(handler.turns) == 4
 
 
 def test_a_scan_ends_at_the_limit_and_long_numbers_count_more() -> None:
@@ -418,7 +426,10 @@ async def test_a_fact_of_a_message_does_not_stand_in_for_what_is_checked(
     url: str, handler: Answering, fact: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Options are in the metadata of the request, and are stored with the message after they are validated."""
-    message = {**MESSAGE, "metadata": {EXTENSION: {"request": fact, "by": "agent", "mine": 1}}}
+    message = {
+        **MESSAGE,
+        "metadata": {EXTENSION: {"request": fact, "apiRequest": fact, "by": "agent", "mine": 1}},
+    }
     found = await send(url, "/", {**RPC, "params": {"message": message}})
     task = json.loads(found.body)["result"]["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -455,32 +466,68 @@ async def test_an_error_is_short_however_large_what_is_wrong(url: str, path: str
 # --- gRPC -------------------------------------------------------------------------------------------------------
 
 
+@asynccontextmanager
+async def agent_channel(url: str) -> AsyncGenerator[grpc.aio.Channel]:
+    """A channel to the gRPC address on a server's card."""
+    card = json.loads((await post(f"{url}/.well-known/agent-card.json", b"", {}, method="GET")).body)
+    [address, *_] = [each["url"] for each in card["supportedInterfaces"] if each["protocolBinding"] == "GRPC"]
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield channel
+
+
 async def test_a_call_of_more_values_than_the_limit_is_refused_before_it_is_parsed() -> None:
     settings = Settings(store="sqlite://", grpc_port=0, bounds=Bounds(max_request_values=100))
-    async with serving(create_app(settings, handler=Answering())) as url:
-        card = json.loads((await post(f"{url}/.well-known/agent-card.json", b"", {}, method="GET")).body)
-        [address, *_] = [
-            each["url"] for each in card["supportedInterfaces"] if each["protocolBinding"] == "GRPC"
-        ]
-        async with grpc.aio.insecure_channel(address) as channel:
-            stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # pyright: ignore[reportUnknownMemberType]
-            few = SdkMessage(message_id="m", role=SdkRole.ROLE_USER, parts=[SdkPart(text="x")] * 20)
-            answer = await stub.SendMessage(SendMessageRequest(message=few))
-            assert answer.task.status.state == TaskStates.TASK_STATE_COMPLETED
-            many = SdkMessage(message_id="m", role=SdkRole.ROLE_USER, parts=[SdkPart(text="x")] * 60)
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await stub.SendMessage(SendMessageRequest(message=many))
+    async with serving(create_app(settings, handler=Answering())) as url, agent_channel(url) as channel:
+        stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # pyright: ignore[reportUnknownMemberType]
+        few = SdkMessage(message_id="m", role=SdkRole.ROLE_USER, parts=[SdkPart(text="x")] * 20)
+        answer = await stub.SendMessage(SendMessageRequest(message=few))
+        assert answer.task.status.state == TaskStates.TASK_STATE_COMPLETED
+        many = SdkMessage(message_id="m", role=SdkRole.ROLE_USER, parts=[SdkPart(text="x")] * 60)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.SendMessage(SendMessageRequest(message=many))
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "100 JSON values" in str(raised.value.details())
 
 
+def count_fields(body: bytes, limit: int = 0) -> int:
+    """Return the number of values that are counted in a request to send a message."""
+    scan = JsonScan(limit)
+    scan_fields(body, SendMessageRequest.DESCRIPTOR, scan)
+    return scan.values - 1
+
+
 @given(st.binary(max_size=200))
 def test_fields_of_bytes_that_are_no_message_are_counted_without_an_error(body: bytes) -> None:
-    assert 0 <= count_fields(body, SendMessageRequest.DESCRIPTOR, 50) <= 51
+    assert 0 <= count_fields(body) <= 2 * len(body)
 
 
 def test_fields_are_counted_within_messages() -> None:
     parts = [SdkPart(text="x"), SdkPart(text="y")]
     request = SendMessageRequest(message=SdkMessage(message_id="m", parts=parts))
     # The message, its id, and two parts with one field each.
-    assert count_fields(request.SerializeToString(), SendMessageRequest.DESCRIPTOR, 100) == 6
+    assert count_fields(request.SerializeToString()) == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[%s1]" % ("[]," * 500), ' \n"[%s1]"' % ("{}," * 500), r'"\u007b' + "[]," * 500, "é[" * 600 + r"\u007b"],
+)
+def test_json_in_a_text_of_a_call_counts(text: str) -> None:
+    results = Struct()
+    results.update({"tool_results": [{"call_id": "c", "output": text}]})  # pyright: ignore[reportUnknownMemberType]
+    parts = [SdkPart(data=Value(struct_value=results)), SdkPart(text="prose: [], [], []")]
+    body = SendMessageRequest(message=SdkMessage(message_id="m", parts=parts)).SerializeToString()
+    assert 500 < count_fields(body) < 1200
+    with pytest.raises(RequestTooLargeError, match="500 JSON values"):
+        count_fields(body, 500)
+    raw = SdkMessage(message_id="m", parts=[SdkPart(raw=text.encode())])  # a file is never decoded
+    assert count_fields(SendMessageRequest(message=raw).SerializeToString()) == 4
+
+
+async def test_a_call_of_too_much_json_in_a_text_is_refused() -> None:
+    settings = Settings(store="sqlite://", grpc_port=0, bounds=Bounds(max_request_values=1000))
+    async with serving(create_app(settings, handler=Answering())) as url, agent_channel(url) as channel:
+        stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # pyright: ignore[reportUnknownMemberType]
+        message = SdkMessage(message_id="m", role=SdkRole.ROLE_USER, parts=[SdkPart(text="[" * 2000)])
+        with pytest.raises(grpc.aio.AioRpcError, match="1000 JSON values"):
+            await stub.SendMessage(SendMessageRequest(message=message))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from support.described import KEY, create_described_app
 from support.http_json import HttpJson
+from support.live_server import serving
+from support.openapi_agent import KEY, create_described_app
 from support.rpc import Rpc
-from support.serving import serving
 
 NUMBERS = ("9" * 5000, "-" + "9" * 5000, "%C2%B2", "--5", "%D9%A3", "1e3", "0x10", "9" * 20, "1_0")
 """5,000 digits; superscript and Arabic digits; two signs; other notations; more than 64 bits."""

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from support.agents import Scripted
-from support.posting import post
-from support.serving import serving
+from support.live_server import serving
+from support.threaded_client import post
 from tailrace.server import Settings, create_app
 
 

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from pydantic import SecretStr
 
+from support.live_server import serving
 from support.nodes import Nodes
 from support.postgres import PostgresServer
-from support.receiver import receiving
 from support.rpc import Rpc, message
-from support.serving import serving
-from support.stored import write
+from support.store_objects import write
 from support.valkey import ValkeyServer
+from support.webhook_receiver import receiving
 from tailrace.server import Settings, create_app
 from tailrace.server.cluster.node import Node, NodeDatabase
 from tailrace.server.runtime.handlers import FunctionHandler, Turn

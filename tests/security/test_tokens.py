@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 from support.agents import nothing
+from support.live_server import serving
 from support.rpc import Rpc
-from support.serving import serving
 from support.upstream import Head, ScriptedUpstream
-from tailrace.server import Settings, create_app
+from tailrace.server import JwtSettings, Settings, create_app
 from tailrace.server.cli.doctor import findings
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -30,9 +30,9 @@ async def keys_url() -> AsyncIterator[str]:
         yield issuer.base_url + "/jwks.json"
 
 
-async def statuses(keys_url: str, token: str, **more: str) -> list[int]:
+async def statuses(keys_url: str, token: str) -> list[int]:
     """Return the status of a request with the token on each binding."""
-    settings = Settings(caller_jwks_url=keys_url, store="sqlite://", **more)  # pyright: ignore[reportArgumentType]
+    settings = Settings(caller_jwt=JwtSettings(jwks_url=keys_url), store="sqlite://")
     found: list[int] = []
     async with serving(create_app(settings, handler=nothing)) as url, Rpc(url) as rpc:
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
@@ -87,17 +87,19 @@ async def test_a_header_that_is_nonsense_is_refused(keys_url: str, crit: Any) ->
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({}, "TAILRACE_CALLER_JWT_ISSUER and TAILRACE_CALLER_JWT_AUDIENCE"),
-        ({"caller_jwt_issuer": "me"}, "TAILRACE_CALLER_JWT_AUDIENCE"),
-        ({"caller_jwt_audience": "us"}, "TAILRACE_CALLER_JWT_ISSUER"),
-        ({"caller_jwt_issuer": "me", "caller_jwt_audience": "us"}, ""),
+        ({}, "issuer and audience"),
+        ({"issuer": "me"}, "audience"),
+        ({"audience": "us"}, "issuer"),
+        ({"issuer": "me", "audience": "us"}, ""),
     ],
     ids=["neither", "issuer", "audience", "both"],
 )
 async def test_unchecked_claims_are_logged_at_startup(
     given: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = Settings(caller_jwks_url="http://127.0.0.1:9/jwks", store="sqlite://", port=0, **given)
+    settings = Settings(
+        caller_jwt=JwtSettings(jwks_url="http://127.0.0.1:9/jwks", **given), store="sqlite://", port=0
+    )
     async with serving(create_app(settings, handler=nothing)):
         pass
     warnings = [
@@ -108,4 +110,4 @@ async def test_unchecked_claims_are_logged_at_startup(
     found = [finding async for finding in findings(settings, ask=False) if finding.name == "tokens"]
     assert len(warnings) == len(found) == bool(named)
     for text in (*warnings, *(finding.advice for finding in found)):
-        assert text.endswith(f"set {named}")
+        assert text.endswith(f"set its {named} too")

@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 from fastapi import FastAPI
 
+from support.live_server import serving
 from support.rpc import Rpc, message, text_of
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app, create_model, create_router
 from tailrace.server.settings import CardSettings
 from tailrace.streaming import ArtifactUpdate, Update

@@ -13,7 +13,7 @@ from tailrace.server.runtime.handlers import FunctionHandler, Turn
 from tailrace.server.store.store import Retention, Store
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse, Task
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.task_record import TaskRecord
 
 PIECE = "0123456789" * 20
 COUNT = 10_000  # deltas: more than a task's log holds in memory

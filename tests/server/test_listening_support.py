@@ -12,8 +12,8 @@ from anyio.lowlevel import checkpoint
 from fastapi import FastAPI
 
 from support.http_server import raw_server
+from support.live_server import serving
 from support.proxy import CuttingProxy
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 
 

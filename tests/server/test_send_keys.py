@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from support.http_json import HttpJson
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.active_task import CallContext, Subscription
 from tailrace.server.runtime.engine import Engine
@@ -17,9 +17,9 @@ from tailrace.server.runtime.handlers import FunctionHandler
 from tailrace.server.store.store import Retention, Store
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.errors import InvalidParamsError
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 
 class Asker:

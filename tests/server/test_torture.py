@@ -20,22 +20,22 @@ import pytest
 import uvicorn
 
 from support.engines import begin, read, read_until, start
+from support.live_server import serving
 from support.nodes import RunEngine
 from support.processes import served
 from support.rpc import Rpc, message, streamed_text
-from support.serving import serving
 from support.upstream import Hang, ScriptedUpstream, openai_stream
 from tailrace.server import DirectHandler, FunctionHandler, Settings, Turn, create_app
 from tailrace.server.http.connection_limits import ConnectionLimits
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import HandlerFunction, Item
-from tailrace.server.runtime.identifiers import MAX_ID_LENGTH
-from tailrace.server.runtime.registry import MAX_BATCH_BYTES
+from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
+from tailrace.server.runtime.task_registry import MAX_BATCH_BYTES
 from tailrace.server.store.store import Store, TaskWrite
 from tailrace.streaming import ArtifactUpdate, MessageAdded, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError, UnsupportedOperationError
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import StoreError
 
 Updates = AsyncIterator[Item]

@@ -7,7 +7,7 @@ import aiohttp
 import openai
 import pytest
 
-from support.serving import serving
+from support.live_server import serving
 from support.ui_streams import payloads, read_run, read_ui_messages
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.cli.transcript import Text, Transcript

@@ -15,8 +15,8 @@ from a2a.types import Part as SdkPart
 from a2a.types import Role as SdkRole
 from a2a.types import SendMessageRequest, a2a_pb2_grpc
 
+from support.live_server import serving
 from support.provider_rounds import provider_environment
-from support.serving import serving
 from support.upstream import ScriptedUpstream, json_answer
 from tailrace.server import Settings, create_app
 from tailrace.streaming import A2ATaskBridge

@@ -1,4 +1,7 @@
-"""Misbehaving upstreams: the task fails with an explanation, and keeps the text received so far."""
+"""Misbehaving upstreams: the task fails with an explanation, and keeps the text received so far.
+
+Responses are not continued here, except where a test is about it.
+"""
 
 import socket
 from typing import Any
@@ -6,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
+from support.live_server import serving
 from support.rpc import Rpc, message, streamed_text, text_of
-from support.serving import serving
 from support.upstream import (
     Cut,
     Hang,
@@ -47,7 +50,7 @@ async def ask(
         if when_hello is not None and streamed_text(events) == "Hello":
             when_hello.set()
 
-    app = create_app(settings(base_url, bounds={"upstream_retries": 0, **changes}))
+    app = create_app(settings(base_url, bounds={"upstream_retries": 0, "continue_attempts": 0, **changes}))
     async with serving(app) as url, Rpc(url) as rpc:
         events = await rpc.stream("SendStreamingMessage", message(), seen=seen)
         assert [number for number, _ in events] == list(range(1, len(events) + 1))
@@ -127,6 +130,30 @@ async def test_a_stream_that_breaks_keeps_what_arrived(case: str) -> None:
     assert words in reason(task)
     assert text == "Hello"
     assert text_of(task) == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("failing", "fault"),
+    [
+        (json_answer({"error": {"message": "no capacity"}}, 503), "http_status"),
+        ([Reset()], "connection_failed"),
+        (openai_stream([], finish=None), "stream_truncated"),
+        ([sse({"error": {"message": "GPU fell off"}})], "provider_error"),
+    ],
+    ids=["refused", "reset", "empty", "error"],
+)
+async def test_a_further_attempt_without_content_leaves_what_arrived(failing: list[Step], fault: str) -> None:
+    """The text stays, the error is that of the attempt that sent the text, and the last one is listed."""
+    shown = anyio.Event()
+    script = [*HELLO, Wait(shown), sse({"error": {"message": "overloaded", "code": "overloaded"}})]
+    async with ScriptedUpstream(script, failing) as upstream:
+        task, text = await ask(upstream.base_url, shown, continue_attempts=1)
+    assert text == text_of(task) == "Hello"
+    assert "overloaded" in reason(task)
+    assert error_type(task) == "provider_error"
+    attempts = task["metadata"]["urn:tailrace:ext:stream:v1"]["attempts"]
+    assert [each["error"]["type"] for each in attempts] == ["provider_error", fault]
+    assert [part["text"] for part in task["history"][-1]["parts"]] == ["Hello"]
 
 
 @pytest.mark.parametrize(("script", "kept"), [([Hang()], ""), ([*HELLO, Hang()], "Hello")])

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from support.facade import WEATHER, facade_over
+from support.live_server import serving
+from support.openai_api import WEATHER, facade_over
 from support.rounds import answer
 from support.rpc import Rpc
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import Settings, create_app
 

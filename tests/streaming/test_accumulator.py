@@ -21,7 +21,7 @@ from tailrace.wrappers import (
     Usage,
 )
 from tailrace.wrappers.anthropic import AnthropicDecoder
-from tailrace.wrappers.assembly.assembly import _Block  # pyright: ignore[reportPrivateUsage]
+from tailrace.wrappers.assembly.message_assembly import _Block  # pyright: ignore[reportPrivateUsage]
 from tailrace.wrappers.openai import ChatCompletionsDecoder
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.provider_rounds import CALLS, provider_environment, provider_model
 from support.upstream import Received, ScriptedUpstream
 from tailrace.streaming import Agent, tool
-from tailrace.streaming.conversion.conversation import to_a2a_message, to_common_message
+from tailrace.streaming.conversion.message_conversion import to_a2a_message, to_common_message
 from tailrace.wrappers import (
     ContentPartText,
     ContentPartToolCall,

@@ -12,7 +12,7 @@ from tailrace.streaming import Agent
 from tailrace.streaming.instrumentation import RUN_OBSERVER, AnswerWatch, CallWatch, RunObserver
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall
-from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.model import REQUEST_HEADERS, Model
 
 

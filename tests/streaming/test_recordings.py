@@ -14,18 +14,18 @@ from typing import Any, cast
 
 import pytest
 
-from support.extraction import Extract, extract
-from support.folding import fold
+from support.a2a_client import fold
+from support.reference_extraction import Extract, extract
 from support.scenarios import in_reads
-from tailrace.streaming.a2a.extension import extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Task, TaskStatus
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.conversion.chat_completion import to_chat_completion
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import MessageAssembly
 from tailrace.wrappers.decoding.decoder import ResponseDecoder
-from tailrace.wrappers.detection import DetectingDecoder
+from tailrace.wrappers.format_detection import DetectingDecoder
 from tailrace.wrappers.providers import FORMATS
 
 FOLDER = Path(
@@ -101,7 +101,7 @@ def text_of(message: dict[str, Any], channel: str | None = None) -> str:
     return "".join(
         part["text"]
         for part in message["parts"]
-        if "text" in part and extension_facts(part.get("metadata", {})).get("channel") == channel
+        if "text" in part and extension_metadata(part.get("metadata", {})).get("channel") == channel
     )
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, RootModel
 from pydantic.alias_generators import to_camel
 
 from tailrace.streaming.a2a import Message as A2AMessage
-from tailrace.streaming.conversion.conversation import convert_a2a_message_to_openai, to_common_message
+from tailrace.streaming.conversion.message_conversion import convert_a2a_message_to_openai, to_common_message
 from tailrace.wrappers import (
     ContentPartData,
     ContentPartFile,

@@ -7,7 +7,7 @@ import anyio
 from tailrace.server import Turn
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.wrappers import TailraceError
 
 Updates = AsyncIterator[Update | Message]

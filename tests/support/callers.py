@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from support.serving import serving
-from support.wire import Recorder
+from support.live_server import serving
+from support.request_recorder import Recorder
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.handlers import Item
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState
 from tailrace.streaming.a2a.models import Artifact, Part
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 
 KEYS = {"alice": "key-of-alice", "bob": "key-of-bob"}
 CALLER_KEYS = ",".join(f"{name}:{key}" for name, key in KEYS.items())

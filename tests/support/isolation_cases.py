@@ -32,6 +32,7 @@ NOTHING_NAMED: Mapping[str, str] = {
     "GET /readyz": "the server's health",
     "GET /metrics": "metrics without callers",
     "GET /v1/models": "the names of the agent",
+    "POST /v1/conversations": "begins a conversation with a new id",
     "POST /v1/embeddings": "sent on to a provider without a task; nothing is stored",
     "GET /v1/models/{model:path}": "a name of the agent",
     "GET /extendedAgentCard": "the caller's own card",
@@ -115,6 +116,9 @@ def _v1_0(prefix: str) -> Iterable[Case]:
     yield _http(f"GET {prefix}/tasks", "a conversation", query="?contextId={context}&includeArtifacts=true")
     yield _http(f"GET {prefix}/conversations/{{contextId}}", "a conversation", contextId="context")
     yield from _of_tasks(prefix, config="id")
+    for which in ("task", "waiting", "running", "name"):
+        yield _http(f"DELETE {prefix}/tasks/{{id}}", which, id=which)
+    yield _http(f"DELETE {prefix}/conversations/{{contextId}}", "a conversation", contextId="context")
 
 
 def _of_tasks(prefix: str, *, config: str, body: Build | None = None) -> Iterable[Case]:
@@ -190,6 +194,10 @@ def _rpc_1_0() -> Iterable[Case]:
     everything = _rpc("1.0", "ListTasks", "nothing", lambda _: {"includeArtifacts": True})
     yield replace(everything, names_ids=False)
     yield _rpc("1.0", "GetConversation", "a conversation", lambda ids: {"contextId": ids.context})
+    for which in ("task", "waiting", "running", "name"):
+        yield _rpc("1.0", "DeleteTask", which, _task_params(which))
+        yield _rpc("1.0", "DeleteTask", f"{which}, in a tenant", _in_tenant(_task_params(which)))
+    yield _rpc("1.0", "DeleteConversation", "a conversation", lambda ids: {"contextId": ids.context})
     for method, params in CONFIGS.items():
         yield _rpc("1.0", method, "a webhook", params)
 
@@ -398,6 +406,7 @@ def _openai() -> Iterable[Case]:
         )
     for which in ("response", "task", "waiting", "running"):
         yield from _stored(which)
+    yield from _conversations()
     yield _http(RESPONSES, "a conversation", lambda ids: {**responses_body, "conversation": ids.context})
     yield _http(
         RESPONSES, "a conversation's id", lambda ids: {**responses_body, "conversation": {"id": ids.context}}
@@ -442,6 +451,24 @@ def _stored(which: str) -> Iterable[Case]:
     yield case(f"GET {completion}/messages")
     yield case(f"DELETE {one}")
     yield case(f"DELETE {completion}")
+
+
+def _conversations() -> Iterable[Case]:
+    one = "/v1/conversations/{conversation_id}"
+    item = {"type": "message", "role": "user", "content": TEXT}
+    routes: tuple[tuple[str, str, Fields | None], ...] = (
+        ("GET", one, None),
+        ("POST", one, {"metadata": {"a": TEXT}}),
+        ("POST", f"{one}/items", {"items": [item]}),
+        ("GET", f"{one}/items", None),
+        ("GET", f"{one}/items/{{item_id}}", None),
+        ("DELETE", f"{one}/items/{{item_id}}", None),
+        ("DELETE", one, None),
+    )
+    for method, path, body in routes:
+        named = {"conversation_id": "context", **({"item_id": "call"} if "item_id" in path else {})}
+        build: Build | None = None if body is None else lambda _, body=body: body
+        yield _http(f"{method} {path}", "a conversation", build, query="", headers=None, **named)
 
 
 def _response(given: str) -> str:

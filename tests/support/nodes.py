@@ -6,14 +6,14 @@ from typing import Any, Protocol, cast
 
 from support.postgres import PostgresServer
 from support.valkey import ValkeyServer
-from tailrace.server.app import create_notifier
-from tailrace.server.cluster.assembly import Cluster
-from tailrace.server.cluster.authentication import Authentication
 from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.engine import ClusterEngine
+from tailrace.server.cluster.event_streams import TaskStreams
+from tailrace.server.cluster.message_authentication import Authentication
 from tailrace.server.cluster.node import Node
+from tailrace.server.cluster.node_factory import Cluster
 from tailrace.server.cluster.store import ClusterStore
-from tailrace.server.cluster.streams import TaskStreams
+from tailrace.server.push_notifications import create_notifier
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction

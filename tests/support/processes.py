@@ -33,10 +33,10 @@ class Served:
         self.url = ""
 
     async def ready(self) -> None:
-        """Wait until the server logs its address; raise an error with its log if it ends first."""
+        """Wait until the server prints its address; raise an error with its log if it ends first."""
         with anyio.fail_after(30):
             while True:
-                found = re.search(r"running on (http://[\d.]+:\d+)", self.log.read_text())
+                found = re.search(r"(?:^  API +|api: )(http://[\d.]+:\d+)/", self.log.read_text(), re.M)
                 if found:
                     self.url = found[1]
                     return

@@ -16,7 +16,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.http.model import HTTPModel
+from tailrace.wrappers.http.http_model import HTTPModel
 from tailrace.wrappers.providers import FORMATS
 
 Fields = dict[str, Any]

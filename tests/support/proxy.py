@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from support.listening import stop_listening
+from support.server_shutdown import stop_listening
 
 
 class CuttingProxy:

@@ -24,7 +24,7 @@ from a2a.types import (
 )
 from starlette.applications import Starlette
 
-from support.serving import serving
+from support.live_server import serving
 
 
 def sdk_card(binding: str = "JSONRPC", version: str = "1.0", *, streaming: bool = True) -> AgentCard:

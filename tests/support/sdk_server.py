@@ -18,7 +18,7 @@ from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from support.serving import serving
+from support.live_server import serving
 
 
 class Named(User):

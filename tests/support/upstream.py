@@ -47,7 +47,7 @@ from typing import Any, Protocol, Self
 
 import anyio
 
-from support.listening import stop_listening
+from support.server_shutdown import stop_listening
 
 MAX_HEAD_BYTES = 1024 * 1024
 
@@ -143,7 +143,8 @@ class ScriptedUpstream:
 
     Args:
         scripts: One response per request, in the order of requests; the last one is repeated for all further
-            requests. A function receives the request and returns the script.
+            requests. A function receives the request and returns the script. Requests for the list of models, which
+            the server sends before it continues a response, get 404 and are not counted, except from a function.
 
     Attributes:
         requests: All requests so far, in order of arrival.
@@ -190,6 +191,8 @@ class ScriptedUpstream:
         if not self._scripts:
             raise LookupError(f"{request.method} {request.path} arrived, but there is no script")
         script = self._scripts[min(len(self.requests), len(self._scripts) - 1)]
+        if request.method == "GET" and request.path.endswith("/models") and not callable(script):
+            return json_answer({"error": {"message": "not found"}}, 404)
         self.requests.append(request)
         self._arrival.set()
         self._arrival = anyio.Event()

@@ -20,12 +20,13 @@ class ValkeyServer:
 
     Attributes:
         port: The listening port; the same after a restart.
+        folder: The folder with its files.
     """
 
     def __init__(self, folder: Path, port: int, users: str = "") -> None:
         self.port = port
+        self.folder = folder
         self._users = users
-        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: int = 0) -> str:
@@ -47,22 +48,22 @@ class ValkeyServer:
         settings = {
             "port": str(self.port),
             "bind": "127.0.0.1",
-            "dir": str(self._folder),
+            "dir": str(self.folder),
             "appendonly": "yes",
             "appendfsync": "always",  # otherwise it may delay writes that it has acknowledged
             "save": "",
             "daemonize": "no",
-            "logfile": str(self._folder / "log"),
+            "logfile": str(self.folder / "log"),
         }
         if self._users:
-            (self._folder / "users.acl").write_text(self._users)
-            settings["aclfile"] = str(self._folder / "users.acl")
+            (self.folder / "users.acl").write_text(self._users)
+            settings["aclfile"] = str(self.folder / "users.acl")
         words = [word for name, value in settings.items() for word in (f"--{name}", value)]
-        self._process = subprocess.Popen([str(program), *words], cwd=self._folder)
+        self._process = subprocess.Popen([str(program), *words], cwd=self.folder)
         deadline = time.monotonic() + 20
         while not self.answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Valkey did not start: {(self._folder / 'log').read_text()}")
+                raise RuntimeError(f"Valkey did not start: {(self.folder / 'log').read_text()}")
             time.sleep(0.01)  # its socket is the only observable state
 
     def answers(self) -> bool:

@@ -1,8 +1,8 @@
-"""``python -m torture``, with ``tests`` on the path: see `torture.running`."""
+"""``python -m torture``, with ``tests`` on the path: see `torture.scenario_runner`."""
 
 import sys
 
-from torture.running import main
+from torture.scenario_runner import main
 
 if __name__ == "__main__":
     sys.exit(main())

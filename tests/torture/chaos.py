@@ -13,10 +13,10 @@ import anyio
 
 from support.processes import Served
 from tailrace.server.settings import Bounds
-from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from torture.outcome import Outcome
-from torture.reading import FINAL, Seen, call, client, send, stored
-from torture.serving import server, until
+from torture.server_process import server, until
+from torture.stream_client import FINAL, Seen, call, client, send, stored
 from torture.upstream import Order, Upstream, upstream
 
 READ_TIMEOUT = 1.0

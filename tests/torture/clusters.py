@@ -16,8 +16,8 @@ from support.proxy import CuttingProxy
 from support.valkey import ValkeyServer, running_valkey
 from tailrace.server.settings import Bounds
 from torture.outcome import Outcome
-from torture.reading import FINAL, Refused, Seen, call, client, message, resume, stored, stream
-from torture.serving import as_environment, until
+from torture.server_process import as_environment, until
+from torture.stream_client import FINAL, Refused, Seen, call, client, message, resume, stored, stream
 from torture.upstream import Order, Upstream, upstream
 
 TTL = 2.0

@@ -14,9 +14,9 @@ import httptools
 
 from tailrace.server.settings import Bounds
 from torture.clusters import Cluster, Followed, begin, check, cluster
+from torture.cpu_time import Spending
 from torture.outcome import Outcome
-from torture.reading import LONGEST, Seen, Timed, resume
-from torture.spending import Spending
+from torture.stream_client import LONGEST, Seen, Timed, resume
 from torture.upstream import Order
 
 MAX_P99 = 0.015

@@ -19,8 +19,8 @@ import anyio.to_thread
 
 from support.processes import Served
 from torture.outcome import Outcome
-from torture.reading import FINAL, Refused, Seen, call, client, resume, send, stored
-from torture.serving import database, server, until
+from torture.server_process import database, server, until
+from torture.stream_client import FINAL, Refused, Seen, call, client, resume, send, stored
 from torture.upstream import Order, upstream
 
 FULL_AT = (

@@ -1,8 +1,8 @@
 """Kill: ``kill -9`` at random moments under many streams. Every published event survives, and streams can be resumed.
 
 Each round: the clients start their streams, the server is killed at a random moment, and another is started on the same
-store. Every client that received an event resumes after its last one. In every fourth round the new server restarts
-interrupted responses (``TAILRACE_ON_ORPHAN=restart``); in the others it fails them.
+store. Every client that received an event resumes after its last one. In every fourth round the new server continues
+interrupted responses, as by default; in the others it fails them (``TAILRACE_ON_CRASH=fail``).
 """
 
 import random
@@ -13,8 +13,8 @@ import anyio
 
 from support.processes import Served
 from torture.outcome import Outcome
-from torture.reading import FINAL, Refused, Seen, call, client, resume, send, stored
-from torture.serving import server, until
+from torture.server_process import server, until
+from torture.stream_client import FINAL, Refused, Seen, call, client, resume, send, stored
 from torture.upstream import Order, upstream
 
 LATEST = 0.8  # seconds after which the server is killed at the latest
@@ -47,22 +47,22 @@ async def run(folder: Path, rng: random.Random, *, kills: int = 200, streams: in
     """
     outcome = Outcome("kill")
     everyone: list[_Client] = []
-    cut = ended = restarted = 0
+    cut = ended = continued = 0
     with upstream() as provider:
         survivors: list[_Client] = []
         for number in range(kills + 1):
-            restarts = number % 4 == 3
+            continues = number % 4 == 3
             settings = {
-                "on_orphan": "restart" if restarts else "fail",
+                "on_crash": "continue" if continues else "fail",
                 "coalesce": rng.choice(["read", "none"]),
             }
             async with server(folder, provider.base_url, settings) as process, client() as http:
-                await _resume(http, process, outcome, survivors, restarts=restarts)
+                await _resume(http, process, outcome, survivors, continues=continues)
                 for each in survivors:
                     interrupted = each.seen.last > each.shown
                     cut += interrupted
                     ended += not interrupted
-                    restarted += interrupted and each.seen.state == "TASK_STATE_COMPLETED" and restarts
+                    continued += interrupted and each.seen.state == "TASK_STATE_COMPLETED" and continues
                 everyone += survivors
                 await _check_no_task_is_open(http, process, outcome)
                 if number == kills:
@@ -71,7 +71,7 @@ async def run(folder: Path, rng: random.Random, *, kills: int = 200, streams: in
                 survivors = await _kill_under(http, process, rng, number, streams)
                 outcome.rounds += 1
     outcome.figures.append(
-        f"{len(everyone)} streams: {cut} cut, {ended} over before the kill, {restarted} restarted and completed"
+        f"{len(everyone)} streams: {cut} cut, {ended} over before the kill, {continued} continued and completed"
     )
     outcome.check(cut > 0, "no kill hit a running stream")
     return outcome
@@ -116,7 +116,7 @@ async def _kill_under(
 
 
 async def _resume(
-    http: aiohttp.ClientSession, process: Served, outcome: Outcome, clients: list[_Client], *, restarts: bool
+    http: aiohttp.ClientSession, process: Served, outcome: Outcome, clients: list[_Client], *, continues: bool
 ) -> None:
     async def go_on(each: _Client) -> None:
         key = each.order.key
@@ -135,7 +135,7 @@ async def _resume(
         )
         outcome.check(each.seen.text == text, f"{key}: the received text differs from the stored one")
         outcome.check(each.order.text().startswith(text), f"{key}: the text differs from the provider's")
-        if state == "TASK_STATE_COMPLETED" or restarts:
+        if state == "TASK_STATE_COMPLETED" or continues:
             outcome.check(text == each.order.text(), f"{key}: {state} with an incomplete text")
 
     async with anyio.create_task_group() as group:
@@ -145,7 +145,7 @@ async def _resume(
 
 async def _check_no_task_is_open(http: aiohttp.ClientSession, process: Served, outcome: Outcome) -> None:
     """Check all tasks, including tasks that no client has received."""
-    # Restarted tasks run and are awaited; the others must have ended.
+    # Continued tasks run and are awaited; the others must have ended.
     left = 0
 
     async def none_is_open() -> bool:

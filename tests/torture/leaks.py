@@ -22,8 +22,8 @@ import psutil
 from support.processes import Served
 from tailrace.server.settings import Bounds
 from torture.outcome import Outcome
-from torture.reading import FINAL, Seen, call, client, message, resume, send
-from torture.serving import server, until
+from torture.server_process import server, until
+from torture.stream_client import FINAL, Seen, call, client, message, resume, send
 from torture.upstream import Order, upstream
 
 MAX_GROWTH = 1.05

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from torture import deliveries, errands, losses
+from torture import cross_node_calls, deliveries, node_losses
 from torture.outcome import Outcome
 
 
@@ -40,8 +40,8 @@ async def run(
     await deliveries.run(
         folder / "deliveries", outcome, streams=streams, rate=rate, seconds=seconds, burst=burst, timed=timed
     )
-    await errands.run(folder / "errands", rng, outcome, each=operations, timed=timed)
-    await losses.kills(folder / "kills", rng, outcome, rounds=kills, streams=under_way)
-    await losses.cuts(folder / "cuts", rng, outcome, rounds=cuts, streams=under_way)
-    await losses.rolling(folder / "rolling", rng, outcome, streams=under_way)
+    await cross_node_calls.run(folder / "errands", rng, outcome, each=operations, timed=timed)
+    await node_losses.kills(folder / "kills", rng, outcome, rounds=kills, streams=under_way)
+    await node_losses.cuts(folder / "cuts", rng, outcome, rounds=cuts, streams=under_way)
+    await node_losses.rolling(folder / "rolling", rng, outcome, streams=under_way)
     return outcome

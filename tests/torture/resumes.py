@@ -11,8 +11,8 @@ import aiohttp
 import anyio
 
 from torture.outcome import Outcome
-from torture.reading import FINAL, Refused, Seen, client, resume, send, stored
-from torture.serving import server
+from torture.server_process import server
+from torture.stream_client import FINAL, Refused, Seen, client, resume, send, stored
 from torture.upstream import Order, upstream
 
 READERS = 3

@@ -18,8 +18,8 @@ import anyio
 from support.processes import Served
 from tailrace.server.settings import Bounds
 from torture.outcome import Outcome
-from torture.reading import FINAL, PATIENCE, Seen, Timed, client, message, resume, stored
-from torture.serving import server
+from torture.server_process import server
+from torture.stream_client import FINAL, PATIENCE, Seen, Timed, client, message, resume, stored
 from torture.upstream import Order, upstream
 
 MAX_GROWTH = 1.10

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torture import chaos, disks, kills, leaks, resumes, stalls, verdict
+from torture import chaos, disks, kills, leaks, llmock_verdict, resumes, stalls
 from torture.outcome import Outcome, table
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit and /proc")
@@ -43,7 +43,7 @@ async def test_a_provider_that_does_everything_wrong(tmp_path: Path, rng: random
 
 
 async def test_llmock_finds_the_server_resilient(tmp_path: Path, rng: random.Random) -> None:
-    check(await verdict.run(tmp_path, rng, each=1))
+    check(await llmock_verdict.run(tmp_path, rng, each=1))
 
 
 @linux

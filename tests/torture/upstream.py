@@ -133,7 +133,7 @@ class _Answering:
                 head = await self._reader.receive_until(b"\r\n\r\n", MAX_HEAD)
             except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError):
                 return
-            path = head.split(b" ", 2)[1].decode()
+            method, path, _ = head.decode().split(" ", 2)
             length = next(
                 (
                     int(line[15:])
@@ -145,6 +145,9 @@ class _Answering:
             body = await self._reader.receive_exactly(length) if length else b""
             if path.startswith("/told/"):
                 await self._send_json(200, self.stats.get(path[6:], ResponseStats()))
+                continue
+            if method == "GET":  # the list of models, which this provider does not have
+                await self._send_json(404, {"error": {"message": "unknown path"}})
                 continue
             order = msgspec.json.decode(_last_text(body), type=Order)
             stats = self.stats.setdefault(order.key, ResponseStats())

@@ -32,8 +32,8 @@ from tailrace.wrappers import (
     UpstreamError,
     UpstreamFault,
 )
-from tailrace.wrappers.conversion.options import NO_OPTIONS
-from tailrace.wrappers.http.model import DirectModel, HTTPModel
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS
+from tailrace.wrappers.http.http_model import DirectModel, HTTPModel
 from tailrace.wrappers.model import REQUEST_HEADERS
 from tailrace.wrappers.providers import FORMATS
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz.shortcuts import without_shortcuts
+from fuzz.lenient_decoders import without_shortcuts
 from support.messages import accumulate
 from support.provider_cases import CASES, ProviderCase
 from support.provider_rounds import CALLS

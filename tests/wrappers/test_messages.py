@@ -213,7 +213,7 @@ def test_an_empty_address_is_refused() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"data": None}, {"data": "AA==", "url": "https://example.com"}])
 def test_a_file_has_exactly_one_source(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="either data or url"):
+    with pytest.raises(ValidationError, match="exactly one of data and url"):
         ContentPartFile.model_validate(fields)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.wrappers import ConfigurationError, providers
-from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.model import Model
 from tailrace.wrappers.openai.client import ChatCompletionsModel

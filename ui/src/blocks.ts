@@ -119,11 +119,11 @@ export class Block {
 }
 
 /** A user's message, with actions. */
-export function userMessage(parts: Part[], edit: () => void): HTMLElement {
+export function userMessage(parts: Part[], edit: () => void, id: string): HTMLElement {
 	const text = textOf(parts);
 	const others = parts.filter((part) => !isText(part)).map(partNode);
 	const body = el("div.said", { part: "user-message" }, el("span.sr", {}, "You: "), el("p", {}, text), ...others);
 	if (!text) return body;
-	const change = el("button.small", { type: "button", title: "Edit as a new message", onclick: edit }, "Edit");
-	return el("div.user", {}, body, el("div.actions", {}, copyButton(() => text), change));
+	const change = el("button.small", { type: "button", title: "Edit, and ask again", onclick: edit }, "Edit");
+	return el("div.user", { "data-message": id }, body, el("div.actions", {}, copyButton(() => text), change), el("div.versions", { role: "group", "aria-label": "Versions of this message" }));
 }

@@ -5,15 +5,18 @@
  * loaded again. Text of a model is never parsed as HTML.
  */
 import { type Block, isText, textOf } from "./blocks.ts";
-import { AgentClient, AgentError, type Message, type Metadata, type Part, randomId, type Task, type TaskEvent } from "./client.ts";
+import { AgentClient, AgentError, type Branch, EXTENSION, type Message, type Metadata, type Part, randomId, type Task, type TaskEvent, type Token } from "./client.ts";
 import { Conversations } from "./conversations.ts";
-import { alarm, button, el, icon } from "./dom.ts";
+import { alarm, button, el, icon, slot } from "./dom.ts";
+import type { ChatEvents } from "./events.ts";
 import { Inspector } from "./inspector.ts";
 import css from "./style.css";
 import { type Host, TaskView } from "./task-view.ts";
 import { resultForm } from "./tool-results.ts";
 
 export { Markdown } from "./markdown.ts";
+export * from "./client.ts";
+export type { ChatEvents } from "./events.ts";
 
 const style = new CSSStyleSheet();
 style.replaceSync(css);
@@ -23,6 +26,8 @@ const INSPECT = "M8 6l-5 6 5 6M16 6l5 6-5 6M13 5l-2 14";
 const ATTACH = "M20 11l-8.5 8.5a5 5 0 0 1-7-7l9-9a3.3 3.3 0 0 1 4.7 4.7l-9 9a1.6 1.6 0 0 1-2.3-2.3l8-8";
 const CUT = "M4 4l16 16M9 5a13 13 0 0 1 12 4M3 9a13 13 0 0 1 3-2M7 13a8 8 0 0 1 4-2M12 19h.01";
 const REMOVE = "M6 6l12 12M18 6L6 18";
+const BEFORE = "M15 5l-7 7 7 7";
+const AFTER = "M9 5l7 7-7 7";
 const DOWN = "M12 5v14M6 13l6 6 6-6";
 
 const MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
@@ -32,6 +37,7 @@ const SHORTCUTS = [
 	["Shift + Enter", "New line"],
 	["↑ in an empty message", "Edit the last message"],
 	["Escape", "Stop, or close a panel"],
+	["F2, Delete", "Rename or delete the focused conversation"],
 	[`${COMMAND} + K`, "Search conversations"],
 	[`${COMMAND} + Shift + O`, "New conversation"],
 ] as const;
@@ -44,9 +50,22 @@ const BUSY_MILLISECONDS = 8;
 type Panel = HTMLElement & { toggle?: HTMLButtonElement };
 type Drawable = { draw(): void };
 
-class TailraceChat extends HTMLElement implements Host {
+/** Attributes that are properties of the same name, too. */
+const ATTRIBUTES = ["agent", "context", "greeting", "heading", "hide", "placeholder", "suggestions", "theme"] as const;
+
+export interface TailraceChat extends Record<(typeof ATTRIBUTES)[number], string | null> {
+	addEventListener<Name extends keyof ChatEvents>(type: Name, listener: (event: CustomEvent<ChatEvents[Name]>) => unknown, options?: boolean | AddEventListenerOptions): void;
+	addEventListener(type: string, listener: EventListenerOrEventListenerObject, options?: boolean | AddEventListenerOptions): void;
+	removeEventListener<Name extends keyof ChatEvents>(type: Name, listener: (event: CustomEvent<ChatEvents[Name]>) => unknown, options?: boolean | EventListenerOptions): void;
+	removeEventListener(type: string, listener: EventListenerOrEventListenerObject, options?: boolean | EventListenerOptions): void;
+}
+
+export class TailraceChat extends HTMLElement implements Host {
+	static readonly observedAttributes = ["token", ...ATTRIBUTES];
 	/** Request options for each message; see docs/extension.md. */
 	request: Metadata = {};
+	#token?: Token | null;
+	#headers: Record<string, string> = {};
 	contextId: string | undefined;
 	client = new AgentClient("");
 	/** Resolved when the conversation is on the page. */
@@ -66,11 +85,15 @@ class TailraceChat extends HTMLElement implements Host {
 	readonly #help: HTMLDialogElement;
 	readonly #inspector = new Inspector();
 	readonly #conversations: Conversations;
+	/** Responses also grow after they were drawn: when a module for code or math is loaded. */
+	readonly #sizes = new ResizeObserver(() => this.#sticks && this.#scroll());
 	readonly #dirty = new Set<Drawable>();
 	readonly #nav: Panel;
 	readonly #aside: Panel;
 	#views: TaskView[] = [];
 	#files: Part[] = [];
+	/** The message that is edited. */
+	#edited?: Branch;
 	#sticks = true;
 	#drawTime = 0;
 	#scheduled = false;
@@ -101,13 +124,14 @@ class TailraceChat extends HTMLElement implements Host {
 		const keys = SHORTCUTS.flatMap(([key, meaning]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, meaning)]);
 		this.#help.append(el("h3", {}, "Keyboard shortcuts"), el("dl", {}, ...keys), button("small", "Close", () => this.#help.close()));
 		const help = button("small", "Keyboard shortcuts", () => this.#help.showModal());
-		this.#conversations = new Conversations(() => this.client, (contextId) => this.open(contextId), help);
+		this.#conversations = new Conversations(this, help);
 		this.#nav = this.#conversations.node;
 		this.#aside = this.#inspector.node;
 		const attach = icon("Attach files", ATTACH, () => this.#picker.click());
 		const tools = el("div.row", {}, attach, this.#picker, this.#input, this.#cut, this.#stop, this.#send);
-		const composer = el("form.composer", { part: "composer", onsubmit: (event: Event) => this.#submit(event) }, this.#latest, this.#chips, tools);
-		const header = el("header", { part: "header" }, this.#toggle("Conversations", LIST, this.#nav), this.#heading, this.#model, this.#toggle("Inspector", INSPECT, this.#aside));
+		const composer = el("form.composer", { part: "composer", onsubmit: (event: Event) => this.#submit(event) }, this.#latest, slot("composer-start"), this.#chips, tools, slot("composer-end"));
+		const toggles = [this.#toggle("Conversations", LIST, this.#nav), this.#toggle("Inspector", INSPECT, this.#aside)] as const;
+		const header = el("header", { part: "header" }, toggles[0], slot("header-start"), this.#heading, this.#model, slot("header-end"), toggles[1]);
 		const drop = {
 			ondragover: (event: DragEvent) => (event.preventDefault(), chat.classList.add("over")),
 			ondragleave: () => chat.classList.remove("over"),
@@ -133,11 +157,62 @@ class TailraceChat extends HTMLElement implements Host {
 		return (panel.toggle = icon(label, drawing, flip, { "aria-expanded": "false" }));
 	}
 
+	/** Bearer token or API key, or a function that is called for each request and returns one. */
+	get token(): Token | null {
+		return this.#token ?? this.getAttribute("token");
+	}
+
+	set token(token: Token | null) {
+		this.#token = token;
+		this.#authorize();
+	}
+
+	/** Headers of every request. */
+	get headers(): Record<string, string> {
+		return this.#headers;
+	}
+
+	set headers(headers: Record<string, string>) {
+		this.#headers = this.client.headers = headers;
+	}
+
+	#authorize(): void {
+		this.client.token = this.token ?? this.#stored("token", "sessionStorage");
+	}
+
+	attributeChangedCallback(name: string, before: string | null, value: string | null): void {
+		if (!this.isConnected || before === value || !this.client.url) return;
+		if (name === "agent") {
+			this.disconnectedCallback();
+			this.connectedCallback();
+		} else if (name === "context") {
+			if ((value ?? "") !== this.contextId) this.open(value ?? "");
+		} else if (name === "token") this.#authorize();
+		else this.#decorate();
+	}
+
+	/** Apply the attributes that change nothing but the page. */
+	#decorate(): void {
+		this.#input.placeholder = this.placeholder ?? "Message";
+		this.#heading.textContent = this.heading ?? this.client.card.name ?? "Chat";
+		const hidden = this.hide?.split(/\s+/) ?? [];
+		for (const [name, panel] of [["conversations", this.#nav], ["inspector", this.#aside]] as const) {
+			panel.toggle!.hidden = hidden.includes(name);
+			if (panel.toggle!.hidden && !panel.hidden) panel.toggle!.click();
+		}
+		const welcome = this.#log.querySelector(".welcome");
+		if (welcome && this.contextId === "") welcome.replaceWith(this.#welcome());
+	}
+
+	#emit<Name extends keyof ChatEvents>(name: Name, detail: ChatEvents[Name]): void {
+		this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true }));
+	}
+
 	connectedCallback(): void {
-		const agent = this.getAttribute("agent");
-		this.client = new AgentClient(new URL(agent ?? ".", agent === null ? import.meta.url : document.baseURI).href);
-		this.client.token = this.getAttribute("token") ?? this.#stored("token", "sessionStorage");
-		this.#input.placeholder = this.getAttribute("placeholder") ?? "Message";
+		const { agent } = this;
+		this.client = new AgentClient(new URL(agent ?? ".", agent === null ? import.meta.url : document.baseURI).href, { headers: this.#headers });
+		this.#authorize();
+		this.#decorate();
 		this.#inspector.options.value = this.#stored("request");
 		this.#channel = new BroadcastChannel(this.#name(""));
 		this.#channel.onmessage = ({ data }) => this.#announced(data);
@@ -147,11 +222,11 @@ class TailraceChat extends HTMLElement implements Host {
 		if (this.#fills && this.clientWidth > 900) this.#nav.toggle!.click();
 		const named = this.#fills ? this.#addressed : this.#stored("context", "sessionStorage");
 		const ready = () => {
-			this.#heading.textContent = this.getAttribute("heading") ?? this.client.card.name ?? "Chat";
 			if (!this.isConnected) return;
+			this.#decorate();
 			if (this.#fills) addEventListener("hashchange", this.#followAddress);
 			this.#conversations.load();
-			return this.open(this.getAttribute("context") ?? named);
+			return this.open(this.context ?? named);
 		};
 		this.opened = this.client.readCard().then(ready, ready);
 	}
@@ -168,6 +243,15 @@ class TailraceChat extends HTMLElement implements Host {
 	};
 
 	// --- storage of the browser ---
+
+	/** Titles that the user has given to conversations; they stay in this browser. */
+	get titles(): Record<string, string> {
+		return JSON.parse(this.#stored("titles") || "{}");
+	}
+
+	set titles(titles: Record<string, string>) {
+		this.#store("titles", JSON.stringify(titles));
+	}
 
 	#name(what: string): string {
 		return `tailrace:${this.client.url}:${what}`;
@@ -200,6 +284,14 @@ class TailraceChat extends HTMLElement implements Host {
 		}
 	}
 
+	/** Delete a conversation of the server; rejects with `AgentError`. */
+	async deleteConversation(contextId: string): Promise<void> {
+		await this.client.deleteConversation(contextId);
+		this.#conversations.remove(contextId);
+		this.#channel?.postMessage({ deleted: contextId });
+		if (contextId === this.contextId) await this.open("");
+	}
+
 	/** Begin a new conversation. */
 	newConversation(): Promise<unknown> {
 		return this.open("");
@@ -211,6 +303,7 @@ class TailraceChat extends HTMLElement implements Host {
 		if (this.#fills && this.#addressed !== contextId) history[named ? "replaceState" : "pushState"](null, "", `#${encodeURIComponent(contextId)}`);
 		if (!this.#fills) this.#store("context", contextId, "sessionStorage");
 		this.#conversations.select(contextId);
+		this.#emit("conversationchange", { contextId });
 	}
 
 	/** Open a conversation, and follow its running tasks; a new one for an empty id. */
@@ -221,6 +314,9 @@ class TailraceChat extends HTMLElement implements Host {
 	async #load(contextId: string): Promise<void> {
 		for (const view of this.#views) this.#leave(view);
 		this.#views = [];
+		if (this.#edited) this.#discard();
+		this.#sizes.disconnect();
+		this.#sticks = true;
 		this.#enter(contextId);
 		if (this.clientWidth < 740) for (const panel of [this.#nav, this.#aside]) if (!panel.hidden) panel.toggle!.click();
 		this.#log.replaceChildren(contextId ? el("p.welcome", {}, "Loading …") : this.#welcome());
@@ -243,11 +339,12 @@ class TailraceChat extends HTMLElement implements Host {
 	/** The empty state: the agent, and examples of its skills. */
 	#welcome(): HTMLElement {
 		const { description, skills = [] } = this.client.card;
-		const given = this.getAttribute("suggestions")?.split("\n").map((each) => each.trim());
+		const given = this.suggestions?.split("\n").map((each) => each.trim());
 		const examples = (given ?? skills.flatMap((skill) => skill.examples ?? [])).filter(Boolean).slice(0, 4);
 		const choices = examples.map((example) => button("suggestion", example, () => this.send(example)));
-		const greeting = this.getAttribute("greeting") ?? (description || "Send a message to begin.");
-		return el("div.welcome", {}, el("h3", {}, this.#heading.textContent), el("p", {}, greeting), el("div.suggestions", {}, ...choices));
+		const greeting = this.greeting ?? (description || "Send a message to begin.");
+		const usual = [el("h3", {}, this.#heading.textContent), el("p", {}, greeting)];
+		return el("div.welcome", { part: "welcome" }, slot("welcome", ...usual), el("div.suggestions", {}, ...choices));
 	}
 
 	async #tasks(contextId: string): Promise<Map<string, Task>> {
@@ -278,6 +375,7 @@ class TailraceChat extends HTMLElement implements Host {
 		}
 		for (const task of [...tasks.values()].reverse()) begin(task);
 		for (const each of this.#views) if (!each.id) each.draw();
+		this.showVersions();
 		this.#scroll();
 		for (const each of this.#views) if (each.id && !each.over && (!each.waits || each === view)) this.#follow(each);
 	}
@@ -290,12 +388,18 @@ class TailraceChat extends HTMLElement implements Host {
 		const view = new TaskView(this);
 		this.#log.querySelector(".welcome")?.remove();
 		this.#log.append(view.node);
+		this.#sizes.observe(view.node);
 		this.#views.push(view);
 		return view;
 	}
 
-	/** Another tab has begun a task. */
-	#announced({ task }: { task: Task }): void {
+	/** Another tab has begun a task or deleted a conversation. */
+	#announced({ task, deleted }: { task?: Task; deleted?: string }): void {
+		if (deleted) {
+			this.#conversations.remove(deleted);
+			if (deleted === this.contextId) this.open("");
+		}
+		if (!task) return;
 		this.#conversations.add(task);
 		this.#conversations.draw();
 		if (task.contextId !== this.contextId || this.#find(task.id)) return;
@@ -309,9 +413,9 @@ class TailraceChat extends HTMLElement implements Host {
 	#key(event: KeyboardEvent): void {
 		if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.#submit(event);
 		else if (event.key === "ArrowUp" && !this.#input.value) {
-			const parts = this.#views.findLast((view) => view.lastParts.length)?.lastParts;
-			if (parts) this.edit(parts);
-			if (parts) event.preventDefault();
+			const view = this.#views.findLast(({ lastParts }) => lastParts.length);
+			if (view) this.edit(view.lastParts, view.lastId);
+			if (view) event.preventDefault();
 		}
 	}
 
@@ -365,11 +469,55 @@ class TailraceChat extends HTMLElement implements Host {
 			this.#input.focus();
 		};
 		const chips = this.#files.map((file) => el("span.badge", {}, file.filename ?? "file", icon(`Remove ${file.filename}`, REMOVE, () => remove(file))));
+		const discard = () => this.#discard();
+		if (this.#edited) chips.unshift(el("span.badge", {}, "Edited message", icon("Discard the edit", REMOVE, discard)));
 		this.#chips.replaceChildren(...chips);
 	}
 
-	/** Put a message into the message box, to be changed and sent as a new one. */
-	edit(parts: Part[]): void {
+	#discard(): void {
+		this.#edited = undefined;
+		this.#input.value = "";
+		this.#files = [];
+		this.#drawFiles();
+		this.#input.focus();
+	}
+
+	/** Show which version of a message this conversation has, and buttons to switch. */
+	showVersions(): void {
+		for (const node of this.#log.querySelectorAll<HTMLElement>("[data-message]")) {
+			const id = node.dataset.message!;
+			const versions = this.#conversations.versions(id);
+			const at = versions.findIndex(({ messageId }) => messageId === id);
+			const go = (label: string, drawing: string, to?: Branch) => icon(label, drawing, () => this.open(to!.contextId), { disabled: !to });
+			const position = el("span", {}, `${at + 1}/${versions.length}`);
+			const shown = [go("Previous version", BEFORE, versions[at - 1]), position, go("Next version", AFTER, versions[at + 1])];
+			node.querySelector(".versions")!.replaceChildren(...(at >= 0 && versions.length > 1 ? shown : []));
+		}
+	}
+
+	/** Send an edited message: as the first one of a branch. False if it was not sent. */
+	async #branch(branch: Branch, parts: Part[]): Promise<boolean> {
+		const request = this.#requestOptions();
+		if (!request) return false;
+		try {
+			const task = await this.client.createTask(parts, { branch, request });
+			this.#emit("messagesend", { contextId: task.contextId, parts });
+			this.#conversations.add(task);
+			this.#channel?.postMessage({ task });
+			await this.open(task.contextId);
+			return true;
+		} catch (error) {
+			this.#emit("chaterror", { id: "", contextId: branch.contextId, error: error as Error });
+			this.#log.append(alarm((error as Error).message));
+			this.#scroll();
+			return false;
+		}
+	}
+
+	/** Put a message into the message box, to be changed and sent: as a branch, if the agent has branches. */
+	edit(parts: Part[], messageId: string): void {
+		const branches = this.client.card.capabilities?.extensions?.some(({ uri }) => uri === EXTENSION);
+		this.#edited = branches && this.contextId ? { contextId: this.contextId, messageId } : undefined;
 		this.#input.value = textOf(parts);
 		this.#files = parts.filter((part) => !isText(part));
 		this.#drawFiles();
@@ -379,11 +527,7 @@ class TailraceChat extends HTMLElement implements Host {
 	async #submit(event: Event): Promise<void> {
 		event.preventDefault();
 		const sent = await this.send(this.#input.value.trim(), this.#files);
-		if (!sent) return;
-		this.#input.value = "";
-		this.#files = [];
-		this.#drawFiles();
-		this.#input.focus();
+		if (sent) this.#discard();
 	}
 
 	/** Send a message in the conversation. False while a response is running, without content, or with wrong request options. */
@@ -391,35 +535,44 @@ class TailraceChat extends HTMLElement implements Host {
 		await this.opened; // the message belongs to this conversation, after its others
 		if (this.working || !(text || files.length)) return false;
 		const parts = [...(text ? [{ text }] : []), ...files];
+		if (this.#edited) return this.#branch(this.#edited, parts);
 		return this.ask(parts, this.#views.findLast((view) => view.waits));
 	}
 
 	/** Send a message: to a task that waits for it, or as a new one. */
 	ask(parts: Part[], view?: TaskView): boolean {
-		const { options } = this.#inspector;
-		let request: Metadata | undefined;
-		try {
-			request = { ...this.request, ...JSON.parse(options.value || "{}") };
-		} catch (error) {
-			this.#announce(`Not JSON: ${(error as Error).message}`);
-			if (this.#aside.hidden) this.#aside.toggle!.click();
-			options.focus();
-			return false;
-		} finally {
-			options.setAttribute("aria-invalid", `${!request}`);
-		}
-		this.#store("request", options.value);
+		const request = this.#requestOptions();
+		if (!request) return false;
 		const message: Message = { messageId: randomId(), role: "ROLE_USER", parts };
 		if (this.contextId) message.contextId = this.contextId;
 		if (view) message.taskId = view.id;
 		view ??= this.#addView();
 		view.takeMessage(message);
+		this.#emit("messagesend", { contextId: this.contextId ?? "", parts });
 		view.sent = performance.now();
 		view.first = undefined;
 		view.form.inert = true;
 		this.#scroll();
 		this.#follow(view, message, request);
 		return true;
+	}
+
+	/** Request options of the next message; nothing if they are not JSON, which the inspector then shows. */
+	#requestOptions(): Metadata | undefined {
+		const { options } = this.#inspector;
+		let request: Metadata | undefined;
+		try {
+			request = { ...this.request, ...JSON.parse(options.value || "{}") };
+		} catch (error) {
+			this.announce(`Not JSON: ${(error as Error).message}`);
+			if (this.#aside.hidden) this.#aside.toggle!.click();
+			options.focus();
+			return undefined;
+		} finally {
+			options.setAttribute("aria-invalid", `${!request}`);
+		}
+		this.#store("request", options.value);
+		return request;
 	}
 
 	resultForm(view: TaskView, calls: any[]): HTMLElement {
@@ -433,8 +586,7 @@ class TailraceChat extends HTMLElement implements Host {
 		const field = el("input", { type: "password", autocomplete: "off", required: true }) as HTMLInputElement;
 		const onsubmit = (event: Event) => {
 			event.preventDefault();
-			this.client.token = field.value.trim();
-			this.#store("token", this.client.token, "sessionStorage");
+			this.#store("token", (this.client.token = field.value.trim()), "sessionStorage");
 			form.remove();
 			this.#conversations.load();
 			again();
@@ -455,7 +607,7 @@ class TailraceChat extends HTMLElement implements Host {
 	async stop(): Promise<void> {
 		const { working } = this;
 		if (!working) return;
-		if (working.id) await this.client.cancel(working.id).catch((error) => this.#announce(error.message));
+		if (working.id) await this.client.cancel(working.id).catch((error) => this.announce(error.message));
 		else this.#leave(working);
 	}
 
@@ -499,6 +651,11 @@ class TailraceChat extends HTMLElement implements Host {
 		view.take(event);
 		this.changed(view);
 		if (id !== view.id && view.id) this.#begun(view);
+		if (event.type === "artifact") {
+			const { artifact, append = false } = event.artifact;
+			const text = textOf(artifact.parts);
+			if (text) this.#emit("textdelta", { id: view.id, contextId: view.contextId, artifactId: artifact.artifactId, text, append });
+		}
 		if (state !== view.state) this.#moved(view);
 	}
 
@@ -509,6 +666,7 @@ class TailraceChat extends HTMLElement implements Host {
 		this.#leave(view);
 		view.form.inert = false;
 		view.trouble = view.id ? "connection lost" : "not sent";
+		this.#emit("chaterror", { id: view.id, contextId: view.contextId, error });
 		view.draw();
 		view.problem.replaceChildren(alarm(error.message, " ", button("small", "Try again", again)));
 		if (error instanceof AgentError && error.status === 401) this.#askToken(again);
@@ -527,8 +685,8 @@ class TailraceChat extends HTMLElement implements Host {
 	#moved({ id, contextId, state }: TaskView): void {
 		this.#drawButtons();
 		const words: Record<string, string> = { working: "Answering", "input required": "The agent waits for you" };
-		this.#announce(words[state] ?? `The task is ${state}`);
-		this.dispatchEvent(new CustomEvent("taskstate", { detail: { id, contextId, state } }));
+		this.announce(words[state] ?? `The task is ${state}`);
+		this.#emit("taskstate", { id, contextId, state });
 	}
 
 	showModel(name: string): void {
@@ -542,7 +700,7 @@ class TailraceChat extends HTMLElement implements Host {
 		this.#log.setAttribute("aria-busy", `${working}`);
 	}
 
-	#announce(text: string): void {
+	announce(text: string): void {
 		this.#live.textContent = text;
 	}
 
@@ -576,4 +734,22 @@ class TailraceChat extends HTMLElement implements Host {
 	}
 }
 
-customElements.define("tailrace-chat", TailraceChat);
+for (const name of ATTRIBUTES) {
+	Object.defineProperty(TailraceChat.prototype, name, {
+		get(this: TailraceChat) {
+			return this.getAttribute(name);
+		},
+		set(this: TailraceChat, value: string | null | undefined) {
+			if (value === null || value === undefined) this.removeAttribute(name);
+			else this.setAttribute(name, value);
+		},
+	});
+}
+
+customElements.get("tailrace-chat") ?? customElements.define("tailrace-chat", TailraceChat);
+
+declare global {
+	interface HTMLElementTagNameMap {
+		"tailrace-chat": TailraceChat;
+	}
+}

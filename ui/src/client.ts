@@ -85,6 +85,7 @@ export interface AgentCard {
 	description?: string;
 	version?: string;
 	skills?: { name?: string; description?: string; examples?: string[] }[];
+	capabilities?: { extensions?: { uri: string }[] };
 	securitySchemes?: Record<string, any>;
 }
 
@@ -119,12 +120,20 @@ export class AgentError extends Error {
 	}
 }
 
+export type Token = string | (() => string | Promise<string>);
+
 export interface ClientOptions {
-	/** Bearer token or API key, sent in the header that the agent card names. */
-	token?: string;
+	/** Bearer token or API key, sent in the header that the agent card names; a function is called for each request. */
+	token?: Token;
 	/** Headers of every request. */
 	headers?: Record<string, string>;
 	fetch?: typeof fetch;
+}
+
+/** A message of a conversation, before which another conversation branches off. */
+export interface Branch {
+	contextId: string;
+	messageId: string;
 }
 
 export interface SendOptions {
@@ -132,6 +141,8 @@ export interface SendOptions {
 	contextId?: string;
 	/** A task that waits for the message. */
 	taskId?: string;
+	/** Begin a conversation with the messages before this one; a field of the extension. */
+	branch?: Branch;
 	/** Request options of the extension: tools, temperature, … */
 	request?: Metadata;
 	signal?: AbortSignal;
@@ -151,21 +162,22 @@ export const randomId = () => Array.from(crypto.getRandomValues(new Uint8Array(1
 /** An agent. Methods reject with `AgentError`, and with an `AbortError` after their signal. */
 export class AgentClient {
 	card: AgentCard = {};
-	token: string;
+	token: Token;
+	/** Headers of every request. */
+	headers: Record<string, string>;
 	readonly url: string;
-	readonly #headers: Record<string, string>;
 	readonly #fetch: typeof fetch;
 
 	constructor(url: string, options: ClientOptions = {}) {
 		this.url = url.replace(/\/?$/, "/");
 		this.token = options.token ?? "";
-		this.#headers = options.headers ?? {};
+		this.headers = options.headers ?? {};
 		this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
 	}
 
 	/** Load the agent card, which also names the header of the token. */
 	async readCard(): Promise<AgentCard> {
-		const response = await this.#fetch(new URL(".well-known/agent-card.json", this.url), { headers: this.#headers });
+		const response = await this.#fetch(new URL(".well-known/agent-card.json", this.url), { headers: this.headers });
 		if (!response.ok) throw new AgentError(`The agent card has status ${response.status}`, response.status >= 500, response.status);
 		return (this.card = await response.json());
 	}
@@ -217,6 +229,11 @@ export class AgentClient {
 		return (await this.call<{ messages?: Message[] }>("GetConversation", { contextId })).messages ?? [];
 	}
 
+	/** Delete a conversation with its tasks; a method of the extension. */
+	async deleteConversation(contextId: string): Promise<void> {
+		await this.call("DeleteConversation", { contextId });
+	}
+
 	/** The result of a JSON-RPC method. */
 	async call<Result>(method: string, params: object, init: { signal?: AbortSignal; headers?: Record<string, string> } = {}): Promise<Result> {
 		return (await this.request(method, params, init)) as Result;
@@ -229,7 +246,7 @@ export class AgentClient {
 			method: "POST",
 			body: JSON.stringify({ jsonrpc: "2.0", id: 1, method, params }),
 			signal,
-			headers: { ...known, ...this.#headers, ...this.#credentials(), ...headers },
+			headers: { ...known, ...this.headers, ...(await this.#credentials()), ...headers },
 		}).catch((error) => {
 			if (signal?.aborted) throw error;
 			throw new AgentError(`${this.url} cannot be reached${this.#hint()}.`, true);
@@ -246,17 +263,19 @@ export class AgentClient {
 		return !page || new URL(this.url).origin === page ? "" : `, or TAILRACE_ALLOWED_ORIGINS of the server does not contain ${page}`;
 	}
 
-	#credentials(): Record<string, string> {
-		if (!this.token) return {};
+	async #credentials(): Promise<Record<string, string>> {
+		const token = typeof this.token === "function" ? await this.token() : this.token;
+		if (!token) return {};
 		const schemes = Object.values(this.card.securitySchemes ?? {});
 		const key = schemes.find((scheme) => scheme.apiKeySecurityScheme)?.apiKeySecurityScheme;
-		const isJwt = this.token.split(".").length === 3 && schemes.some((scheme) => scheme.httpAuthSecurityScheme);
-		return key && !isJwt ? { [key.name]: this.token } : { Authorization: `Bearer ${this.token}` };
+		const isJwt = token.split(".").length === 3 && schemes.some((scheme) => scheme.httpAuthSecurityScheme);
+		return key && !isJwt ? { [key.name]: token } : { Authorization: `Bearer ${token}` };
 	}
 }
 
-function userMessage(parts: Part[], { contextId, taskId }: SendOptions): Message {
-	return { messageId: randomId(), role: "ROLE_USER", parts, ...(contextId && { contextId }), ...(taskId && { taskId }) };
+function userMessage(parts: Part[], { contextId, taskId, branch }: SendOptions): Message {
+	const metadata = branch && { metadata: { [EXTENSION]: { branch } } };
+	return { messageId: randomId(), role: "ROLE_USER", parts, ...(contextId && { contextId }), ...(taskId && { taskId }), ...metadata };
 }
 
 /**

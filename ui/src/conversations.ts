@@ -1,7 +1,20 @@
 /** The list of conversations: those of the server's tasks, the newest first, with a search. */
-import { isText, textOf } from "./blocks.ts";
-import type { AgentClient, Task } from "./client.ts";
-import { button, el } from "./dom.ts";
+import { fields, isText, textOf } from "./blocks.ts";
+import type { AgentClient, Branch, Task } from "./client.ts";
+import { button, el, icon } from "./dom.ts";
+
+const RENAME = "M4 20l1-4L16 5l3 3L8 19zM14 7l3 3";
+const REMOVE = "M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13M10 11v6M14 11v6";
+
+/** The element, as the list sees it. */
+interface Owner {
+	readonly client: AgentClient;
+	titles: Record<string, string>;
+	open(contextId: string): unknown;
+	deleteConversation(contextId: string): Promise<void>;
+	announce(text: string): void;
+	showVersions(): void;
+}
 
 interface Conversation {
 	id: string;
@@ -18,16 +31,17 @@ export class Conversations {
 	readonly #list = el("ul");
 	readonly #more = button("small", "Show more", () => this.load());
 	readonly #known = new Map<string, Conversation>();
+	/** Messages that began a branch, by id. */
+	readonly #branches = new Map<string, Branch & { from: Branch; began: string }>();
 	#next: string | undefined = "";
 	#current = "";
 
 	constructor(
-		private readonly client: () => AgentClient,
-		private readonly open: (contextId: string) => unknown,
+		private readonly owner: Owner,
 		help: HTMLElement,
 	) {
 		this.search.addEventListener("input", () => this.draw());
-		const start = button("main", "New conversation", () => open(""));
+		const start = button("main", "New conversation", () => this.owner.open(""));
 		this.#more.hidden = true;
 		// The buttons stay when the list is drawn again, and so does the keyboard's focus.
 		this.node = el("nav", { "aria-label": "Conversations", hidden: true }, start, this.search, this.#list, this.#more, help);
@@ -37,7 +51,7 @@ export class Conversations {
 	async load(): Promise<void> {
 		if (this.#next === undefined) return;
 		try {
-			const { tasks, nextPageToken } = await this.client().listTasks({ pageSize: 100, pageToken: this.#next });
+			const { tasks, nextPageToken } = await this.owner.client.listTasks({ pageSize: 100, pageToken: this.#next });
 			this.#next = nextPageToken || undefined;
 			for (const task of tasks) this.add(task);
 		} catch {
@@ -50,6 +64,11 @@ export class Conversations {
 	/** Add the conversation of a task. */
 	add({ contextId, history, status }: Pick<Task, "contextId" | "history" | "status">): void {
 		const time = status.timestamp ?? new Date().toISOString();
+		for (const message of history ?? []) {
+			const from = fields(message).branch as Branch | undefined;
+			const { messageId } = message;
+			if (from && !this.#branches.has(messageId)) this.#branches.set(messageId, { contextId, messageId, from, began: time });
+		}
 		const parts = history?.find((message) => message.role === "ROLE_USER")?.parts ?? [];
 		const title = textOf(parts).trim().replace(/\s+/g, " ").slice(0, 60) || (parts.some((part) => !isText(part)) ? "Files" : "");
 		const known = this.#known.get(contextId);
@@ -60,19 +79,81 @@ export class Conversations {
 		}
 	}
 
+	/** The versions of a message in the known conversations: the first one, then the branches by time. */
+	versions(messageId: string): Branch[] {
+		let root: Branch = { contextId: "", messageId };
+		for (let branch = this.#branches.get(messageId); branch; branch = this.#branches.get(root.messageId)) root = branch.from;
+		const isVersion = ({ from }: { from: Branch }): boolean => {
+			const above = this.#branches.get(from.messageId);
+			return from.messageId === root.messageId || Boolean(above && isVersion(above));
+		};
+		const found = [...this.#branches.values()].filter(isVersion).sort((one, other) => (one.began < other.began ? -1 : 1));
+		const first = found.find(({ from }) => from.messageId === root.messageId)?.from ?? root;
+		return [first, ...found].filter(({ contextId }) => this.#known.has(contextId));
+	}
+
 	/** Mark the conversation that is open. */
 	select(contextId: string): void {
 		this.#current = contextId;
 		this.draw();
 	}
 
+	/** Forget a conversation. */
+	remove(contextId: string): void {
+		this.#known.delete(contextId);
+		const { [contextId]: _, ...titles } = this.owner.titles;
+		this.owner.titles = titles;
+		this.draw();
+	}
+
+	#rename(item: HTMLElement, id: string, title: string): void {
+		const field = el("input", { "aria-label": "Title" }) as HTMLInputElement;
+		field.value = title;
+		const end = (save: boolean) => {
+			const { [id]: _, ...titles } = this.owner.titles;
+			const name = field.value.trim();
+			if (save) this.owner.titles = name ? { ...titles, [id]: name } : titles;
+			this.draw();
+			this.#list.querySelector<HTMLElement>("[aria-current]")?.focus();
+		};
+		field.onkeydown = (event) => {
+			if (event.key !== "Enter" && event.key !== "Escape") return;
+			event.stopPropagation();
+			field.onblur = null;
+			end(event.key === "Enter");
+		};
+		field.onblur = () => end(true);
+		item.replaceChildren(field);
+		field.select();
+	}
+
+	#confirm(item: HTMLElement, id: string, title: string): void {
+		const remove = () => this.owner.deleteConversation(id).catch((error) => {
+			this.owner.announce(error.message);
+			item.replaceChildren(el("span.bad", { role: "alert" }, error.message), button("small", "Close", () => this.draw()));
+		});
+		const yes = button("small", "Delete", remove, { class: "small bad" });
+		item.replaceChildren(el("span", {}, `Delete “${title}”?`), yes, button("small", "Keep", () => this.draw()));
+		yes.focus();
+	}
+
 	draw(): void {
+		this.owner.showVersions();
 		const words = this.search.value.trim().toLowerCase();
-		const found = [...this.#known.values()].filter(({ title }) => title.toLowerCase().includes(words));
+		const { titles } = this.owner;
+		const named = [...this.#known.values()].map((each) => ({ ...each, title: titles[each.id] ?? each.title }));
+		const found = named.filter(({ title }) => title.toLowerCase().includes(words));
 		found.sort((one, other) => (one.changed < other.changed ? 1 : -1));
 		const items = found.map(({ id, title }) => {
 			const current = id === this.#current ? { "aria-current": "true" } : {};
-			return el("li", {}, button("context", title, () => this.open(id), { title, ...current }));
+			const rename = () => this.#rename(item, id, title);
+			const remove = () => this.#confirm(item, id, title);
+			const onkeydown = ({ key }: KeyboardEvent) => (key === "F2" ? rename() : key === "Delete" && remove());
+			// One stop of the Tab key for each conversation, and all of them for the open one.
+			const tabindex = id === this.#current ? 0 : -1;
+			const item = el("li", {}, button("context", title, () => this.owner.open(id), { title, onkeydown, ...current }));
+			item.append(icon(`Rename ${title}`, RENAME, rename, { tabindex }), icon(`Delete ${title}`, REMOVE, remove, { tabindex }));
+			return item;
 		});
 		this.#list.replaceChildren(...items);
 		if (words && !found.length) this.#list.append(el("li.dim", {}, "Nothing found"));

@@ -23,6 +23,9 @@ export const source = (text: Child, attributes: Attributes = {}) => el("pre", { 
 
 export const alarm = (...children: Child[]) => el("p.bad", { role: "alert" }, ...children);
 
+/** A place for content of the page that embeds the element; without it, these children. */
+export const slot = (name: string, ...children: Child[]) => el("slot", { name }, ...children);
+
 /** A button with a drawing (the path of a 24 × 24 SVG) and a name. */
 export function icon(label: string, drawing: string, onclick: (event: Event) => unknown, attributes: Attributes = {}) {
 	const image = svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" });
@@ -58,21 +61,21 @@ export function keepEqual(parent: Element, children: Child[]): void {
 
 export function copyButton(text: () => string): HTMLButtonElement {
 	const copy = async () => {
-		await writeClipboard(text(), node);
-		node.textContent = "Copied";
+		node.textContent = (await writeClipboard(text(), node)) ? "Copied" : "Not copied";
 		setTimeout(() => (node.textContent = "Copy"), 1500);
 	};
 	const node = button("small", "Copy", copy);
 	return node;
 }
 
-/** Copy a text, also on pages without a secure context, which have no `navigator.clipboard`. */
-async function writeClipboard(text: string, beside: Element): Promise<void> {
-	if (navigator.clipboard) return navigator.clipboard.writeText(text);
+/** Copy a text, also on pages that have no `navigator.clipboard` (no secure context) or must not use it; false: refused. */
+async function writeClipboard(text: string, beside: Element): Promise<boolean> {
+	if (await navigator.clipboard?.writeText(text).then(() => true, () => false)) return true;
 	const field = el("textarea", { class: "sr", readonly: true }) as HTMLTextAreaElement;
 	field.value = text;
 	beside.after(field);
 	field.select();
-	document.execCommand("copy");
+	const copied = document.execCommand("copy");
 	field.remove();
+	return copied;
 }

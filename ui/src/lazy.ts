@@ -12,12 +12,12 @@ class LazyModule<Module> {
 	#module?: Module;
 	#loading?: Promise<Module | undefined>;
 
-	constructor(private readonly name: string) {}
+	constructor(private readonly load: () => Promise<Module>) {}
 
 	/** Call a function with the module, now if it is loaded. It is never called if the module cannot be loaded. */
 	use(apply: (module: Module) => void): void {
 		if (this.#module) return apply(this.#module);
-		this.#loading ??= import(new URL(this.name, import.meta.url).href).then(
+		this.#loading ??= this.load().then(
 			(module) => (this.#module = module),
 			() => undefined, // a page with its own copy of the component may lack it
 		);
@@ -25,8 +25,8 @@ class LazyModule<Module> {
 	}
 }
 
-const highlighter = new LazyModule<Highlighter>("tailrace-highlight.js");
-const mathRenderer = new LazyModule<MathRenderer>("tailrace-math.js");
+const highlighter = new LazyModule<Highlighter>(() => import("./highlight.ts"));
+const mathRenderer = new LazyModule<MathRenderer>(() => import("./math.ts"));
 
 const latest = new WeakMap<Element, string>();
 

@@ -9,7 +9,7 @@ export interface Host {
 	changed(what: { draw(): void }): void;
 	resultForm(view: TaskView, calls: any[]): HTMLElement;
 	ask(parts: Part[], view?: TaskView): boolean;
-	edit(parts: Part[]): void;
+	edit(parts: Part[], messageId: string): void;
 	showModel(name: string): void;
 	readonly working: TaskView | undefined;
 }
@@ -44,6 +44,7 @@ export class TaskView {
 	readonly #waiting = el("p.waiting", { "aria-hidden": "true" }, el("i"), el("i"), el("i"));
 	#userMessages = 0;
 	#lastParts: Part[] = [];
+	#lastId = "";
 	#reason = "";
 
 	constructor(readonly chat: Host) {
@@ -69,6 +70,11 @@ export class TaskView {
 	/** Parts of the user's last message. */
 	get lastParts(): Part[] {
 		return this.#lastParts;
+	}
+
+	/** Id of the user's last message. */
+	get lastId(): string {
+		return this.#lastId;
 	}
 
 	#repeat(): void {
@@ -124,7 +130,8 @@ export class TaskView {
 		if (!parts.length) return;
 		if (ours) {
 			this.#lastParts = parts;
-			turn.append(userMessage(parts, () => this.chat.edit(parts)));
+			this.#lastId = message.messageId;
+			turn.append(userMessage(parts, () => this.chat.edit(parts, message.messageId), message.messageId));
 		} else if (this.state === "failed") this.#reason = textOf(parts);
 		else {
 			const block = new Block("message");
@@ -193,7 +200,8 @@ export class TaskView {
 		this.node.dataset.state = this.trouble ? "trouble" : this.state;
 		this.node.dataset.event = `${this.number}`;
 		this.#waiting.hidden = this.over || this.waits || this.#blocks.size > 0;
-		this.#actions.hidden = !this.over || !this.#lastParts.some((part) => isText(part) || part.raw);
+		// A failed response without text has its own button to try again, and nothing to copy.
+		this.#actions.hidden = !this.over || (this.state === "failed" && !this.answer) || !this.#lastParts.some((part) => isText(part) || part.raw);
 	}
 
 	/** Figures for the inspector. */

@@ -6,14 +6,23 @@ Names are imported at their first use, so that the command line can handle an in
 import logging
 from importlib import import_module
 
-TYPE_CHECKING = False  # type checkers know the name; to import it takes most of the time that all this takes
+TYPE_CHECKING = (
+    False  # known to type checkers; importing it from typing takes longer than the rest of this module
+)
 if TYPE_CHECKING:
     from tailrace.server.app import create_app, create_model, create_router
     from tailrace.server.runtime.active_task import CallContext
     from tailrace.server.runtime.agent_handler import AgentHandler
     from tailrace.server.runtime.engine import Engine
     from tailrace.server.runtime.handlers import DirectHandler, FunctionHandler, Handler, Item, Turn
-    from tailrace.server.settings import Bounds, CardSettings, Settings
+    from tailrace.server.settings import (
+        Bounds,
+        CardSettings,
+        JwtSettings,
+        OpenAIWebhookSettings,
+        RetentionSettings,
+        Settings,
+    )
     from tailrace.server.store.store import Store
 
 __all__ = (
@@ -26,6 +35,9 @@ __all__ = (
     "FunctionHandler",
     "Handler",
     "Item",
+    "JwtSettings",
+    "OpenAIWebhookSettings",
+    "RetentionSettings",
     "Settings",
     "Store",
     "Turn",
@@ -48,6 +60,9 @@ _MODULES = {
     "CallContext": "runtime.active_task",
     "Bounds": "settings",
     "CardSettings": "settings",
+    "JwtSettings": "settings",
+    "OpenAIWebhookSettings": "settings",
+    "RetentionSettings": "settings",
     "Settings": "settings",
     "Store": "store.store",
 }
@@ -55,7 +70,7 @@ _MODULES = {
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    """Escape what callers put into a record (`tailrace.wrappers.redaction.log_records`); imported with the first one."""
+    """Escape control characters of a record (`tailrace.wrappers.redaction.log_records`, imported with the first record)."""
     from tailrace.wrappers.redaction.log_records import PrintableRecords
 
     return PrintableRecords().filter(record)

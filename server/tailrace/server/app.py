@@ -13,41 +13,39 @@ from fastapi import APIRouter, FastAPI
 from opentelemetry.trace import TracerProvider
 
 from tailrace.server.auth.authentication import Anonymous, Authenticator, Reporting
-from tailrace.server.auth.authenticators import create_authenticator
-from tailrace.server.http.endpoints import PATHS as OPERATOR_PATHS
-from tailrace.server.http.endpoints import OperatorEndpoints
-from tailrace.server.http.frames import STOP_TIMEOUT
+from tailrace.server.auth.authenticator_factory import create_authenticator
+from tailrace.server.http.active_uploads import Uploads
+from tailrace.server.http.operator_endpoints import PATHS as OPERATOR_PATHS
+from tailrace.server.http.operator_endpoints import OperatorEndpoints
 from tailrace.server.http.playground import Playground
 from tailrace.server.http.request_guard import RequestGuard
-from tailrace.server.http.shutdown import handle_signals
-from tailrace.server.http.uploads import Uploads
-from tailrace.server.observability.creation import create_telemetry
+from tailrace.server.http.shutdown_signals import handle_signals
+from tailrace.server.http.sse_frames import STOP_TIMEOUT
 from tailrace.server.observability.metrics import Metrics
-from tailrace.server.observability.requests import observed_route
+from tailrace.server.observability.request_observation import observed_route
+from tailrace.server.observability.telemetry_factory import create_telemetry
 from tailrace.server.protocols.a2a.card import CardEndpoint
 from tailrace.server.protocols.a2a.http_json import VERSION_1_0, HttpJsonBinding
 from tailrace.server.protocols.a2a.http_json_v0_3 import VERSION_0_3
 from tailrace.server.protocols.a2a.jsonrpc import JsonRpcBinding
 from tailrace.server.protocols.ag_ui import AgUiEndpoint
 from tailrace.server.protocols.ai_sdk import AiSdkEndpoint
+from tailrace.server.protocols.cors import allow_origins
 from tailrace.server.protocols.guarded_route import guarded_route
 from tailrace.server.protocols.openai import OpenAIFacade
 from tailrace.server.protocols.openai.models import ServedModels, embedding_targets
 from tailrace.server.protocols.openapi import add_description_to
-from tailrace.server.protocols.origins import allow_origins
 from tailrace.server.protocols.unknown_routes import answer_unknown_routes
+from tailrace.server.push_notifications import create_notifier
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
 from tailrace.server.runtime.limits import Limits
-from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.observer import Observer
 from tailrace.server.runtime.operations import Caller, ExtendedCard, Operations
 from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
-from tailrace.server.runtime.webhooks.addresses import WebhookGuard
-from tailrace.server.runtime.webhooks.client import WebhookClient
-from tailrace.server.runtime.webhooks.delivery import PushNotifier
-from tailrace.server.settings import Settings, unread_env_file
+from tailrace.server.settings import Settings, split_fallback, unread_env_file
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.store import Retention, Store
 from tailrace.streaming.a2a.models import AgentCard, AgentExtension, AgentSkill
@@ -55,14 +53,15 @@ from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v1_0 import Version10
 from tailrace.streaming.agent.agent import Agent
+from tailrace.streaming.agent.continuation import ContinuationPolicy
 from tailrace.streaming.agent.trimming import TokenBudget, keep_all
-from tailrace.streaming.tools.specs import parse_tools
+from tailrace.streaming.tools.command_line_tools import parse_tools
 from tailrace.streaming.tools.tools import Tool, Toolset
 from tailrace.wrappers import ConfigurationError, providers
 from tailrace.wrappers.model import Model
 
 if TYPE_CHECKING:
-    from tailrace.server.cluster.assembly import Cluster  # an extra, too
+    from tailrace.server.cluster.node_factory import Cluster  # an extra, too
     from tailrace.server.protocols.a2a.card_signing import CardSigner  # imports the cryptography library
     from tailrace.server.protocols.a2a.grpc import GrpcServer  # an extra
     from tailrace.server.remote.agent_proxy import AgentProxy
@@ -131,7 +130,7 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        # Its spans of requests are the parents of ours; those within them, and of probes, have no use.
+        # FastAPI's request spans are the parents of the agent's spans. Its inner spans, and spans of probes, are not needed.
         telemetry={
             "tracer_provider": tracer_provider,
             "operation_spans": False,
@@ -192,7 +191,8 @@ def create_router(
         else store or Store(settings.store, _retention(settings), durability=settings.durability)
     )
     store.use_keys(keys)
-    push = create_notifier(settings, store, telemetry)
+    signers = tuple(card_signers) or _create_signers(settings)
+    push = create_notifier(settings, store, telemetry, signers)
     gate = UpstreamGate(settings.bounds.max_upstream_calls, settings.bounds.max_upstream_waiting, telemetry)
     proxy = _create_proxy(handler, settings, gate)
     if proxy is not None:
@@ -205,7 +205,8 @@ def create_router(
         work,
         max_history_messages=settings.bounds.max_history_messages or _ANY_NUMBER,
         max_lag=settings.bounds.max_lag,
-        restart_interrupted=settings.on_orphan == "restart",
+        restart_interrupted=settings.on_crash == "restart"
+        or (settings.on_crash == "continue" and work.continues),
         push=push,
         working=limits.tasks,
         gate=gate,
@@ -226,10 +227,10 @@ def create_router(
         tuple(skills),
         tuple(input_modes) or settings.card.input_modes,
         tuple(output_modes) or settings.card.output_modes,
+        webhook_keys=signers[0].keys_url if signers and push else "",
     )
     if proxy is not None:
         capabilities = proxy.capabilities(capabilities)
-    signers = tuple(card_signers) or _create_signers(settings)
     operations = Operations(
         engine,
         push,
@@ -351,11 +352,11 @@ def _signed(card: ExtendedCard | AgentCard | None, signers: "Sequence[CardSigner
         return card if callable(card) or card is None else lambda _: card
     from tailrace.server.protocols.a2a.card_signing import sign_card
 
-    def give(caller: Caller) -> AgentCard | None:
-        given = card if isinstance(card, AgentCard) else card(caller)
-        return sign_card(given, signers) if given is not None else None
+    def signed_card(caller: Caller) -> AgentCard | None:
+        unsigned = card if isinstance(card, AgentCard) else card(caller)
+        return sign_card(unsigned, signers) if unsigned is not None else None
 
-    return give
+    return signed_card
 
 
 def _create_signers(settings: Settings) -> "Sequence[CardSigner]":
@@ -367,7 +368,7 @@ def _create_signers(settings: Settings) -> "Sequence[CardSigner]":
 
 
 def _retention(settings: Settings) -> Retention:
-    return Retention(settings.event_retention or None, settings.task_retention or None)
+    return Retention(settings.retention.events or None, settings.retention.tasks or None)
 
 
 def _create_cluster(
@@ -383,26 +384,11 @@ def _create_cluster(
         return None
     if store is not None:
         raise ConfigurationError(
-            "TAILRACE_EVENTS: the store of several servers is made from TAILRACE_STORE, and one is given in code"
+            "TAILRACE_EVENTS: several servers use the store of TAILRACE_STORE; remove the argument store"
         )
-    from tailrace.server.cluster.assembly import Cluster
+    from tailrace.server.cluster.node_factory import Cluster
 
     return Cluster(settings, _retention(settings), keys, observer)
-
-
-def create_notifier(
-    settings: Settings, store: Store, observer: Observer = NO_OBSERVER
-) -> PushNotifier | None:
-    """Create the delivery of push notifications; None if they are switched off."""
-    if not settings.push_notifications:
-        return None
-    client = WebhookClient(
-        WebhookGuard(allow_private=settings.push_notifications == "private"),
-        timeout=settings.bounds.push_timeout,
-        attempts=settings.bounds.push_attempts,
-        observer=observer,
-    )
-    return PushNotifier(store, client)
 
 
 def _create_grpc_server(
@@ -418,7 +404,7 @@ def _create_grpc_server(
         from tailrace.server.protocols.a2a.grpc import GrpcServer
     except ImportError as error:
         raise ConfigurationError(
-            f"TAILRACE_GRPC_PORT: gRPC needs more packages: pip install 'tailrace[grpc]' ({error})"
+            f"TAILRACE_GRPC_PORT: gRPC requires further packages: pip install 'tailrace[grpc]' ({error})"
         ) from None
     return GrpcServer(operations, settings, authenticator, observer, guard=guard)
 
@@ -429,15 +415,15 @@ def _create_proxy(
     """Create the proxy of a remote agent, whose card is fetched here; None without one.
 
     Raises:
-        ConfigurationError: There is a model or a handler, too.
+        ConfigurationError: A model or a handler is set as well.
         UpstreamError: The agent cannot be reached.
     """
     if not settings.agent:
         return None
     if handler is not None or settings.model is not None:
         raise ConfigurationError(
-            "one of an agent (--agent, TAILRACE_AGENT), a model (--model, TAILRACE_MODEL) and a handler does the "
-            "work, and more than one is given"
+            "more than one of these is set: an agent (--agent, TAILRACE_AGENT), a model (--model, TAILRACE_MODEL), a "
+            "handler in code; set only one"
         )
     from tailrace.server.remote.agent_proxy import AgentProxy
 
@@ -452,8 +438,8 @@ def create_model(settings: Settings) -> Model:
     """
     if not settings.model:
         raise ConfigurationError(
-            "no model: give --model PROVIDER:MODEL or set TAILRACE_MODEL, for example openai:gpt-5-mini; or "
-            "--agent URL, or TAILRACE_AGENT, for a remote agent"
+            "no model: set --model PROVIDER:MODEL (TAILRACE_MODEL), for example openai:gpt-5-mini, or "
+            "--agent URL (TAILRACE_AGENT) for a remote agent"
         )
     timeouts = (
         {"read_timeout": settings.bounds.read_timeout} if settings.bounds.read_timeout is not None else {}
@@ -466,6 +452,17 @@ def create_model(settings: Settings) -> Model:
         max_retries=settings.bounds.upstream_retries,
         **timeouts,
     )
+
+
+def _fallback_models(settings: Settings) -> list[Model]:
+    """Create the fallback models; those of the model's provider have its base URL and key, unless they have their own."""
+    models: list[Model] = []
+    for value in settings.fallback:
+        target, base_url = split_fallback(value)
+        own = base_url is None and settings.model and _provider_name(settings.model) == _provider_name(target)
+        access = {} if own else {"base_url": base_url, "api_key": None}
+        models.append(create_model(settings.model_copy(update={"model": target, **access})))
+    return models
 
 
 def _embedding_models(settings: Settings) -> dict[str, Model]:
@@ -515,5 +512,7 @@ def _as_handler(handler: Handler | HandlerFunction | None, settings: Settings, g
         if settings.bounds.max_history_tokens
         else keep_all,
         merge_reads=settings.coalesce == "read",
+        continuation=ContinuationPolicy(settings.bounds.continue_attempts, settings.bounds.continue_deadline),
+        fallbacks=[GatedModel(model, gate) for model in _fallback_models(settings)],
     )
     return AgentHandler(agent)

@@ -1,5 +1,7 @@
 """The settings of a server: ``TAILRACE_…`` environment variables, a file that the user names, or arguments."""
 
+import base64
+import binascii
 import json
 import logging
 import re
@@ -39,7 +41,7 @@ FILE_SCHEMES = ("http", "https", "data", "openai-file", "anthropic-file", "mistr
 _TAILRACE_NAME = re.compile(
     r"^[ \t]*(?:export[ \t]+)?(TAILRACE_[A-Z0-9_]{1,60})[ \t]*=", re.MULTILINE | re.IGNORECASE
 )
-_MAX_ENV_FILE = 64 * 1024  # characters that are looked through
+_MAX_ENV_FILE = 64 * 1024  # characters that are searched
 _SHOWN_NAMES = 5
 
 
@@ -61,7 +63,7 @@ def _check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
             not parts.scheme or not parts.netloc or value != f"{parts.scheme}://{parts.netloc}"
         ):
             raise ValueError(
-                f"{value!r} is no origin: write SCHEME://HOST or SCHEME://HOST:PORT, without a slash"
+                f"{value!r} is not an origin: write SCHEME://HOST or SCHEME://HOST:PORT, without a slash"
             )
     return values
 
@@ -70,7 +72,7 @@ def _check_hosts(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?", value):
             raise ValueError(
-                f"{value!r} is no host: write a name or an address, without a scheme, a port or a path"
+                f"{value!r} is not a host: write a name or an address, without a scheme, a port or a path"
             )
     return values
 
@@ -78,12 +80,12 @@ def _check_hosts(values: tuple[str, ...]) -> tuple[str, ...]:
 def _check_schemes(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         if value != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*", value):
-            raise ValueError(f"{value!r} is no scheme of a URL: write it in lower case, without a colon")
+            raise ValueError(f"{value!r} is not a URL scheme: write it in lower case, without a colon")
     return values
 
 
 def _read_list(value: object) -> object:
-    """One text, or a JSON list of them."""
+    """Read one text, or a JSON list of texts."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
@@ -92,7 +94,7 @@ def _read_list(value: object) -> object:
 
 
 def _split(value: object) -> object:
-    """Read a text with commas, or a JSON list."""
+    """Read texts separated by commas, or a JSON list of texts."""
     if not isinstance(value, str) or value.lstrip().startswith("["):
         return _read_list(value)
     return tuple(item for each in value.split(",") if (item := each.strip()))
@@ -103,11 +105,24 @@ def _check_aliases(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
         name, separator, target = (part.strip() for part in value.partition("="))
         if not name or not separator or (target and not all(target.partition(":"))):
-            raise ValueError(f"{value!r} is no alias: write NAME=PROVIDER:MODEL, or NAME= for the agent")
+            raise ValueError(f"{value!r} is not an alias: write NAME=PROVIDER:MODEL, or NAME= for the agent")
         if name in names:
-            raise ValueError(f"{name!r} has two aliases")
+            raise ValueError(f"the alias {name!r} occurs twice: remove one")
         names.add(name)
     return values
+
+
+def _check_fallbacks(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not all(split_fallback(value)[0].partition(":")):
+            raise ValueError(f"{value!r} is not a model: write PROVIDER:MODEL or PROVIDER:MODEL@BASE_URL")
+    return values
+
+
+def split_fallback(value: str) -> tuple[str, str | None]:
+    """Return the model and the base URL of a member of `Settings.fallback`."""
+    match = re.fullmatch(r"(.*?)@(https?://.*)", value)
+    return (match[1], match[2]) if match else (value, None)
 
 
 def _check_grpc_tls(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -117,10 +132,10 @@ def _check_grpc_tls(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def unread_env_file(path: Path = Path(".env")) -> str:
-    """A warning of a file that sets ``TAILRACE_…`` names and is not read; empty where there is none.
+    """Return a warning if a file sets ``TAILRACE_…`` names but is not read; empty if there is no such file.
 
     Args:
-        path: The file. Versions before 0.2 read this one of the current folder without being asked to.
+        path: The file. Versions before 0.2 read ``.env`` in the current folder automatically.
     """
     try:
         if not path.is_file():
@@ -132,9 +147,7 @@ def unread_env_file(path: Path = Path(".env")) -> str:
     if not names:
         return ""
     shown = ", ".join(dict.fromkeys(names[:_SHOWN_NAMES])) + (", …" if len(names) > _SHOWN_NAMES else "")
-    return (
-        f"./{path} sets {shown} and is not read: give --env-file {path} to read it, or export the variables"
-    )
+    return f"./{path} sets {shown} and is not read: use --env-file {path} to read it, or export the variables"
 
 
 Endpoint = Literal["openai", "ai-sdk", "ag-ui", "playground", "metrics", "openapi"]
@@ -156,7 +169,8 @@ class CardSettings(BaseModel):
             version read (in the form of 1.0 if the card is signed).
         input_modes: Media types that messages may contain (``image/*``); all if empty.
         output_modes: Media types of the agent's output.
-        signing_keys: Private keys (PEM files) that sign the card, by key id; they require ``public_url``.
+        signing_keys: Private keys (PEM files) that sign the card, by key id; they require ``public_url``. The first one signs
+            push notifications, too.
         signing_jku: URL of the public keys (a JWK Set); this server's own if empty.
         grpc_url: Public address of gRPC, as ``HOST:PORT`` or ``https://HOST:PORT``; the host of the other addresses with
             ``grpc_port`` if None.
@@ -174,8 +188,56 @@ class CardSettings(BaseModel):
     grpc_url: Annotated[str, AfterValidator(_check_grpc_url)] | None = None
 
 
+class JwtSettings(BaseModel):
+    """The issuer of the bearer tokens (JWT) that authenticate callers.
+
+    Attributes:
+        jwks_url: URL of the issuer's public keys (a JWK Set); no bearer token is accepted if empty.
+        issuer: Required issuer (``iss``) of a token; empty for any.
+        audience: Required audience (``aud``) of a token; empty for any.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    jwks_url: str = ""
+    issuer: str = ""
+    audience: str = ""
+
+
+def _check_webhook_secret(value: SecretStr) -> SecretStr:
+    for each in value.get_secret_value().split(","):
+        try:
+            size = len(base64.b64decode(each.strip().removeprefix("whsec_"), validate=True))
+        except binascii.Error:
+            size = 0
+        if not each.strip().startswith("whsec_") or not 24 <= size <= 64:
+            raise ValueError(
+                "must be whsec_ and 24 to 64 bytes as base64 (create one with: echo whsec_$(openssl rand -base64 32))"
+            )
+    return value
+
+
+class OpenAIWebhookSettings(BaseModel):
+    """The webhook that is notified of the end of each background response, in the form of OpenAI's webhooks.
+
+    Attributes:
+        url: Address of the webhook; a private address requires ``TAILRACE_PUSH_NOTIFICATIONS=private``.
+        secret: Secret that signs the notifications (``whsec_…``); several separated by commas to replace one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: Annotated[str, Field(min_length=1)]
+    secret: Annotated[SecretStr, AfterValidator(_check_webhook_secret)]
+
+    @property
+    def secrets(self) -> list[str]:
+        """Return the secrets."""
+        return [each.strip() for each in self.secret.get_secret_value().split(",")]
+
+
 class Bounds(BaseModel):
-    """Limits and timeouts with a value that suits almost every server.
+    """Limits and timeouts that few servers change.
 
     Attributes:
         max_connections: HTTP connections of one process of ``tailrace serve``; 0 for no limit, None for three quarters
@@ -205,11 +267,11 @@ class Bounds(BaseModel):
         read_timeout: Seconds of silence allowed from the provider, before and within a response; a default that suits
             the provider if None (60, and more for servers that load a model first).
         upstream_retries: Repetitions of a failed request to the provider before its response began.
+        continue_attempts: Further attempts at the same model for a response that breaks off.
+        continue_deadline: Seconds after a response broke off within which an attempt may begin.
         push_timeout: Seconds for the response of a webhook.
         push_attempts: Attempts to deliver a notification, with growing pauses.
-        node_ttl: Seconds without a heartbeat after which the other servers take over the tasks of one.
-        stream_retention: Seconds for which the broker retains the stream of a finished task; at most
-            ``event_retention``.
+        node_ttl: Seconds without a heartbeat after which a server counts as dead, and the others take over its tasks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -236,10 +298,29 @@ class Bounds(BaseModel):
     connect_timeout: PositiveFloat = 10.0
     read_timeout: PositiveFloat | None = None
     upstream_retries: NonNegativeInt = 2
+    continue_attempts: NonNegativeInt = 1
+    continue_deadline: NonNegativeFloat = 60.0
     push_timeout: PositiveFloat = 15.0
     push_attempts: PositiveInt = 8
     node_ttl: Annotated[float, Field(ge=1)] = 10.0
-    stream_retention: PositiveFloat = 3600.0
+
+
+class RetentionSettings(BaseModel):
+    """Times after which the content of tasks that have ended is deleted. Callers can delete their tasks at any time.
+
+    Attributes:
+        events: Seconds after the end of a task for which its stream can be resumed; its single events are deleted
+            then. 0: as long as the task exists.
+        tasks: Seconds after its end for which a task is stored, with its messages and webhooks. 0: forever.
+        streams: Seconds after the end of a task for which the broker of several servers retains its stream; at most
+            ``events``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    events: NonNegativeFloat = 24 * 3600.0
+    tasks: NonNegativeFloat = 0.0
+    streams: PositiveFloat = 3600.0
 
 
 _AGENT = "pass create_app(handler=AgentHandler(Agent(model, {}=…)))"
@@ -248,16 +329,22 @@ _FORMER_BOUNDS = """
     body_timeout connect_timeout header_timeout max_caller_streams max_caller_tasks max_connections
     max_event_bytes max_history_messages max_lag max_part_bytes max_request_values max_streams max_tasks
     max_turn_seconds max_upstream_calls max_upstream_waiting node_ttl ping_interval push_attempts
-    push_timeout read_timeout send_timeout stream_retention upstream_retries
+    push_timeout read_timeout send_timeout upstream_retries
 """
 
 MOVED: dict[str, tuple[str, str]] = {
     "agent_description": ("card", "description"),
     "agent_version": ("card", "version"),
+    "caller_jwks_url": ("caller_jwt", "jwks_url"),
+    "caller_jwt_audience": ("caller_jwt", "audience"),
+    "caller_jwt_issuer": ("caller_jwt", "issuer"),
     "card_signing_jku": ("card", "signing_jku"),
     "card_version": ("card", "protocol_version"),
+    "event_retention": ("retention", "events"),
     "grpc_url": ("card", "grpc_url"),
     "history_tokens": ("bounds", "max_history_tokens"),
+    "stream_retention": ("retention", "streams"),
+    "task_retention": ("retention", "tasks"),
     **{name: ("bounds", name) for name in _FORMER_BOUNDS.split()},
 }
 """Former settings that are members of a setting now, which they still set, with a warning."""
@@ -278,6 +365,7 @@ REPLACED: dict[str, str] = {
     "max_rounds": _AGENT.format("max_rounds"),
     "tool_timeout": _AGENT.format("tool_timeout"),
     "think_tags": _AGENT.format("think_tags"),
+    "on_orphan": "set TAILRACE_ON_CRASH=continue, restart or fail",
     "push_allow_private": "set TAILRACE_PUSH_NOTIFICATIONS=private",
 }
 """Former settings that are errors, by name, with their replacements."""
@@ -290,10 +378,10 @@ def moved_to(name: str) -> str:
 
 
 def _reject_replaced(names: Iterable[str]) -> None:
-    """Raise for former settings, and for members of groups that are set by themselves: none is ignored silently.
+    """Raise for former settings, and for members of groups that are given as settings of their own.
 
     Raises:
-        ConfigurationError: Some names are none of a setting.
+        ConfigurationError: Some names are not names of settings.
     """
     given = set(names)
     found = [
@@ -302,7 +390,7 @@ def _reject_replaced(names: Iterable[str]) -> None:
     ]
     members = given & (Bounds.model_fields.keys() - MOVED.keys())
     found += [
-        f"{_variable(name)} is no setting: set TAILRACE_BOUNDS='{{\"{name}\": …}}'"
+        f"{_variable(name)} is not a setting of its own: set TAILRACE_BOUNDS='{{\"{name}\": …}}'"
         for name in sorted(members)
     ]
     if found:
@@ -337,7 +425,7 @@ def _sections(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _members(value: object) -> dict[str, Any]:
-    """Return the members of a group that is an argument, as far as they are set."""
+    """Return the members that are set in a group, which is an argument."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True)
     return cast("dict[str, Any]", value or {})
@@ -350,36 +438,37 @@ class Settings(BaseSettings):
 
     Attributes:
         model: ``provider:model``, for example ``openai:gpt-5-mini``; None if a handler is passed in code.
-        agent: URL of a remote A2A agent to front instead of a model, or of its card (gRPC requires ``tailrace[grpc]``).
+        agent: URL of a remote A2A agent, or of its card, to serve instead of a model (gRPC requires ``tailrace[grpc]``).
         agent_token: Credential for that agent: a bearer token, or the API key that its card requires.
         agent_origins: Origins (``https://HOST:PORT``) that the agent's card may name besides the origin of ``agent``; one, or
             several as a JSON list. Tokens and messages are sent to no other origin.
-        model_aliases: Further names by which clients of the OpenAI-compatible API name a model, as
-            ``NAME=PROVIDER:MODEL,NAME=,*=``: without a target, or with the target ``model``, the agent; with another target, a
-            model for ``/v1/embeddings``. The name ``*`` is that of all names that are not listed.
-        base_url: Root of an API that is compatible with the provider's; the provider's own if None.
+        model_aliases: Further model names for clients of the OpenAI-compatible API, as ``NAME=PROVIDER:MODEL,NAME=,*=``.
+            A name without a target, or with the value of ``model`` as its target, selects the agent; a name with another
+            target selects a model for ``/v1/embeddings``. ``*`` stands for all names that are not listed.
+        base_url: Base URL of an API that is compatible with the provider's; the provider's own if None.
         api_key: The provider's key; its usual environment variable if None.
+        fallback: Models that answer when ``model`` fails, in order, as ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``; one,
+            or several as a JSON list. Their keys are the usual variables of their providers.
         instructions: System message of every conversation.
-        tools: Tools of the model, as `tailrace.streaming.tools.specs` describes them; one, or several as a JSON list.
-        host: Address to listen on.
+        tools: Tools of the model, as `tailrace.streaming.tools.command_line_tools` describes them; one, or several as a JSON list.
+        host: Address to listen on. ``localhost`` is ``127.0.0.1`` and ``::1``, where the machine has IPv6.
         port: Port to listen on; 0 for any free port.
         grpc_port: Port to listen on for gRPC; 0 for any free port, None for no gRPC.
         public_url: Public URL of this server, for the agent card; taken from each request if None.
         grpc_tls: Files of the certificate chain and the private key (PEM) for gRPC over TLS, as ``CERTIFICATE,KEY``; gRPC is
             not encrypted without them.
-        store: ``sqlite:///file.db``; ``sqlite://`` for memory, which loses everything at the end; or
+        store: ``sqlite:///file.db``; ``sqlite://`` for memory, which is lost when the process ends; or
             ``postgresql://USER:PASSWORD@HOST/DATABASE`` (requires ``tailrace[postgres]``).
-        durability: Faults that a published event survives on SQLite: ``process``, the end of the process by any signal;
-            ``power``, a loss of power and a crash of the system as well (every commit waits for the disk). PostgreSQL and
-            Valkey have settings of their own for this.
+        durability: Failures that a published event survives on SQLite. ``process``: the end of the process by any signal.
+            ``power``: also a power failure and a system crash (every commit waits for the disk). PostgreSQL and Valkey have
+            their own settings for this.
         events: ``redis://HOST:PORT/DATABASE`` of a Valkey or Redis that several servers on one PostgreSQL share; each of them
             then serves every task (requires ``tailrace[redis,postgres]``). Empty for a single server.
-        workers: Number of processes; more than one require ``events``.
-        event_retention: Seconds after the end of a task for which its stream can be resumed; its single events are deleted
-            then. 0: as long as the task.
-        task_retention: Seconds after its end for which a task and its messages are stored. 0: forever.
-        on_orphan: Treatment of a task that a crash interrupted: ``fail`` ends it with its output so far; ``restart`` begins its
-            response again.
+        workers: Number of processes; more than one requires ``events``.
+        retention: Times after which content is deleted, as a JSON object (see below).
+        on_crash: Treatment of a task that a crash interrupted: ``continue`` continues the response of a model, and ends the task
+            of another handler; ``restart`` begins the turn of any handler again; ``fail`` ends the task with its output so
+            far.
         agent_name: Name on the card; that of the remote agent's card if not set.
         card: Other members of the agent card, as a JSON object (see below).
         endpoints: Endpoints besides A2A, separated by commas: ``openai`` (OpenAI-compatible API), ``ai-sdk`` (Vercel's AI SDK),
@@ -396,13 +485,11 @@ class Settings(BaseSettings):
             derived; several separated by commas to replace one, the current one first. A random one is stored
             if None.
         caller_keys: API keys of callers, as ``NAME:KEY,NAME:KEY``; each name has its own tasks.
-        caller_jwks_url: URL of the public keys of an issuer of bearer tokens (JWT); its tokens authenticate callers.
-        caller_jwt_issuer: Required issuer of a token; empty for any.
-        caller_jwt_audience: Required audience of a token; empty for any.
+        caller_jwt: The issuer of bearer tokens (JWT) that authenticate callers, as a JSON object (see below).
         allow_anonymous: Serve every client without authentication; otherwise a server without authentication serves
             local connections only.
-        max_request_bytes: Size of a request; 0, here and in the limits below, for no limit. A request of more than 8 MiB can
-            delay other requests for longer than 50 ms.
+        max_request_bytes: Size of a request; 0 removes this limit, and each of the limits below. A request of more than
+            8 MiB can delay other requests for longer than 50 ms.
         file_schemes: Schemes of file URLs that callers may use, as a JSON list; ``["*"]`` for any. The provider resolves such
             URLs with this server's credentials: ``s3`` (Bedrock) and ``gs`` (Gemini) name any file that they can read.
         parallel_tasks: Run the tasks of one context in parallel: each receives the messages of the turns that had ended when
@@ -410,7 +497,8 @@ class Settings(BaseSettings):
         bounds: Limits and timeouts that few servers change, as a JSON object (see below).
         shutdown_grace: Seconds that running tasks have to end after SIGTERM; the others fail with their output so far.
         push_notifications: ``true``: callers may register webhooks; ``private``: on this machine and in its network
-            too (loopback and private addresses); ``false``: none.
+            too (loopback and private addresses); ``false``: webhooks are disabled.
+        openai_webhook: Webhook for the ends of background responses of the OpenAI-compatible API, as a JSON object (see below).
         metrics_token: Bearer token of the metrics scraper, from any machine; callers without it are rejected.
         trace_content: Record messages, and arguments and results of tools, in spans.
         log_format: ``text``, or ``json``: one object per line, with the ids of task, context and trace.
@@ -431,6 +519,9 @@ class Settings(BaseSettings):
     ] = ()
     base_url: str | None = None
     api_key: SecretStr | None = None
+    fallback: Annotated[
+        tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_fallbacks)
+    ] = ()
     instructions: str | None = None
     tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
     host: str = "127.0.0.1"
@@ -444,9 +535,8 @@ class Settings(BaseSettings):
     durability: Literal["process", "power"] = "process"
     events: str = ""
     workers: PositiveInt = 1
-    event_retention: NonNegativeFloat = 24 * 3600.0
-    task_retention: NonNegativeFloat = 0.0
-    on_orphan: Literal["fail", "restart"] = "fail"
+    retention: RetentionSettings = RetentionSettings()
+    on_crash: Literal["continue", "restart", "fail"] = "continue"
     agent_name: str = "tailrace"
     card: CardSettings = CardSettings()
     endpoints: Annotated[tuple[Endpoint, ...], NoDecode, BeforeValidator(_split)] = DEFAULT_ENDPOINTS
@@ -459,9 +549,7 @@ class Settings(BaseSettings):
     coalesce: Literal["read", "none"] = "read"
     secret_key: SecretStr | None = None
     caller_keys: SecretStr | None = None
-    caller_jwks_url: str = ""
-    caller_jwt_issuer: str = ""
-    caller_jwt_audience: str = ""
+    caller_jwt: JwtSettings = JwtSettings()
     allow_anonymous: bool = False
     max_request_bytes: NonNegativeInt = 8 * 1024 * 1024
     file_schemes: Annotated[
@@ -471,6 +559,7 @@ class Settings(BaseSettings):
     bounds: Bounds = Bounds()
     shutdown_grace: NonNegativeFloat = 10.0
     push_notifications: bool | Literal["private"] = True
+    openai_webhook: OpenAIWebhookSettings | None = None
     metrics_token: SecretStr | None = None
     trace_content: bool = False
     log_format: Literal["text", "json"] = "text"

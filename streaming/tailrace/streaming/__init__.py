@@ -1,25 +1,30 @@
-"""From chunks to a task: folding, numbering, A2A, and the conversation."""
+"""The streaming layer: from the chunks of a model to the events of an A2A task.
+
+It assembles responses (`Accumulator`, `TurnAccumulator`), runs agents with tools (`Agent`), numbers the events of a
+task (`TaskRecord`, `TaskLog`), and converts between A2A and the formats of model APIs. `tailrace.server` builds on
+this layer. It imports no web framework.
+"""
 
 from typing import Any
 
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.streaming.agent.agent import Agent
 from tailrace.streaming.agent.events import AgentError, BrokenRunError, ChatResult
 from tailrace.streaming.agent.trimming import HistoryPolicy, TokenBudget, keep_all
-from tailrace.streaming.conversion.bridge import A2AArtifact, A2AMessage, A2ATaskBridge, A2ATaskResult
 from tailrace.streaming.conversion.chat_completion import to_chat_completion
-from tailrace.streaming.conversion.conversation import (
+from tailrace.streaming.conversion.message_conversion import (
     convert_a2a_message_to_openai,
     to_a2a_message,
     to_common_message,
 )
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
-from tailrace.streaming.conversion.translator import ResponseTranslator
-from tailrace.streaming.task.log import EventsEvicted, TaskLog
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.conversion.response_translator import ResponseTranslator
+from tailrace.streaming.conversion.subagent_tasks import A2AArtifact, A2AMessage, A2ATaskBridge, A2ATaskResult
+from tailrace.streaming.task.event_log import EventsEvicted, TaskLog
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
 from tailrace.streaming.tools.tools import FunctionTool, Tool, ToolContext, ToolError, Toolset, tool
 from tailrace.streaming.turn_accumulator import TurnAccumulator, TurnDelta

@@ -1,7 +1,13 @@
-"""Folds a complete response: every choice, the usage, metadata, and its end."""
+"""Accumulation of the chunks of one model response: all choices, the usage, the metadata and the end.
+
+`TurnAccumulator` has one `Accumulator` for each response of a turn. `StreamConversion` uses an `Accumulator` for a
+recorded stream.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from tailrace.wrappers import (
     Change,
@@ -13,49 +19,88 @@ from tailrace.wrappers import (
     UpstreamFault,
     Usage,
 )
+from tailrace.wrappers.continuation import Route
 
 MAX_CHOICES = 1_000
 """Maximum number of choices of one response."""
 
 
-class Accumulator:
-    """Folds the `ChunkWrapper`s of one response and returns the changes. Sans-IO, O(1) a chunk.
-
-    Feed it with `add`, then call `close` once, whether the stream succeeded or not. The results may be read at any time;
-    reading costs time proportional to their length.
-
-    Args:
-        think_tags: Split reasoning at the start of the response, in ``<think>`` tags, from its text (see
-            `tailrace.wrappers.decoding.thinking`).
-        merge_choices: Treat all choices as one response. For a request with ``n=1`` to a server that spreads the response
-            over several choices, or counts its tokens in their index.
+class Attempt(msgspec.Struct, frozen=True):
+    """An attempt to receive a response.
 
     Attributes:
-        choices: The choices by index, in order of appearance; one unless several were requested.
-        usage: Token counts of the request, the last that were reported; None without any.
-        metadata: Metadata of the response: ``model``, ``service_tier``, …, and ``id`` and ``created`` (the first that
-            are not empty, since it began or restarted).
-        error: The reason why the response is incomplete; None for a complete one. `close` sets it for a stream that
-            broke off.
+        model: The model, as ``provider:name``.
+        route: How it continued the attempt before; None for the first one.
+        error: The reason why it broke off; None for the last attempt, if it succeeded.
+        usage: Its tokens; None if none were reported.
     """
 
-    __slots__ = ("_merge_choices", "_settled", "_think_tags", "choices", "error", "metadata", "usage")
+    model: str
+    route: Route | None = None
+    error: UpstreamError | None = None
+    usage: Usage | None = None
+
+
+class Accumulator:
+    """Accumulates the `ChunkWrapper`s of one response, and returns the changes of each chunk. Sans-IO.
+
+    Call `add` for each chunk, then call `close` once, even if the stream failed. The time for a chunk does not depend
+    on the length of the response. The results may be read at any time; the time for reading is proportional to their
+    length.
+
+    Args:
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text (see
+            `tailrace.wrappers.decoding.think_tags`).
+        merge_choices: True to merge all choices into one choice. This is for requests with ``n=1`` to servers that
+            spread the response over several choices, or count tokens in the index.
+
+    Attributes:
+        choices: The choices by index, in order of appearance. There is one choice unless the request asked for
+            several.
+        usage: The last reported token counts of the request; None if there were none.
+        metadata: Metadata of the response: ``model``, ``service_tier``, ``id``, ``created``, …. For ``id`` and
+            ``created`` the first non-empty value since the start or restart of the response is kept.
+        error: The reason why the current attempt is incomplete; None for a complete response. `close` sets it if the
+            stream ended early.
+        attempts: The earlier attempts, of which the last one continues the response; usually empty.
+    """
+
+    __slots__ = (
+        "_cause",
+        "_is_barren",
+        "_joined_at",
+        "_merge_choices",
+        "_replaced",
+        "_settled",
+        "_think_tags",
+        "attempts",
+        "choices",
+        "error",
+        "metadata",
+        "usage",
+    )
 
     def __init__(self, *, think_tags: bool = True, merge_choices: bool = False) -> None:
         self._think_tags = think_tags
         self._merge_choices = merge_choices
-        self._settled: set[str] = set()  # metadata that does not change any more
+        self._settled: set[str] = set()  # names of metadata that does not change any more
         self.choices: dict[int, MessageAssembly] = {}
         self.usage: Usage | None = None
         self.metadata: dict[str, Any] = {}
         self.error: UpstreamError | None = None
+        self.attempts: list[Attempt] = []
+        # The choices that the first content of the current attempt replaces; None if there is nothing to replace.
+        self._replaced: dict[int, MessageAssembly] | None = None
+        self._joined_at: int | None = None  # length of the text that the current attempt continues
+        self._is_barren = False  # True if the current attempt ended before content arrived
+        self._cause: UpstreamError | None = None  # error of the last attempt that had content
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
-        """Fold one chunk; return its changes in order. Never raises for a provider's data."""
+        """Add one chunk, and return its changes in order. The data of a provider never causes an exception."""
         return self.add_all((chunk,))
 
     def add_all(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Change]:
-        """Fold chunks that arrived together; return their changes, as `add`."""
+        """Add chunks that arrived together, and return all their changes, as `add` does."""
         changes: list[Change] = []
         for chunk in chunks:
             if not chunk.plain:
@@ -68,54 +113,110 @@ class Accumulator:
                     self._take_response(details)
             index = 0 if self._merge_choices else chunk.choice
             try:
-                assembly = self.choices.get(index) or self._open_choice(chunk, index)
+                assembly = self.choices.get(index) or self._open_choice(chunk, index, changes)
                 if assembly is not None:
                     changes += assembly.add(chunk)
-            except UpstreamError as error:  # the response exceeds a bound
+            except UpstreamError as error:  # the response exceeds a size limit
                 self.error = self.error or error.with_traceback(None)
                 break
         return changes
 
     def close(self, error: UpstreamError | None = None) -> list[Change]:
-        """End the response; return text that was held back, if any.
+        """End the response, and return the changes that buffered text causes.
 
         Args:
-            error: The reason of the end, if the transport knows it. Without one, a response with an unfinished choice
-                counts as broken off: `error` is set to fault ``stream_truncated``.
+            error: The reason for an early end, if the transport knows it. If it is None and a choice is unfinished,
+                `error` becomes an error with the fault ``stream_truncated``.
         """
         changes = [change for assembly in self.choices.values() for change in assembly.close()]
         if self.error is None:
             self.error = error
-        if self.error is None and not self.finished:
-            self.error = UpstreamError(
-                "the stream ended before the answer was complete"
-                if self.choices
-                else "the stream ended without an answer",
-                fault=UpstreamFault.TRUNCATED,
-            )
+        self.error = self.failure
+        self.end_attempt()
         return changes
+
+    def end_attempt(self) -> None:
+        """End the current attempt. The content of the earlier attempts remains if no content has replaced it."""
+        if self._replaced is not None:
+            self.choices, self._replaced = self._replaced, None
+            self._is_barren = True
+        elif self._joined_at is not None:
+            self._is_barren = self.first is None or len(self.first.plain_text) == self._joined_at
+        else:
+            self._is_barren = not self.choices
+
+    def continue_response(self, attempt: Attempt, *, replaces: bool) -> None:
+        """Continue a response that broke off, with the chunks of another attempt, after `end_attempt`.
+
+        Args:
+            attempt: The attempt that broke off.
+            replaces: The next attempt begins the response again, and its first content replaces what has arrived.
+                Otherwise its chunks follow those that have arrived.
+        """
+        self.attempts.append(attempt)
+        if not self._is_barren:
+            self._cause = attempt.error
+        self.error = self.usage = self._joined_at = None
+        self._is_barren = False
+        if replaces:
+            self._settled.clear()
+            self._replaced, self.choices = self.choices, {}
+            return
+        self._joined_at = 0
+        for choice in self.choices.values():
+            choice.resume()
+            self._joined_at = len(choice.plain_text)
+
+    @property
+    def reported_error(self) -> UpstreamError | None:
+        """The reason why the response is incomplete: the error of the last attempt that had content, or else of the last one."""
+        return self._cause if self._is_barren and self.error is not None and self._cause else self.error
+
+    @property
+    def failure(self) -> UpstreamError | None:
+        """The reason why the response is incomplete, if no more of it arrives; None for a complete one."""
+        if self.error is not None or self.finished:
+            return self.error
+        return UpstreamError(
+            "the stream ended before the answer was complete"
+            if self.choices
+            else "the stream ended without an answer",
+            fault=UpstreamFault.TRUNCATED,
+        )
+
+    @property
+    def total_usage(self) -> Usage | None:
+        """Token counts of all attempts; None if none were reported. The ``raw`` of a sum is empty."""
+        if not self.attempts:
+            return self.usage
+        return sum_usages([*(each.usage for each in self.attempts), self.usage])
 
     @property
     def finished(self) -> bool:
-        """Return whether every choice that began has a finish reason."""
+        """Return True if every choice has a finish reason."""
         return bool(self.choices) and all(choice.finish is not None for choice in self.choices.values())
 
     @property
     def first(self) -> MessageAssembly | None:
-        """The choice with the lowest index: the only one, unless several were requested; None before any began."""
+        """The choice with the lowest index; None before the first choice has content."""
         return self.choices[min(self.choices)] if self.choices else None
 
     def message(self, choice: int | None = None) -> Message:
-        """Return the message of one choice so far, in the common format; an empty one if it never began.
+        """Return the message of one choice so far, in the common format. It is empty if the choice has no content.
 
         Args:
-            choice: Its index; None for the first.
+            choice: The index of the choice; None for the first choice.
         """
         assembly = self.first if choice is None else self.choices.get(choice)
         return (assembly or MessageAssembly()).message()
 
-    def _open_choice(self, chunk: ChunkWrapper[Any], index: int) -> MessageAssembly | None:
-        """Begin a choice with its first delta that has content; metadata, usage and errors begin none."""
+    def _open_choice(
+        self, chunk: ChunkWrapper[Any], index: int, changes: list[Change]
+    ) -> MessageAssembly | None:
+        """Start a choice with its first delta that has content. Metadata, usage and errors do not start a choice.
+
+        The first content of an attempt that begins the response again voids the earlier content.
+        """
         is_empty = (
             not (chunk.get_text() or chunk.get_reasoning() or chunk.get_tool_calls())
             and chunk.get_finish_message() is None
@@ -123,6 +224,11 @@ class Accumulator:
         )
         if is_empty:
             return None
+        if self._replaced is not None:
+            self.choices, self._replaced = self._replaced, None
+            changes += [choice.restart() for choice in self.choices.values()]
+            if index in self.choices:
+                return self.choices[index]
         if len(self.choices) >= MAX_CHOICES:
             raise UpstreamError(
                 f"the response has more than the allowed {MAX_CHOICES} choices", fault=UpstreamFault.TOO_LARGE
@@ -131,11 +237,11 @@ class Accumulator:
         return assembly
 
     def _take_response(self, details: ChunkDetails) -> None:
-        """Fold a chunk's data about the response as a whole."""
+        """Add the data of a chunk that concerns the complete response."""
         if self.error is None:
             self.error = details.error
         if details.restarts and len(self.choices) <= 1:
-            # The following data is another response's; if others continue beside it, theirs is used.
+            # The data that follows belongs to another response. If other choices continue, their data is used.
             self._settled.clear()
         if details.metadata:
             self._take_metadata(details.metadata)
@@ -152,6 +258,20 @@ class Accumulator:
             self.metadata[name] = value
 
     def _take_usage(self, usage: Usage) -> None:
-        # Servers repeat the usage, growing, or send zeros as placeholders: the last real one is used.
+        # Some servers repeat the usage with growing counts, or send zeros as placeholders. The last usage that is not
+        # zero is used.
         if self.usage is None or usage.input_tokens or usage.output_tokens or usage.total_tokens:
             self.usage = usage
+
+
+def sum_usages(usages: Iterable[Usage | None]) -> Usage | None:
+    """Return the sum of token counts; None if there are none."""
+    total: Usage | None = None
+    for usage in usages:
+        if usage is None:
+            continue
+        given, made, both = (
+            (total.input_tokens, total.output_tokens, total.total_tokens) if total else (0, 0, 0)
+        )
+        total = Usage(given + usage.input_tokens, made + usage.output_tokens, both + usage.total_tokens)
+    return total

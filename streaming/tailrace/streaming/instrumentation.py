@@ -1,6 +1,7 @@
-"""Instrumentation of agents: notifications for each model response and tool call, never for each chunk.
+"""Interface for the instrumentation of agents, with one notification for each model response and each tool call.
 
-Set a `RunObserver` for the context in which agents run; without one nothing is recorded::
+The server's telemetry implements it. Set a `RunObserver` for the context in which agents run. Without a
+`RunObserver`, nothing is recorded::
 
     token = RUN_OBSERVER.set(observer)
     try:
@@ -14,16 +15,18 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
+from tailrace.streaming.accumulator import Attempt
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult
-from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.continuation import Route
+from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.model import ChunkBatches, Model
 
 
 class AnswerWatch:
-    """Observes one response of a model, as a context manager around it; does nothing by default.
+    """Context manager around one response of a model. This base class does nothing.
 
-    An exception that leaves the block means that the response was cancelled or closed early (GeneratorExit).
+    If an exception leaves the block, the response was cancelled, or was closed before its end (GeneratorExit).
 
     Attributes:
         chunks: The number of received chunks.
@@ -34,11 +37,11 @@ class AnswerWatch:
     def sent(
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Wrap the request; it is sent when the returned context manager is entered."""
+        """Wrap a request. The request is sent when the returned context manager is entered."""
         return stream
 
     def first_chunk(self) -> None:
-        """The first chunks arrived."""
+        """Record that the first chunks have arrived."""
 
     def __enter__(self) -> Self:
         return self
@@ -46,14 +49,14 @@ class AnswerWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The response has ended; the turn has its content."""
+        """Record that the response has ended. The turn has its content."""
 
 
 class CallWatch:
-    """Observes one call of a tool, as a context manager around it; does nothing by default.
+    """Context manager around one call of a tool. This base class does nothing.
 
     Attributes:
-        result: The result of the tool; None before it has one.
+        result: The result of the tool; None before the tool has returned a result.
     """
 
     result: ContentPartToolResult | None = None
@@ -64,24 +67,33 @@ class CallWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The call has ended."""
+        """Record that the call has ended."""
 
 
 class RunObserver:
-    """Receives notifications from agents; does nothing by default."""
+    """Receiver of notifications from agents. This base class does nothing."""
 
     def answering(self, model: Model, options: RequestOptions, turn: TurnAccumulator) -> AnswerWatch:
-        """A request to a model is about to be sent.
+        """Return the context manager for a response, before the request is sent.
 
         Args:
             model: The model.
             options: The options of the request.
-            turn: Folds the response; its history is the request's.
+            turn: The accumulator of the turn. Its history is the history of the request.
         """
         return AnswerWatch()
 
+    def continued(self, attempt: Attempt, model: str, route: Route) -> None:
+        """A response broke off, and another attempt continues it.
+
+        Args:
+            attempt: The attempt that broke off.
+            model: The model of the next attempt, as ``provider:name``.
+            route: How it continues the response.
+        """
+
     def calling(self, call: ContentPartToolCall) -> CallWatch:
-        """A tool is about to be called."""
+        """Return the context manager for a tool call, before the tool is called."""
         return CallWatch()
 
 
@@ -89,4 +101,4 @@ NO_OBSERVER = RunObserver()
 """An observer that does nothing."""
 
 RUN_OBSERVER: ContextVar[RunObserver] = ContextVar("tailrace_run_observer", default=NO_OBSERVER)
-"""The observer of agents in this context."""
+"""The observer for agents that run in this context."""

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from tailrace.streaming.accumulator import Accumulator
+from tailrace.streaming.accumulator import Accumulator, sum_usages
 from tailrace.wrappers import (
     Change,
     Channel,
@@ -369,12 +369,12 @@ class TurnAccumulator:
     @property
     def error(self) -> UpstreamError | None:
         """The reason why the last response is incomplete; None without one."""
-        return self.response.error if self.response is not None else None
+        return self.response.reported_error if self.response is not None else None
 
     @property
     def usage(self) -> Usage | None:
         """Tokens of the last response; None if it reported none."""
-        return self.response.usage if self.response is not None else None
+        return self.response.total_usage if self.response is not None else None
 
     @property
     def total_usage(self) -> Usage | None:
@@ -382,7 +382,7 @@ class TurnAccumulator:
 
         Its ``raw`` is empty.
         """
-        return _sum(each for each in (self._spent, self.usage) if each is not None)
+        return sum_usages((self._spent, self.usage))
 
     # --- folding ----------------------------------------------------------------------------------------------------
 
@@ -465,13 +465,3 @@ class _CollectedResponse(Accumulator):
 def _choice(response: Accumulator) -> int:
     """Return the index of the choice that began first."""
     return next(iter(response.choices))
-
-
-def _sum(usages: Iterable[Usage]) -> Usage | None:
-    total: Usage | None = None
-    for usage in usages:
-        given, made, both = (
-            (total.input_tokens, total.output_tokens, total.total_tokens) if total else (0, 0, 0)
-        )
-        total = Usage(given + usage.input_tokens, made + usage.output_tokens, both + usage.total_tokens)
-    return total

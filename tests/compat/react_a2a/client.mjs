@@ -60,10 +60,10 @@ await carryOutCommands({
     thread.append({ role: 'user', content: [{ type: 'text', text: prompt }] });
     let shown;
     for (;;) {
-      const { messages } = thread.getState();
+      const { messages, isRunning } = thread.getState();
       const answer = messages[before + 1];
       if (answer && text(answer) !== shown) yield { message: { text: (shown = text(answer)) } };
-      if (answer && answer.status.type !== 'running') return;
+      if (answer && !isRunning) return;
       await pause();
     }
   },

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 
 from support.processes import served
-from support.receiver import Receiver, receiving
 from support.upstream import (
     Received,
     ScriptedUpstream,
@@ -21,6 +20,7 @@ from support.upstream import (
     openai_stream,
     sse,
 )
+from support.webhook_receiver import Receiver, receiving
 
 PIECES = (
     "Grüße, ",
@@ -99,8 +99,7 @@ class ScriptedModel:
         if prompt in self._pauses:
             return self._pauses[prompt].answer(request)
         if prompt == "weather":
-            call = {"name": "get_weather", "arguments": '{"city": "Zürich"}'}
-            calls = [{"index": 0, "id": "call-1", "type": "function", "function": call}]
+            calls = [{"index": 0, "id": "call-1", "type": "function", "function": _weather(request)}]
             chunks = [openai_chunk({"tool_calls": calls}), openai_chunk({}, finish="tool_calls")]
             return [sse(*chunks, "[DONE]")]
         if prompt == "think":
@@ -110,8 +109,19 @@ class ScriptedModel:
         return openai_stream(PIECES, usage=USAGE)
 
 
+def _weather(request: Received) -> dict[str, str]:
+    """Return a call of the tool for the weather, or of the shell that coding agents have."""
+    names = {tool["function"]["name"] for tool in request.json.get("tools", ())}
+    if "exec_command" in names:
+        return {"name": "exec_command", "arguments": '{"cmd": "echo sunny"}'}
+    if "bash" in names:
+        return {"name": "bash", "arguments": '{"command": "echo sunny", "description": "Weather"}'}
+    return {"name": "get_weather", "arguments": '{"city": "Zürich"}'}
+
+
 def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+    """Return the text of a message; after instructions of a coding agent, the last part is the user's."""
+    return content if isinstance(content, str) else content[-1]["text"]
 
 
 class Agent:

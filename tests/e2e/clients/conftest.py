@@ -8,7 +8,7 @@ import pytest_asyncio
 from e2e.clients.agent import Agent, serving_agent
 from e2e.clients.kinds import CARD_PATH, EVERY_KIND, NEWEST, Kind
 from e2e.clients.programs import Client, running_client
-from support.holding import in_own_task
+from support.fixture_contexts import in_own_task
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

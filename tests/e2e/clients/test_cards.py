@@ -10,8 +10,8 @@ from e2e.clients.heard import state_of, task_of, texts_of
 from e2e.clients.kinds import CARD_PATH, EVERY_KIND, Kind
 from e2e.clients.programs import running_client
 from support.agents import Scripted
-from support.holding import in_own_task
-from support.serving import serving
+from support.fixture_contexts import in_own_task
+from support.live_server import serving
 from tailrace.server import Settings, create_app
 from tailrace.server.protocols.a2a.card import build_card
 

@@ -10,7 +10,7 @@ from e2e.clients.kinds import HERE as CLIENTS
 from e2e.clients.kinds import Kind
 from e2e.clients.programs import Client, running_client
 from e2e.ui_streams.node import NODE
-from support.holding import in_own_task
+from support.fixture_contexts import in_own_task
 
 PROGRAMS = CLIENTS.parent / "ui_streams/javascript"
 

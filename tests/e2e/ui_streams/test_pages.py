@@ -21,11 +21,11 @@ from e2e.browser import browsing, note_faults
 from e2e.clients.agent import ANSWER, FIRST_HALF, PIECES, REASONING, Agent, ScriptedModel
 from e2e.clients.heard import StreamedEvent, read_event, state_of, streamed_text
 from e2e.ui_streams.node import NODE
-from support.holding import in_own_task
+from support.fixture_contexts import in_own_task
+from support.live_server import serving
 from support.processes import served
 from support.proxy import CuttingProxy
 from support.rpc import Rpc, text_of
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fuzz.json_text import parse, write
 from fuzz.requests.calls import Call
-from fuzz.requests.changes import ON_BODY, ON_CALL, ON_TREE, change_call, change_tree
+from fuzz.requests.mutations import ON_BODY, ON_CALL, ON_TREE, change_call, change_tree
 from fuzz.requests.seeds import Seed, bodies_from_grammar, seeds, serialize
 
 MOST_BYTES = 8_300_000

@@ -34,7 +34,7 @@ from tailrace.server.protocols.a2a.grpc_v0_3 import Grpc03
 from tailrace.server.protocols.a2a.grpc_v1_0 import Grpc10
 from tailrace.server.protocols.openapi import describe
 from tailrace.server.settings import ENDPOINTS
-from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v1_0 import Version10
@@ -62,6 +62,8 @@ _PARAMETERS = {
     "model": "tailrace",
     "chat_id": CONTEXT,
     "response_id": RESPONSE,
+    "conversation_id": CONTEXT,
+    "item_id": "msg_x",
     "completion_id": COMPLETION,
 }
 _IMAGE = "data:image/png;base64,iVBORw0KGgo="
@@ -145,7 +147,10 @@ def _of_routes() -> list[Seed]:
                 if each["in"] == "query" and each["name"] in _QUERY
             ]
             for body in bodies:
-                path = re.sub(r"\{(\w+)(:path)?\}", lambda name: _PARAMETERS[name[1]], template)
+                # A deletion names nothing that other requests name.
+                deletes = method == "DELETE" and re.search(r"/(tasks|conversations)/\{\w+\}$", template)
+                names = dict.fromkeys(_PARAMETERS, "deleted") if deletes else _PARAMETERS
+                path = re.sub(r"\{(\w+)(:path)?\}", lambda name, names=names: names[name[1]], template)
                 call = Call(method, path, [], _headers(has_body=body is not None), _json(body))
                 name = f"{method} {template}"
                 found.append(Seed(name, call, body, content.get("schema")))
@@ -430,6 +435,8 @@ def _fields(operation: str) -> Json:
         }
     if operation == "GetConversation":
         return {"contextId": CONTEXT}
+    if operation in ("DeleteTask", "DeleteConversation"):  # not those that other requests name
+        return {"id": "deleted"} if operation == "DeleteTask" else {"contextId": "deleted"}
     return {"id": COMPLETED, "historyLength": 2, "metadata": {"a": 1}}
 
 

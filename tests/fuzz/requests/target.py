@@ -141,7 +141,7 @@ class Target:
         return self.rss
 
     async def state(self, *, trim: bool = False) -> dict[str, Any]:
-        """The output of the monitor: see `fuzz.requests.watched`."""
+        """The output of the monitor: see `fuzz.requests.monitored_server`."""
         answer = Answer()
         await self._http(Call("GET", "/-/state", [("trim", "")] if trim else []), answer)
         return json.loads(answer.body)
@@ -388,7 +388,7 @@ def _process(
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fuzz.requests.watched"],
+            [sys.executable, "-m", "fuzz.requests.monitored_server"],
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -405,7 +405,7 @@ async def _ports(process: "subprocess.Popen[bytes]", log: Path) -> tuple[int, in
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         text = await anyio.Path(log).read_text()
-        http = re.search(r"running on http://[\d.]+:(\d+)", text)
+        http = re.search(r"serving: .*?\bhttp://[\d.]+:(\d+)/", text)
         other = re.search(r"gRPC on [\d.]+:(\d+)", text)
         if http and other:
             return int(http[1]), int(other[1])

@@ -11,10 +11,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.upstream import Head, ScriptedUpstream
-from tailrace.server import Settings, Turn, create_app
+from tailrace.server import JwtSettings, Settings, Turn, create_app
 from tailrace.server.auth.authentication import (
     Anonymous,
     AnyOf,
@@ -24,9 +24,9 @@ from tailrace.server.auth.authentication import (
     Identity,
     Reporting,
 )
-from tailrace.server.auth.authenticators import create_authenticator
+from tailrace.server.auth.authenticator_factory import create_authenticator
 from tailrace.server.auth.bearer import JwtBearer
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.operations import Caller
 from tailrace.streaming import StatusUpdate, TaskState, Update
@@ -164,8 +164,10 @@ async def test_settings_say_who_is_let_in() -> None:
     assert isinstance(create_authenticator(Settings()), Anonymous)
     keys = create_authenticator(Settings.model_validate({"caller_keys": "alice:k1, bob:k:2"}))
     assert (await keys.authenticate(Credentials({"x-api-key": "k:2"}))).user == "bob"
-    assert isinstance(create_authenticator(Settings(caller_jwks_url="http://127.0.0.1:1/")), JwtBearer)
-    both = Settings.model_validate({"caller_keys": "a:b", "caller_jwks_url": "http://127.0.0.1:1/"})
+    assert isinstance(
+        create_authenticator(Settings(caller_jwt=JwtSettings(jwks_url="http://127.0.0.1:1/"))), JwtBearer
+    )
+    both = Settings.model_validate({"caller_keys": "a:b", "caller_jwt": {"jwks_url": "http://127.0.0.1:1/"}})
     assert isinstance(create_authenticator(both), AnyOf)
     with pytest.raises(ConfigurationError, match="TAILRACE_CALLER_KEYS"):
         create_authenticator(Settings.model_validate({"caller_keys": "alice"}))

@@ -12,18 +12,18 @@ import anyio
 import pytest
 from rich.console import Console
 
+from support.live_server import serving
 from support.proxy import CuttingProxy
-from support.serving import serving
 from support.upstream import Cut, Head, Received, ScriptedUpstream, Step, json_answer, sse
 from tailrace.server import DirectHandler, Settings, Turn, create_app
 from tailrace.server.auth.authentication import Authenticator, Credentials, Identity
 from tailrace.server.cli.ask import ask, ask_agent
-from tailrace.server.cli.screen import Screen
+from tailrace.server.cli.ask_output import Screen
 from tailrace.server.remote.client import AgentClient
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.streaming.a2a import Artifact, Message, Part, TaskNotFoundError, TaskState
-from tailrace.streaming.a2a.extension import EXTENSION_URI
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import ConfigurationError, UpstreamError
 
@@ -96,7 +96,7 @@ async def test_a_token_lets_the_caller_in_as_the_agents_card_asks_for_it(header:
             with pytest.raises(UpstreamError) as raised:
                 await ask_agent(url, "hello", refused.screen, token=wrong)
             assert "sesame" not in str(raised.value)
-            assert "give --token" in refused.notes.getvalue()
+            assert "use --token" in refused.notes.getvalue()
 
 
 THINKS = saying(
@@ -162,16 +162,16 @@ async def test_a_task_that_waits_says_how_to_answer_and_gives_status_3():
     submitted, call, waits, how = notes.splitlines()
     assert submitted == "submitted"
     assert call == 'tool call: weather({"city": "Oslo"})'
-    assert waits == "the agent waits for your answer: What is the weather?"
-    assert how.startswith("to answer: tailrace ask http://127.0.0.1:")
-    assert " ANSWER --task " in how
+    assert waits == "the agent waits for your reply: What is the weather?"
+    assert how.startswith("to reply: tailrace ask http://127.0.0.1:")
+    assert " REPLY --task " in how
     assert " --context " in how
 
 
 async def test_an_agent_that_wants_its_caller_to_sign_in_says_so():
     status, _, notes = await run_ask(saying(StatusUpdate(TaskState.AUTH_REQUIRED)))
     assert status == 3
-    assert "the agent wants you to sign in" in notes
+    assert "the agent requires you to sign in" in notes
 
 
 async def test_a_task_that_waits_is_answered_with_its_id():
@@ -240,7 +240,7 @@ async def test_a_dropped_connection_is_mentioned_and_nothing_of_the_answer_is_lo
     assert proxy.cuts == 1
     assert shown.out.getvalue() == "".join(pieces) + "\n"
     assert "broke off" in shown.notes.getvalue()
-    assert "going on where it broke (try 1)" in shown.notes.getvalue()
+    assert "resuming after the last event (attempt 1)" in shown.notes.getvalue()
 
 
 def foreign(request: Received) -> list[Step]:
@@ -373,7 +373,7 @@ async def test_history_prints_the_earlier_messages_of_the_conversation() -> None
         await ask_agent(url, "", third.screen, context_id="unknown", history=True)
     assert second.notes.getvalue() == "> one\n"
     assert second.out.getvalue() == "You said one.\n"
-    assert "nothing was said" in third.notes.getvalue()
+    assert "this conversation has no messages" in third.notes.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -396,5 +396,5 @@ async def test_a_lost_connection_prints_how_to_resume_the_task() -> None:
             await ask_agent(server.base_url.removesuffix("/v1"), "hello", shown.screen)
     assert shown.out.getvalue() == "yes\n"
     notes = shown.notes.getvalue().replace("\n", " ")
-    assert "to go on with the task later: tailrace ask" in notes
+    assert "to follow the task later: tailrace ask" in notes
     assert "--resume t" in notes

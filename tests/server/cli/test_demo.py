@@ -4,6 +4,7 @@ import re
 import shutil
 import socket
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from support.processes import tailrace
 from tailrace.server.cli.commands import create_cli
 from tailrace.server.cli.demo import HOST, PORT
 from tailrace.wrappers import ConfigurationError, StoreError
@@ -38,7 +40,7 @@ def test_where_the_model_cannot_run_the_demo_says_why_and_replays_a_recording(
     result = run("--port", "0", "--store", f"sqlite:///{store}", "--prompt", "Why?")
     assert result.exit_code == 0, result.output
     assert "the wheel xllamacpp (the engine) is not installed" in result.output
-    assert "a recorded answer of smollm2-135m-instruct, replayed" in result.output
+    assert "a recorded response of smollm2-135m-instruct" in result.output
     assert re.search(r"prompt +Why\?\n", result.output)
     assert re.search(r" 1  task +[0-9a-f-]{36}  submitted\n +2  status +working\n", result.output)
     assert re.search(
@@ -52,12 +54,25 @@ def test_where_the_model_cannot_run_the_demo_says_why_and_replays_a_recording(
     database.close()
 
 
+@pytest.mark.parametrize("lines", [1, 9])
+def test_a_reader_that_leaves_ends_the_demo_without_a_traceback(lines: int):
+    command = tailrace("demo", "--once", "--recorded", "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for _ in range(lines):
+            assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode in (0, 1)  # 0 if everything was written before
+
+
 def test_a_model_that_does_not_start_is_replaced_by_the_recording_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     result = run("--port", "0")
     assert result.exit_code == 0, result.output
     assert re.search(r"no model +\S", result.output)
-    assert "a recorded answer" in result.output
+    assert "a recorded response" in result.output
 
 
 def test_a_port_in_use_is_avoided_unless_it_was_requested():

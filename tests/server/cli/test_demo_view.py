@@ -10,8 +10,8 @@ from tailrace.server.cli.demo_view import DemoView
 from tailrace.server.cli.transcript import Transcript
 from tailrace.server.remote.client import StreamEvent
 from tailrace.streaming.a2a import Artifact, Message, Part, Role, StreamResponse, TaskState
-from tailrace.streaming.a2a.extension import EXTENSION_URI
-from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 
 QUESTION = Message(message_id="m", role=Role.USER, parts=(Part(text="?"),))

@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from support.agents import Scripted
+from support.live_server import serving
 from support.postgres import PostgresServer
 from support.processes import tailrace
-from support.serving import serving
 from support.upstream import Hang, Head, ScriptedUpstream, json_answer, openai_stream
 from support.valkey import ValkeyServer
 from tailrace.server import Settings, create_app
@@ -83,7 +83,7 @@ async def test_what_is_missing_or_taken_is_named() -> None:
 async def test_a_store_is_looked_at_and_not_made(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "t.db"
     url = f"sqlite:///{path}"
-    assert "will be made" in (await found(store=url))["store"].says
+    assert "will be created" in (await found(store=url))["store"].says
     assert not path.parent.exists()
     async with serving(create_app(Settings(store=url), handler=Scripted())):
         running = (await found(store=url))["store"]

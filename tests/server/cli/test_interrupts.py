@@ -51,9 +51,13 @@ def interrupted_before(module: str, command: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("module", ["typer", "msgspec", "pydantic"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "all"])
 def test_while_modules_are_imported(command: str, module: str) -> None:
     assert interrupted_before(module, command) == (INTERRUPTED, "")
+
+
+def test_while_help_is_prepared() -> None:
+    assert interrupted_before("typer", "all") == (INTERRUPTED, "")
 
 
 def test_when_a_server_is_about_to_start() -> None:

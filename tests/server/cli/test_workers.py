@@ -41,7 +41,7 @@ class Connection:
 
 
 class Program:
-    """`support.working` while it runs.
+    """`support.worker_processes` while it runs.
 
     Attributes:
         process: The parent of the workers.
@@ -73,7 +73,7 @@ class Program:
 @contextmanager
 def running(*how: str) -> Generator[Program]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.working", *how],
+        [sys.executable, "-m", "support.worker_processes", *how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

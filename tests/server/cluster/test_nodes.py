@@ -8,7 +8,7 @@ from support.engines import Typist, read, read_until, text_of
 from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.valkey import ValkeyServer
-from tailrace.server.cluster import follower
+from tailrace.server.cluster import task_follower
 from tailrace.server.cluster.engine import ClusterEngine
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.engine import Engine
@@ -37,13 +37,13 @@ async def test_events_are_the_same_on_every_node_and_followed_once(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed: list[int] = []
-    feed = follower.feed
+    feed = task_follower.feed
 
     def count(live: object, events: list[Event]) -> bool:
         fed.extend(event.number for event in events)
         return feed(live, events)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(follower, "feed", count)
+    monkeypatch.setattr(task_follower, "feed", count)
     typist = Typist()
     async with nodes.running(typist.handle, 3) as (first, *others):
         started = await start(first)

@@ -1,11 +1,13 @@
 """Two callers in the store of several nodes: the node of a task, and claims, belong to one owner."""
 
 import pytest
+from sqlalchemy import insert
 
 from support.nodes import Nodes
 from support.postgres import PostgresServer
-from support.stored import write
+from support.store_objects import write
 from support.valkey import ValkeyServer
+from tailrace.server.store.schema import events as events_table
 from tailrace.streaming import TaskState
 
 
@@ -31,3 +33,15 @@ async def test_a_claim_is_its_owners(nodes: Nodes) -> None:
         await first.release("alice", "name")
         assert not await second.claim("bob", "name")
         assert await second.claim("alice", "name")
+
+
+async def test_events_that_only_the_database_has_are_read_within_a_bound_on_bytes(nodes: Nodes) -> None:
+    async with nodes.store_of_one() as (store, _):
+        await store.commit([write("t", 1, state=TaskState.WORKING)])
+        rows = [{"task_id": "t", "number": number, "body": b"x" * 100_000} for number in range(2, 22)]
+        await store.database.write(lambda connection: connection.execute(insert(events_table), rows))
+        nodes.valkey.command("FLUSHALL")
+        first = await store.load_events("t", 0, max_bytes=250_000)
+        rest = await store.load_events("t", len(first), max_bytes=50_000)
+        assert [event.number for event in first] == [1, 2, 3]
+        assert [event.number for event in rest] == [4]  # one, however large

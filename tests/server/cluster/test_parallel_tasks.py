@@ -13,9 +13,9 @@ from tailrace.server.cluster.store import conversation_claim
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.handlers import Turn
 from tailrace.streaming import StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import anyio
 import pytest
 
+from support.live_server import serving
 from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.response_streams import RawClient, raw_client
 from support.rounds import answer
-from support.serving import serving
 from support.upstream import ScriptedUpstream, Wait
 from support.valkey import ValkeyServer
 from tailrace.server import Settings, create_app

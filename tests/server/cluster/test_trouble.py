@@ -12,7 +12,7 @@ from support.engines import shown
 from support.nodes import Nodes
 from support.postgres import PostgresServer
 from support.proxy import CuttingProxy
-from support.stored import numbers_of, write
+from support.store_objects import numbers_of, write
 from support.valkey import ValkeyServer
 from tailrace.server.cluster.engine import ClusterEngine
 from tailrace.server.runtime.active_task import Subscription
@@ -258,7 +258,7 @@ async def test_a_full_broker_is_logged_once_and_streams_continue(
     nodes: Nodes, valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def is_refused() -> bool:
-        return (await second.health()).problems.get("broker") == "it refuses what it is given"
+        return (await second.health()).problems.get("broker") == "it rejects writes"
 
     async def is_well() -> bool:
         return not (await second.health()).problems

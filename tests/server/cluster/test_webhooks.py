@@ -9,9 +9,9 @@ from aiohttp import web
 from support import engines
 from support.nodes import Nodes
 from support.postgres import PostgresServer
-from support.receiver import Delivery, receiving
-from support.stored import write
+from support.store_objects import write
 from support.valkey import ValkeyServer
+from support.webhook_receiver import Delivery, receiving
 from tailrace.server.cluster.engine import ClusterEngine
 from tailrace.server.runtime.handlers import Turn
 from tailrace.server.store.store import PushConfig

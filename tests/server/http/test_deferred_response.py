@@ -9,9 +9,9 @@ import anyio
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from support.live_server import serving
 from support.raw_http import Connection, connected
 from support.rpc import message
-from support.serving import serving
 from support.tracing import Spans
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.http.deferred_response import defer, with_deferral

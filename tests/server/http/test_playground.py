@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from zipfile import ZipFile
@@ -14,8 +15,8 @@ from aiohttp import ClientSession
 from fastapi import FastAPI
 
 from support.http_json import HttpJson
+from support.live_server import serving
 from support.rpc import Rpc, message, streamed_text
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app, create_router
 from tailrace.streaming import Update
 from tailrace.streaming.a2a.models import Artifact, Part
@@ -129,7 +130,26 @@ def test_its_pages_hold_no_code_and_fetch_the_element_alone(name: str) -> None:
     page = _Page()
     page.feed((ROOT / "server" / FOLDER / name).read_text(encoding="utf-8"))
     assert page.inline == []
-    assert page.fetched == ["data:,", "tailrace-chat.js"]
+    component = (
+        f"tailrace-chat.js?v={_hash('tailrace-chat.js')}" if name == "index.html" else "tailrace-chat.js"
+    )
+    assert page.fetched == ["data:,", component]
+
+
+def _hash(name: str) -> str:
+    return sha256((ROOT / "server" / FOLDER / name).read_bytes()).hexdigest()[:16]
+
+
+async def test_addresses_with_a_hash_are_immutable_and_others_are_not() -> None:
+    async with serving(create_app(SETTINGS, handler=greet)) as url, Rpc(url) as rpc:
+        for name in MODULES:
+            for query, policy in (
+                ("", "public, max-age=60"),
+                ("?v=0123456789abcdef", "public, max-age=60"),  # another version, during a deployment
+                (f"?v={_hash(name)}", "public, max-age=31536000, immutable"),
+            ):
+                status, headers, _ = await HttpJson(rpc).exchange("GET", f"/{name}{query}")
+                assert (status, headers["cache-control"]) == (200, policy)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -147,8 +167,10 @@ def test_the_modules_parse_no_html_and_import_only_each_other(name: str) -> None
     # highlight.js can color an element of a page itself; lowlight uses its tree, and the policy refuses the rest.
     exempt = {"innerHTML"} if name == "tailrace-highlight.js" else set[str]()
     assert {word for word in parsers if word in module} <= exempt
-    # The element imports the modules beside it, when a response needs them.
-    assert set(re.findall(r"\bimport\([^)]*\)", module)) <= {"import(new URL(this.name,import.meta.url)"}
+    # The element imports the modules beside it, when a response needs them. A computed address is none of these.
+    imported = re.findall(r"\bimport\(([^)]*)\)", module)
+    assert set(imported) <= {f'"./{each}?v={_hash(each)}"' for each in MODULES}
+    assert bool(imported) == (name == "tailrace-chat.js")
     assert not re.search(r"(?:^|[;}])import\b(?!\()", module, re.MULTILINE)
 
 

@@ -12,11 +12,11 @@ from fastapi import FastAPI
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from support.live_server import serving
 from support.raw_http import connected
-from support.serving import serving
 from tailrace.server.http.deferred_response import with_deferral
 from tailrace.server.http.sse import EventResponse
-from tailrace.server.runtime.connections import OpenStreams
+from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.settings import Settings
 
 MUCH = 32 * 1024 * 1024
@@ -82,7 +82,7 @@ async def test_a_client_that_takes_nothing_is_dropped(
             client.sendall(b"GET / HTTP/1.1\r\nhost: t\r\n\r\n")
             with anyio.fail_after(10):
                 await ended.wait()
-    assert "a client that took nothing for 1 seconds was dropped" in caplog.text
+    assert "disconnected a client that received no bytes for 1 seconds" in caplog.text
 
 
 async def test_frames_are_sent_as_they_are_with_comments_between_and_no_empty_piece(

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Generator
 
 import pytest
 
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.tracing import Spans, attributes, trace_of
 from tailrace.server import Item, Settings, Turn, create_app
 from tailrace.server.observability.logs import IdsFilter, JsonFormatter, log_config

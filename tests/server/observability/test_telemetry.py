@@ -9,10 +9,10 @@ import anyio
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
+from support.live_server import serving
+from support.metrics import scrape
 from support.rounds import answer, model_at
 from support.rpc import Rpc, message
-from support.scraping import scrape
-from support.serving import serving
 from support.tracing import Spans, attributes, id_of, parent_of, trace_of
 from support.upstream import Hang, ScriptedUpstream, json_answer, openai_stream
 from tailrace.server import AgentHandler, FunctionHandler, Handler, Item, Settings, Turn, create_app
@@ -150,8 +150,19 @@ async def test_an_answer_that_breaks_off_fails_its_span_though_its_stream_was_fi
     ):
         await rpc.stream("SendStreamingMessage", message())
         seen = await scrape(rpc.url)
-    assert attributes(spans.one("chat scripted"))["error.type"] == "stream_truncated"
-    assert seen.value("tailrace_errors_total", fault="provider", type="stream_truncated") == 1
+    # The response is requested again, and breaks off again.
+    assert [attributes(each)["error.type"] for each in spans.named("chat scripted")] == [
+        "stream_truncated"
+    ] * 2
+    assert seen.value("tailrace_errors_total", fault="provider", type="stream_truncated") == 2
+    [continued] = [each for each in spans.one("invoke_agent tailrace").events if "continued" in each.name]
+    assert continued.name == "tailrace.response.continued"
+    assert dict(continued.attributes or {}) == {
+        "tailrace.route": "replace",
+        "tailrace.from": "openai:scripted",
+        "tailrace.model": "openai:scripted",
+        "tailrace.error.type": "stream_truncated",
+    }
 
 
 async def test_a_task_that_is_canceled_ends_its_spans_and_is_nobodys_fault() -> None:

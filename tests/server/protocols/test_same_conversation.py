@@ -11,13 +11,13 @@ from a2a.types import Message, Part, Role, SendMessageRequest, StreamResponse, T
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Struct, Value
 
-from support.facade import WEATHER, facade_over
+from support.openai_api import WEATHER, facade_over
 from support.rounds import answer
 from support.rpc import Rpc
 from support.sdk_server import client_at
 from support.upstream import ScriptedUpstream
-from tailrace.streaming.a2a.extension import EXTENSION_URI
-from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as Speaker
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tailrace.server.protocols.serial_texts import SerialTexts
-from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.protocols.ui_events import (
     ArgumentsAdded,
     CallEnded,
@@ -18,10 +18,10 @@ from tailrace.server.protocols.ui_events import (
     UiEvent,
 )
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 
 LOOK = {"call_id": "c1", "name": "look", "arguments": {"a": 1}}

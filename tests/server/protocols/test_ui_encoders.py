@@ -7,8 +7,8 @@ from support.ui_streams import read_run, read_ui_messages
 from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder
 from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
 from tailrace.server.protocols.encoder import frame_payloads
-from tailrace.server.protocols.errors import OpenAIError
-from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.protocols.ui_events import (
     ArgumentsAdded,
     CallEnded,

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.server.protocols.ag_ui.request import read_run_request
 from tailrace.server.protocols.ai_sdk.request import read_ui_request
-from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.wrappers import (
     ContentPartFile,
     ContentPartReasoning,
@@ -15,7 +15,7 @@ from tailrace.wrappers import (
     ContentPartToolResult,
     Role,
 )
-from tailrace.wrappers.conversion.options import ToolChoice
+from tailrace.wrappers.conversion.request_options import ToolChoice
 
 Fields = dict[str, Any]
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.folding import FoldedTask, fold
+from support.a2a_client import FoldedTask, fold
 from support.scenarios import Scenario, completion, cut_at, load_scenarios
 from support.ui_streams import ClientTurn, read_run, read_ui_messages
 from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder
 from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
-from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
 from tailrace.wrappers.openai import ChatCompletionsDecoder

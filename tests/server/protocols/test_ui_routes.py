@@ -11,7 +11,7 @@ import pytest
 from ag_ui.core import Message as AgUiMessage
 from pydantic import TypeAdapter
 
-from support.facade import Facade, facade_over
+from support.openai_api import Facade, facade_over
 from support.rounds import answer, sent
 from support.rpc import tasks_of, text_of
 from support.ui_streams import ClientTurn, payloads, read_run, read_ui_messages

@@ -8,7 +8,7 @@ import pytest
 from tailrace.server import Settings
 from tailrace.server.protocols.a2a.card import build_card
 from tailrace.server.remote.agent_card import RemoteCard, credentials, read_card
-from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import UpstreamError, UpstreamFault
 
 URL = "https://agent.example/sub/.well-known/agent-card.json"

@@ -11,20 +11,20 @@ from a2a.server.agent_execution import AgentExecutor as SdkExecutor
 from a2a.types import AgentCard
 
 from support.agents import Scripted
+from support.live_server import serving
 from support.proxy import CuttingProxy
 from support.remote_agents import Saying, agent_says, says, sdk_agent, sdk_card
 from support.rounds import answer
 from support.rpc import Rpc, message, streamed_text, text_of
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.handlers import Item
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.sdk import AgentExecutor, RemoteAgent, RemoteAgentHandler
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import MessageAdded
 
 STORE = Settings(store="sqlite://")

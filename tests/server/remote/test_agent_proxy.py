@@ -10,9 +10,9 @@ import anyio.to_thread
 import pytest
 
 from support.agents import Scripted
+from support.live_server import serving
 from support.remote_agents import sdk_agent, sdk_card
 from support.rpc import Rpc, message, text_of
-from support.serving import serving
 from tailrace.server import Settings, create_app
 from tailrace.server.sdk import AgentExecutor
 from tailrace.streaming.a2a.models import AgentSkill

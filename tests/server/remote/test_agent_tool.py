@@ -7,18 +7,18 @@ import anyio
 import pytest
 
 from support.agents import Scripted
+from support.live_server import serving
 from support.remote_agents import Saying, says, sdk_agent
 from support.rounds import answer
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import CardSettings, Settings, Turn, create_app, create_model
 from tailrace.server.runtime.handlers import Item
 from tailrace.server.sdk import AgentTool, RemoteAgent, agent_tools
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import AgentSkill, Artifact, Part
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.agent.agent import Agent
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.tools.tools import ToolContext, ToolError
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, UpstreamError
 

@@ -1,6 +1,8 @@
 """Requests and responses of each binding and version, including unexpected JSON responses."""
 
 import json
+from base64 import b64encode
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +18,7 @@ from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError, TaskNotFoundError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, StreamResponse, Task, TaskStatusUpdateEvent
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import UpstreamError
 
 KINDS = [("JSONRPC", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "1.0"), ("HTTP+JSON", "0.3")]
@@ -50,6 +53,59 @@ def test_a_message_is_sent_in_the_form_of_the_version(name: str, version: str):
         assert url == f"http://a.example/x/{'a%2Fb' if version == '1.0' else 'v1'}/message:send"
 
 
+def rest_of_0_3(powered_by: str = "", *, extensions: Sequence[str] = ()) -> Binding:
+    """The binding for an agent of 0.3 over HTTP+JSON whose card came with this ``X-Powered-By``."""
+    interface = {"url": "http://a.example/x", "protocolBinding": "HTTP+JSON", "protocolVersion": "0.3.0"}
+    capabilities = {"extensions": [{"uri": uri} for uri in extensions]}
+    card = json.dumps({"supportedInterfaces": [interface], "capabilities": capabilities}).encode()
+    return Binding(read_card(card, "http://a.example/card.json", powered_by=powered_by))
+
+
+FILE = b"\x89PNG\x00\xff"
+ONCE, TWICE = "iVBORwD/", "aVZCT1J3RC8="
+
+
+@pytest.mark.parametrize(
+    ("binding", "written"),
+    [
+        pytest.param(rest_of_0_3(), TWICE, id="python-go-java"),
+        pytest.param(rest_of_0_3("Express"), ONCE, id="javascript"),
+        pytest.param(rest_of_0_3(extensions=[EXTENSION_URI]), ONCE, id="tailrace"),
+    ],
+)
+def test_the_bytes_of_files_are_encoded_as_the_sdk_of_the_agent_reads_and_writes_them(
+    binding: Binding, written: str
+):
+    sent = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"raw": ONCE}, {"text": "hi"}]}}
+    for _ in range(2):  # a message that is sent again has the same bytes
+        [(_, _, body)] = binding.write(Operation.SEND_STREAMING_MESSAGE, sent)
+        assert json.loads(body)["message"]["content"] == [
+            {"file": {"fileWithBytes": written}},
+            {"text": "hi"},
+        ]
+    file = {"file": {"fileWithBytes": written}}
+    message = {"messageId": "a", "role": "ROLE_AGENT", "content": [file]}
+    artifact = {"artifactId": "a", "parts": [file]}
+    status = {"state": "TASK_STATE_COMPLETED", "message": message}
+    ids = {"taskId": "t", "contextId": "c"}
+    task = {"id": "t", "contextId": "c", "status": status, "history": [message], "artifacts": [artifact]}
+    whole = binding.read(Operation.GET_TASK, json.dumps(task).encode())
+    found = [
+        *event(binding, {"message": message}).parts,
+        *event(binding, {"statusUpdate": {**ids, "status": status}}).status.message.parts,
+        *event(binding, {"artifactUpdate": {**ids, "artifact": artifact}}).artifact.parts,
+        *(part for each in read_model(Task, whole).artifacts for part in each.parts),
+        *(part for each in read_model(Task, whole).history for part in each.parts),
+    ]
+    assert [part.raw for part in found] == [FILE] * 5
+
+
+@pytest.mark.parametrize("text", [b"plain", b"aGk", b"not base64!"])
+def test_the_bytes_of_a_file_that_are_no_base64_text_are_read_as_they_are(text: bytes):
+    message = {"messageId": "a", "content": [{"file": {"fileWithBytes": b64encode(text).decode()}}]}
+    assert event(rest_of_0_3(), {"message": message}).parts[0].raw == text
+
+
 def test_an_id_stays_within_its_segment_of_a_path():
     requests = binding("HTTP+JSON", "1.0").write(Operation.SUBSCRIBE_TO_TASK, {"id": "a/../b?c"})
     url = "http://a.example/x/tasks/a%2F..%2Fb%3Fc:subscribe"
@@ -81,6 +137,18 @@ def test_a_state_has_one_name(name: str, version: str, state: str):
             "nonsense": TaskState.WORKING,
         }[state]
     )
+
+
+def test_an_object_of_0_3_in_a_response_to_a_method_of_1_0_is_read():
+    status = {
+        "state": "TASK_STATE_WORKING",
+        "message": {"messageId": "m", "role": "agent", "parts": [{"kind": "text", "text": "hi"}]},
+    }
+    update = {"kind": "status-update", "taskId": "t", "contextId": "c", "status": status}
+    read = event(binding("JSONRPC", "1.0"), update)
+    assert isinstance(read, TaskStatusUpdateEvent)
+    assert read.status.message is not None
+    assert [part.text for part in read.status.message.parts] == ["hi"]
 
 
 def test_an_object_of_0_3_without_its_kind_is_recognized_by_its_members():

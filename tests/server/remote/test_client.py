@@ -9,8 +9,8 @@ import anyio
 import pytest
 from pydantic import SecretStr
 
+from support.live_server import serving
 from support.proxy import CuttingProxy
-from support.serving import serving
 from support.upstream import (
     Cut,
     Hang,
@@ -36,8 +36,8 @@ from tailrace.streaming.a2a import (
     TaskState,
     UnsupportedOperationError,
 )
-from tailrace.streaming.a2a.extension import EXTENSION_URI
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError, UpstreamFault
 
@@ -406,6 +406,14 @@ async def test_a_subscription_over_http_json_is_sent_with_the_method_that_is_all
         events = await streamed(server)
     assert [event.id for event in events] == ["1", "2"]
     assert [request.method for request in server.requests] == ["GET", "POST", "POST", "GET"]
+
+
+@pytest.mark.parametrize("status", [201, 202])
+async def test_every_status_of_success_is_one(status: int):
+    task = {"id": "t1", "contextId": "c1", "status": {"state": "TASK_STATE_CANCELED"}}
+    async with ScriptedUpstream(agent(cancel=json_answer({"result": task}, status))) as server:
+        async with AgentClient(root(server)) as client:
+            assert (await client.cancel_task("t1")).status.state is TaskState.CANCELED
 
 
 async def test_a_direct_message_is_the_whole_answer():

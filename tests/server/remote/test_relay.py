@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tailrace.server.remote.agent_events import RemoteEvent
 from tailrace.server.remote.relay import Relay
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
-from tailrace.streaming.a2a.extension import EXTENSION_URI, extension_facts
 from tailrace.streaming.a2a.models import (
     Artifact,
     Message,
@@ -21,8 +20,9 @@ from tailrace.streaming.a2a.models import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from tailrace.streaming.conversion.conversation import to_common_message
-from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata
+from tailrace.streaming.conversion.message_conversion import to_common_message
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
 
 
 def piece(text: str, *, append: bool = True, last: bool = False, **fields: Any) -> TaskArtifactUpdateEvent:
@@ -260,7 +260,7 @@ def channels(task: Task) -> dict[str, str]:
     """Return the texts of a task by channel; the text itself is under the empty name."""
     texts: dict[str, str] = {}
     for artifact in task.artifacts:
-        channel = str(extension_facts(artifact.metadata).get("channel", ""))
+        channel = str(extension_metadata(artifact.metadata).get("channel", ""))
         texts[channel] = texts.get(channel, "") + "".join(part.text or "" for part in artifact.parts)
     return texts
 
@@ -277,7 +277,7 @@ def test_thoughts_of_adk_are_reasoning():
     assert channels(task) == {"reasoning": "Let me see.", "": "Paris"}
     [message] = relay.messages()
     assert [part.text for part in message.parts] == ["Let me see.", "Paris"]
-    assert extension_facts(message.parts[0].metadata)["channel"] == "reasoning"
+    assert extension_metadata(message.parts[0].metadata)["channel"] == "reasoning"
 
 
 def test_thoughts_of_gemini_cli_are_reasoning():

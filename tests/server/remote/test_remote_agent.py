@@ -1,17 +1,21 @@
 """Remote agents over the official client: real servers of both versions, and lost connections."""
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from typing import Any, cast
 
 import anyio
+import grpc.aio
 import pytest
+from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from support.agents import Scripted
+from support.live_server import serving
 from support.proxy import CuttingProxy
 from support.remote_agents import Saying, agent_says, says, sdk_agent, sdk_card
-from support.serving import serving
 from support.upstream import Cut, Hang, Head, Reset, ScriptedUpstream, Step, json_answer
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.remote.relay import Relay
@@ -123,6 +127,75 @@ async def test_a_server_made_with_the_sdk_is_spoken_to_as_its_card_says(
         going_on = await ask(agent, user("brook", task.context_id, task.id))
         assert states(going_on)[-1] is TaskState.COMPLETED
         assert "brook" in shown(going_on)
+
+
+async def mirror(turn: Turn) -> AsyncIterator[Update | Message]:
+    yield ArtifactUpdate(Artifact(artifact_id="mirrored", parts=turn.message.parts))
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_files_reach_a_server_made_with_the_sdk_and_come_back_unchanged(
+    binding: str, version: str, streaming: bool
+):
+    file = Part(raw=b"\x89PNG\x00\xff", media_type="image/png")
+    card = sdk_card(binding, version, streaming=streaming)
+    async with sdk_agent(AgentExecutor(mirror), card) as url, RemoteAgent(url) as agent:
+        events = await ask(agent, Message(message_id="m1", role=Role.USER, parts=(file,)))
+    artifacts = [event.artifact for event in events if isinstance(event, TaskArtifactUpdateEvent)]
+    artifacts += [artifact for event in events if isinstance(event, Task) for artifact in event.artifacts]
+    assert [artifact.parts for artifact in artifacts] == [(file,)]
+
+
+class Grpc03(a2a_v0_3_pb2_grpc.A2AServiceServicer):
+    """A server of 0.3 that returns the message that it receives; as the SDK in JavaScript, it has the bytes of files."""
+
+    def __init__(self) -> None:
+        self.received = b""
+
+    async def SendMessage(
+        self, request: a2a_v0_3_pb2.SendMessageRequest, context: object
+    ) -> a2a_v0_3_pb2.SendMessageResponse:
+        self.received = request.request.content[0].file.file_with_bytes
+        return a2a_v0_3_pb2.SendMessageResponse(msg=request.request)
+
+    async def SendStreamingMessage(
+        self, request: a2a_v0_3_pb2.SendMessageRequest, context: object
+    ) -> AsyncIterator[a2a_v0_3_pb2.StreamResponse]:
+        self.received = request.request.content[0].file.file_with_bytes
+        yield a2a_v0_3_pb2.StreamResponse(msg=request.request)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("powered_by", ["Express", ""])
+async def test_the_bytes_of_files_over_grpc_of_0_3_are_those_that_the_sdk_of_the_agent_has(
+    powered_by: str, streaming: bool
+):
+    file = Part(raw=b"\x89PNG\x00\xff", media_type="image/png")
+    agent_of_0_3, grpc_server = Grpc03(), grpc.aio.server()
+    add_to_server = cast("Any", a2a_v0_3_pb2_grpc).add_A2AServiceServicer_to_server
+    add_to_server(agent_of_0_3, grpc_server)
+    port = grpc_server.add_insecure_port("127.0.0.1:0")
+    await grpc_server.start()
+    card = {
+        "name": "Theirs",
+        "url": f"127.0.0.1:{port}",
+        "preferredTransport": "GRPC",
+        "protocolVersion": "0.3.0",
+        "capabilities": {"streaming": streaming},
+    }
+    head = Head(200, {"content-type": "application/json", "x-powered-by": powered_by})
+    try:
+        async with ScriptedUpstream([head, json.dumps(card).encode()]) as upstream:
+            origins = [f"http://127.0.0.1:{port}"]
+            async with RemoteAgent(_root(upstream), bindings=["GRPC"], allowed_origins=origins) as agent:
+                [reply] = await ask(agent, Message(message_id="m1", role=Role.USER, parts=(file,)))
+    finally:
+        await grpc_server.stop(None)
+    assert isinstance(reply, Message)
+    assert reply.parts == (file,)
+    assert agent_of_0_3.received == (file.raw if powered_by else b"iVBORwD/")
 
 
 async def test_a_bare_message_is_all_there_is():

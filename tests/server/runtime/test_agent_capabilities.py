@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from support.http_json import HttpJson
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.agent_capabilities import Capabilities, fits, media_type_of
 from tailrace.server.settings import CardSettings
 from tailrace.streaming import StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.errors import ContentTypeNotSupportedError
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import AgentExtension, AgentSkill, Message, Part, Role
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 SETTINGS = Settings(store="sqlite://")
 NEEDED = AgentExtension(uri="urn:example:needed", required=True)
@@ -149,7 +149,7 @@ async def test_a_part_of_another_media_type_is_refused_on_every_binding() -> Non
         for path in ("/message:send", "/message:stream"):
             status, answer = await http.ask("POST", path, sent)
             assert (status, answer["error"]["details"][0]["reason"]) == (400, "CONTENT_TYPE_NOT_SUPPORTED")
-        assert "message.parts[1] is image/png; taken: text/plain" in answer["error"]["message"]
+        assert "message.parts[1] is image/png; accepted: text/plain" in answer["error"]["message"]
         assert (await http.ok("GET", "/tasks"))["totalSize"] == 0
         await http.ok("POST", "/message:send", message())
 

@@ -1,5 +1,6 @@
 """Agents behind the protocol: rounds of tool calls, tools of the caller, and the stored result."""
 
+import json
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -10,15 +11,15 @@ from uuid import uuid4
 import anyio
 import pytest
 
+from support.live_server import serving
 from support.rounds import Call, answer, model_at
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.upstream import ScriptedUpstream, SetEvent, Wait
 from tailrace.server import AgentHandler, FunctionHandler, Item, Settings, Store, Turn, create_app
 from tailrace.streaming import Agent, ArtifactUpdate, StatusUpdate
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Part
-from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import Message, Role
 
 LOCATE: dict[str, Any] = {
@@ -277,7 +278,7 @@ async def test_results_that_answer_nothing_are_refused_and_the_task_waits_on(res
         error = await rpc.error(
             "SendMessage", {"message": {**answering(task, ("a", "x"))["message"], "taskId": ""}}
         )
-        assert "calls that wait here: none" in error["message"]
+        assert "waiting calls: none" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -366,7 +367,7 @@ async def test_a_published_result_is_recorded_however_the_round_ends(tmp_path: P
                         shutil.copy(tmp_path / name, file.parent)
                     for_ever.set()
         if ending != "cancel":
-            again = agent_at(upstream, f"sqlite:///{file}", tools=[slow, weather], on_orphan=ending)
+            again = agent_at(upstream, f"sqlite:///{file}", tools=[slow, weather], on_crash=ending)
             async with again as rpc:
                 await rpc.stream("SubscribeToTask", {"id": task["id"]}, {"Last-Event-ID": "0"})
     messages = await conversation(file)
@@ -486,10 +487,10 @@ async def test_a_turn_that_a_crash_interrupted_goes_on_behind_its_last_whole_rou
     again = answer("It was there.")
     async with ScriptedUpstream(again) as upstream:
         store = f"sqlite:///{crashed}/t.db"
-        async with agent_at(upstream, store, tools=[lookup], on_orphan="restart") as rpc:
+        async with agent_at(upstream, store, tools=[lookup], on_crash="restart") as rpc:
             await rpc.stream("SubscribeToTask", {"id": task["id"]}, {"Last-Event-ID": "0"})
             task = await rpc.result("GetTask", {"id": task["id"]})
-        request = (await upstream.received(0)).json
+        [request] = [each.json for each in upstream.requests if each.method == "POST"]
     assert state_of(task) == "COMPLETED"
     assert artifacts_of(task)["text"] == ["Hm."]
     assert artifacts_of(task)["text-round-2"] == ["It was there."]
@@ -502,6 +503,42 @@ async def test_a_turn_that_a_crash_interrupted_goes_on_behind_its_last_whole_rou
         (Role.TOOL, ["a"]),
         (Role.MODEL, "It was there."),
     ]
+
+
+async def test_a_branch_begins_with_the_messages_before_another_one() -> None:
+    async with (
+        ScriptedUpstream(*(answer(text) for text in ("A.", "B.", "C."))) as upstream,
+        agent_at(upstream) as rpc,
+    ):
+        for text in ("one", "two"):
+            await rpc.result("SendMessage", message(text, contextId="c"))
+        [_, _, two, _] = (await rpc.result("GetConversation", {"contextId": "c"}))["messages"]
+        branch = {"contextId": "c", "messageId": two["messageId"]}
+        fields = {"metadata": {EXTENSION_URI: {"branch": branch}}}
+        task = (await rpc.result("SendMessage", message("two, changed", **fields)))["task"]
+        assert task["contextId"] != "c"
+        branched = await rpc.result("GetConversation", {"contextId": task["contextId"]})
+        kept = await rpc.result("GetConversation", {"contextId": "c"})
+        [listed] = (await rpc.result("ListTasks", {"contextId": task["contextId"]}))["tasks"]
+        assert listed["history"][0]["metadata"][EXTENSION_URI]["branch"] == branch
+        sent = [
+            each["content"]
+            for each in json.loads(upstream.requests[2].body)["messages"]
+            if each["role"] != "system"
+        ]
+        assert sent == ["one", "A.", "two, changed"]
+        errors = [
+            await rpc.error("SendMessage", message("x", metadata={EXTENSION_URI: {"branch": given}}, **more))
+            for given, more in (
+                ("c", {}),
+                ({"contextId": "c", "messageId": "nobody's"}, {}),
+                (branch, {"contextId": "c"}),
+            )
+        ]
+    texts = [[part["text"] for each in one["messages"] for part in each["parts"]] for one in (kept, branched)]
+    assert texts == [["one", "A.", "two", "B."], ["one", "A.", "two, changed", "C."]]
+    assert [error["code"] for error in errors] == [-32602] * 3
+    assert 'has no message "nobody\'s"' in errors[1]["message"]
 
 
 async def test_get_conversation_returns_the_messages_of_the_model(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from shutil import copyfile
 import anyio
 import pytest
 
+from support.live_server import serving
 from support.nodes import RunEngine
 from support.rpc import Rpc, message, text_of
-from support.serving import serving
 from tailrace.server import Settings, create_app
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.engine import Engine
@@ -19,10 +19,10 @@ from tailrace.server.store.store import Store, TaskFilter
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, SubscribeToTaskRequest
-from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
 
 CALLER = Caller()
 QUESTION = "Open https://example.com/authorize"
@@ -145,7 +145,7 @@ async def test_the_wait_counts_as_the_duration_of_the_turn() -> None:
     ).running() as engine:
         events = await read_until(await start(engine), TaskState.FAILED)
     assert states(events)[-2:] == ["AUTH_REQUIRED", "FAILED"]
-    assert b"longer than the 1 seconds" in events[-1].body
+    assert b"longer than the maximum of 1 seconds" in events[-1].body
 
 
 async def test_a_turn_that_returns_is_completed() -> None:

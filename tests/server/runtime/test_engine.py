@@ -15,7 +15,7 @@ from tailrace.server.store.store import Store, TaskFilter, TaskWrite
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.errors import InvalidParamsError, TaskNotCancelableError, TaskNotFoundError
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import StoreError
 
 

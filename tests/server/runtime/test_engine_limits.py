@@ -5,16 +5,16 @@ import pytest
 
 from support.agents import Scripted, Updates
 from support.engines import engine_with, start, state_of
+from support.live_server import serving
 from support.rounds import answer, model_at
 from support.rpc import Rpc, message, text_of
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import AgentHandler, Settings, Turn, create_app
 from tailrace.server.runtime.limits import Limits, OverloadedError, RateLimitError
 from tailrace.server.settings import Bounds
 from tailrace.streaming import Agent, ArtifactUpdate, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.models import Artifact, Part
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 
 ALICE, BOB = {"X-API-Key": "k1"}, {"X-API-Key": "k2"}
 
@@ -26,10 +26,10 @@ async def test_a_caller_has_so_many_tasks_worked_on_and_what_is_beyond_is_refuse
     limits, scripted = Limits(max_tasks=3, max_caller_tasks=2), Scripted()
     async with engine_with(scripted, working=limits.tasks) as engine:
         held = [await start(engine, "hold", owner="alice") for _ in range(2)]
-        with pytest.raises(RateLimitError, match=r"you have 2 tasks being worked on.*cancel one"):
+        with pytest.raises(RateLimitError, match=r"you have 2 running tasks.*cancel a task"):
             await start(engine, "river", owner="alice")
         bobs = await start(engine, "hold", owner="bob")
-        with pytest.raises(OverloadedError, match="there are 3 tasks being worked on"):
+        with pytest.raises(OverloadedError, match="there are 3 running tasks"):
             await start(engine, "river", owner="carol")
         # A message to a working task needs no additional permit.
         await start(engine, "river", owner="bob", task_id=bobs.task_id)
@@ -110,7 +110,7 @@ async def test_an_answer_that_takes_too_long_fails_with_what_it_has() -> None:
     async with engine_with(scripted, max_turn_seconds=1) as engine:
         task = await start(engine, "hold")
         state, words = await state_of(engine, task)
-        assert (state, words) == (TaskState.FAILED, "the answer took longer than the 1 seconds it may")
+        assert (state, words) == (TaskState.FAILED, "the response took longer than the maximum of 1 seconds")
         await scripted.stopped.wait()
         assert (await engine.get_task(task.task_id)).artifacts[0].parts[0].text == "held"
         assert (await state_of(engine, await start(engine, "river")))[0] is TaskState.COMPLETED
@@ -167,5 +167,5 @@ async def test_an_update_that_is_too_large_for_an_event_fails_the_task_with_what
         task = await start(engine, "go")
         state, words = await state_of(engine, task)
         assert state is TaskState.FAILED
-        assert "an event may have 100" in words
+        assert "the maximum for an event is 100" in words
         assert [each.artifact_id for each in (await engine.get_task(task.task_id)).artifacts] == ["a"]

@@ -68,7 +68,7 @@ async def test_what_is_left_after_the_grace_time_fails_with_what_it_has(tmp_path
     async with engine_with(scripted, Store(store)) as engine:
         found = await engine.get_task(task.task_id)
         assert (found.status.state, found.artifacts[0].parts[0].text) == (TaskState.FAILED, "held")
-        assert "the server was stopped before the answer was complete" in str(found.status.message)
+        assert "the server was stopped before the response was complete" in str(found.status.message)
 
 
 async def test_an_engine_that_is_left_by_an_error_gives_no_time() -> None:

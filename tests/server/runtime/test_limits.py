@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from support.agents import Scripted
 from support.http_json import HttpJson
+from support.live_server import serving
 from support.rpc import Rpc, message, text_of
 from support.sdk import send
-from support.serving import serving
 from support.upstream import ScriptedUpstream, Wait, openai_stream
 from tailrace.server import Engine, FunctionHandler, Settings, Store, create_app
 from tailrace.server.protocols.a2a.grpc_version import to_status
@@ -48,7 +48,7 @@ from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.wrappers import History, ProtocolError
-from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.openai.client import ChatCompletionsModel
 
 ALICE, BOB = {"X-API-Key": "k1"}, {"X-API-Key": "k2"}
@@ -238,9 +238,7 @@ def test_a_part_that_is_too_large_is_named() -> None:
 
 # --- format of refusals -----------------------------------------------------------------------------------------
 
-REFUSED = (
-    "Rate limit exceeded: you have 1 streams open, the maximum for one caller; close one, or try again later"
-)
+REFUSED = "Rate limit exceeded: you have 1 streams open, the maximum for one caller; close a stream, or try again later"
 FULL = "The server is busy: there are 1 streams open, the maximum of this server; try again later"
 DETAILS = [
     {

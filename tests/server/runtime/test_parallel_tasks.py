@@ -6,9 +6,9 @@ from typing import Any
 import anyio
 import pytest
 
+from support.live_server import serving
 from support.nodes import RunEngine
 from support.rpc import Rpc, message
-from support.serving import serving
 from tailrace.server import Settings, create_app
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.engine import Engine
@@ -17,9 +17,9 @@ from tailrace.server.runtime.messages import history_of, in_turns
 from tailrace.server.settings import Bounds
 from tailrace.server.store.store import Store
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse
 from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 PARALLEL = {EXTENSION_URI: {"parallel": True}}
 IN_ORDER = {EXTENSION_URI: {"parallel": False}}

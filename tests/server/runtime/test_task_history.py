@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from support.live_server import serving
 from support.rounds import answer, model_at
 from support.rpc import Rpc, message
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import AgentHandler, Settings, create_app
 from tailrace.server.runtime.task_history import MAX_HISTORY, with_agent_messages
 from tailrace.streaming import Agent, TaskState
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Message, Part, Role, Task, TaskStatus
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import agent_message
 
 LOCATE: dict[str, Any] = {"name": "locate", "parameters": {"type": "object", "properties": {}}}
 

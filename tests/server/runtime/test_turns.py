@@ -8,17 +8,18 @@ import pytest
 
 from support.engines import Updates, engine_with, read, request, start
 from support.nodes import RunEngine
-from tailrace.server.runtime.engine import MAX_WAITING, Engine
+from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Turn
 from tailrace.server.runtime.limits import RateLimitError
+from tailrace.server.runtime.message_intake import MAX_WAITING
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.runtime.recovery import MAX_RESTARTS
 from tailrace.server.store.store import Store
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState
 from tailrace.streaming.a2a.dialect import Operation
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Part, Role, StreamResponse, Task
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.wrappers import History
 
 

@@ -8,8 +8,8 @@ import pytest
 from anyio.abc import TaskGroup
 from pydantic import SecretStr
 
-from support.posting import JSON, post
-from support.serving import serving
+from support.live_server import serving
+from support.threaded_client import JSON, post
 from support.upstream import Received, ScriptedUpstream, Step, Wait, openai_stream
 from tailrace.server import Bounds, Settings, create_app
 from tailrace.server.runtime.limits import OverloadedError, RateLimitError

@@ -10,7 +10,7 @@ import pytest
 from a2a import types
 from google.protobuf.json_format import MessageToDict
 
-from support.missing import run_without
+from support.missing_packages import run_without
 from tailrace.server import sdk
 from tailrace.server.sdk import (
     AgentCapabilities,

@@ -1,6 +1,6 @@
 """A handler or a model inside a server built with the official SDK."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -21,10 +21,12 @@ from support.sdk import facts, kinds, send, state, streamed, text_of
 from support.sdk_server import SdkServer, sdk_server
 from support.upstream import ScriptedUpstream, openai_stream
 from tailrace.server import AgentHandler, DirectHandler, Handler, Settings, Turn, create_model
-from tailrace.server.sdk import AgentExecutor
+from tailrace.server.sdk import AgentExecutor, executor
 from tailrace.streaming import Agent, ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
+from tailrace.wrappers import History
+from tailrace.wrappers.concurrency.worker_thread import in_event_loop
 
 Updates = AsyncIterator[Update | Message]
 
@@ -153,7 +155,8 @@ async def test_another_client_follows_and_one_that_leaves_changes_nothing() -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("fail", "the provider is down"), ("crash", "the agent failed; its log says why")]
+    ("text", "words"),
+    [("fail", "the provider is down"), ("crash", "the agent failed; see the log of the server")],
 )
 async def test_a_handler_that_fails_is_a_failed_task_that_says_what_it_may(text: str, words: str) -> None:
     async with sdk_server(AgentExecutor(Scripted())) as server:
@@ -310,3 +313,23 @@ async def test_the_handler_is_held_running_with_the_executor() -> None:
     async with AgentExecutor(handler).running():
         assert handler.held
     assert not handler.held
+
+
+async def test_a_large_conversation_is_converted_outside_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    converted: list[bool] = []  # whether in the event loop
+    convert = executor._history_of  # pyright: ignore[reportPrivateUsage]
+
+    def watched(messages: Iterable[Message]) -> History:
+        converted.append(in_event_loop())
+        return convert(messages)
+
+    async def complete(_: Turn) -> Updates:
+        yield StatusUpdate(TaskState.COMPLETED)
+
+    monkeypatch.setattr(executor, "_history_of", watched)
+    async with sdk_server(AgentExecutor(complete)) as server:
+        for text in ("short", "x" * 1_000_000):
+            await collect(server, text)
+    assert converted == [True, False]

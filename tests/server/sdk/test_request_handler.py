@@ -43,19 +43,19 @@ from a2a.utils.errors import (
 from starlette.applications import Starlette
 
 from support.agents import Scripted
-from support.holding import in_own_task
+from support.fixture_contexts import in_own_task
+from support.live_server import serving
 from support.sdk import kinds, numbers, send, state, streamed, text_of
 from support.sdk_server import Named
-from support.serving import serving
 from tailrace.server import DirectHandler, Engine, FunctionHandler, Handler, Settings, Store
-from tailrace.server.app import create_notifier
 from tailrace.server.protocols.a2a.card import build_card
+from tailrace.server.push_notifications import create_notifier
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.sdk import RequestHandler, caller_of
 from tailrace.streaming.a2a import AgentCard as OurCard
 from tailrace.streaming.a2a import AgentExtension
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 
 Binding = Literal["JSONRPC", "HTTP+JSON", "GRPC"]
 BINDINGS: tuple[Binding, ...] = ("JSONRPC", "HTTP+JSON", "GRPC")

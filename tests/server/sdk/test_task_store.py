@@ -33,7 +33,7 @@ from tailrace.streaming.a2a import Message as OurMessage
 from tailrace.streaming.a2a import Part as OurPart
 from tailrace.streaming.a2a import Role as OurRole
 from tailrace.streaming.a2a import SendMessageRequest
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import StoreError
 
 ALICE, BOB = context_of("alice"), context_of("bob")

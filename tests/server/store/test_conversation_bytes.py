@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from support.stored import open_store, task, user_message, write
+from support.store_objects import open_store, task, user_message, write
 from tailrace.server.store import store as stores
 from tailrace.server.store.store import TaskWrite
 from tailrace.streaming import TaskState

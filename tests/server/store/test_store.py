@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.stored import numbers_of, open_store, task, user_message, write
+from support.store_objects import numbers_of, open_store, task, user_message, write
 from tailrace.server.store import store as stores
 from tailrace.server.store.store import PushConfig, Store, TaskFilter, TaskPosition, TaskWrite
 from tailrace.streaming import TaskState

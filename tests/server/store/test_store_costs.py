@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from support.stored import first_kept, numbers_of, open_store, user_message, write
+from support.store_objects import first_kept, numbers_of, open_store, user_message, write
 from tailrace.server.store.store import Retention, Store, TaskWrite
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a.models import Artifact, Part
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.task_record import TaskRecord
 
 GROUP = 8
 """Events per transaction; SQLite inserts a power of two with one statement."""
@@ -43,7 +43,7 @@ inserted: list[Callable[[str], None]] = []
 """Callbacks for events inserted into SQLite, which bypass SQLAlchemy."""
 
 
-_OF_EVENTS = ("INSERT INTO events", "INSERT OR IGNORE INTO events", "INSERT INTO journal")
+_OF_EVENTS = ("INSERT INTO events", "INSERT OR IGNORE INTO events", "REPLACE INTO journal", "UPDATE journal")
 
 
 def trace(driver: Any, _record: object) -> None:

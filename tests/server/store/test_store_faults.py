@@ -12,12 +12,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from support.missing import run_without
+from support.missing_packages import run_without
 from support.postgres import PostgresServer
 from support.proxy import CuttingProxy
-from support.stored import numbers_of, open_store, write
-from tailrace.server.runtime.writer import GroupWriter
+from support.store_objects import numbers_of, open_store, write
 from tailrace.server.store.store import Store, TaskWrite
+from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming import Event, TaskState
 from tailrace.wrappers import ConfigurationError, StoreError
 
@@ -35,9 +35,9 @@ def large(task_id: str, number: int) -> TaskWrite:
 FULL_DISK = """
 import resource, sys
 import anyio
-from support.stored import numbers_of, write
+from support.store_objects import numbers_of, write
 from tailrace.server.store.store import Store, TaskWrite
-from tailrace.server.runtime.writer import GroupWriter
+from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming import Event
 from tailrace.wrappers import StoreError
 
@@ -106,15 +106,15 @@ async def test_a_disk_that_is_full_keeps_nothing_of_a_batch_and_everything_once_
 async def test_a_database_that_may_grow_no_more_says_that_it_is_full(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tailrace.server.store import sqlite
+    from tailrace.server.store import sqlite_file
 
-    set_pragmas: Callable[[sqlite3.Connection, object], None] = vars(sqlite)["_set_pragmas"]
+    set_pragmas: Callable[[sqlite3.Connection, object], None] = vars(sqlite_file)["_set_pragmas"]
 
     def set_bound(connection: sqlite3.Connection, record: object) -> None:
         set_pragmas(connection, record)
         connection.execute("PRAGMA max_page_count=100")
 
-    monkeypatch.setattr(sqlite, "_set_pragmas", set_bound)
+    monkeypatch.setattr(sqlite_file, "_set_pragmas", set_bound)
     async with open_store(sqlite_url) as store:
         await store.commit([write("t", 1)])
         with pytest.raises(StoreError, match=r"cannot write to the store: the disk is full") as caught:
@@ -162,7 +162,7 @@ async def test_a_locked_table_is_written_to_once_it_is_unlocked(
         await store.commit([write("t", 1)])
         async with postgres.connected(postgresql_url.rpartition("/")[2]) as other:
             await other.execute("BEGIN; LOCK TABLE events IN SHARE MODE")
-            with pytest.raises(StoreError, match="the database does not answer") as caught:
+            with pytest.raises(StoreError, match="the database does not respond") as caught:
                 await store.commit([write("t", 2)])
             assert caught.value.temporary
             assert await numbers_of(store, "t") == [1]
@@ -217,12 +217,12 @@ async def test_a_file_that_a_crash_left_is_used_and_one_that_it_damaged_is_not(
 async def test_a_check_that_takes_too_long_is_broken_off(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tailrace.server.store import sqlite
+    from tailrace.server.store import sqlite_file
 
     async with open_store(sqlite_url) as store:
         await store.commit([write(f"many{n}", *range(1, 2000)) for n in range(50)])
     path = await crashed_copy(sqlite_url, tmp_path)
-    monkeypatch.setattr(sqlite, "CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(sqlite_file, "CHECK_SECONDS", 0.001)
     caplog.set_level("INFO", "tailrace.server")
     async with open_store(f"sqlite:///{path}") as store:
         await store.commit([write("t", 2)])
@@ -376,7 +376,7 @@ async def test_a_connection_that_was_cut_silently_costs_a_moment(
             with anyio.fail_after(20):
                 assert await numbers_of(store, "t") == [1]
             with anyio.fail_after(20):
-                with pytest.raises(StoreError, match="the database does not answer") as caught:
+                with pytest.raises(StoreError, match="the database does not respond") as caught:
                     await store.commit([write("t", 2)])
                 assert caught.value.temporary
                 # The database does not detect the cut: its session still holds the lock.
@@ -400,7 +400,7 @@ async def test_a_store_is_closed_soon_though_its_connections_were_cut_silently(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("/test", "/nowhere"), "there is no such database"),
+        (("/test", "/nowhere"), "the database does not exist"),
         (("127.0.0.1:", "127.0.0.1:1"), "there is no database at postgresql"),
     ],
 )

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from sqlalchemy import Engine, event
 
-from support.stored import numbers_of, open_store, write
+from support.store_objects import numbers_of, open_store, write
 from tailrace.server.store import sqlite
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.stored import LONG_AGO, numbers_of, open_store, task, user_message
+from support.store_objects import LONG_AGO, numbers_of, open_store, task, user_message
 from tailrace.server.store.store import PushConfig, SendKey, Store, TaskFilter, TaskPosition, TaskWrite
 from tailrace.streaming import Event, TaskState
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
-from support.stored import LONG_AGO, first_kept, numbers_of, open_store, task, user_message, write
-from tailrace.server.runtime.writer import GroupWriter
+from support.store_objects import LONG_AGO, first_kept, numbers_of, open_store, task, user_message, write
 from tailrace.server.store.retention import BATCH
 from tailrace.server.store.store import EventsDropped, PushConfig, Retention, Store, TaskFilter, TaskWrite
+from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming import Event, TaskState
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 from tailrace.wrappers import StoreError
@@ -250,5 +250,8 @@ async def test_a_store_in_trouble_drops_later_and_the_writer_goes_on(
         await store.dropped.wait()
         writer.close()
     assert await first_kept(store, "t") == 4
-    assert "cannot be dropped now: cannot write to the store: the disk is full" in caplog.text
+    assert (
+        "expired rows cannot be deleted at present: cannot write to the store: the disk is full"
+        in caplog.text
+    )
     await store.close()

@@ -20,7 +20,7 @@ from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
 from tailrace.streaming.a2a.v1_0 import Version10
-from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
 from tailrace.wrappers import ChunkDetails, ContentPartFile, UpstreamError, UpstreamFault, Usage
 
 FOLDER = Path(__file__).parents[2] / "fixtures/a2a"

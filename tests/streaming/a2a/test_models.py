@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tailrace.streaming import a2a
 from tailrace.streaming.a2a.errors import A2AError
-from tailrace.streaming.a2a.fields import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.field_types import MAX_JSON_DEPTH
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import (
     A2AModel,

@@ -23,7 +23,7 @@ from tailrace.streaming.a2a.requests import (
     TaskPushNotificationConfig,
 )
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
-from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
 
 DIALECT = Version03Http()
 

@@ -48,7 +48,12 @@ from tailrace.wrappers import (
     UpstreamFault,
 )
 from tailrace.wrappers.anthropic.client import AnthropicModel
-from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
+from tailrace.wrappers.conversion.request_options import (
+    OutputFormat,
+    RequestOptions,
+    ToolChoice,
+    ToolDefinition,
+)
 from tailrace.wrappers.ollama.client import OllamaModel
 
 ASK_USER = ToolDefinition(name="ask_user", description="Ask.")
@@ -195,7 +200,7 @@ async def test_the_limits_of_the_agent_hold_for_its_tools() -> None:
         assert most == 2
     async with Upstream(answer(calls=[("w", "wait", {})]), answer("ok")) as upstream:
         answered = await upstream.agent(wait, tool_timeout=0.01).run("?")
-        words = "the tool took longer than the 0.01 seconds it may"
+        words = "the tool exceeded its timeout of 0.01 seconds"
         assert answered.messages[2].tool_results == (result("w", "wait", words, is_error=True),)
 
 
@@ -226,7 +231,7 @@ async def test_errors_of_tools_are_sent_to_the_model() -> None:
                 "the tools are: crash, fail",
                 "city: Field required",
                 "not valid JSON",
-                "no JSON object",
+                "not a JSON object",
                 "no such city",
                 "KeyError",
                 "72°F in NYC",
@@ -769,10 +774,10 @@ async def test_a_result_that_no_call_waits_for_is_refused() -> None:
         agent = upstream.agent()
         first = await agent.run("?", options=THEIRS)
         for history in ((), first.messages):
-            with pytest.raises(ProtocolError, match="waits for the tool result 'z'"):
+            with pytest.raises(ProtocolError, match="the tool result 'z' matches no open call"):
                 await agent.run([result("z", "ask_user", "blue")], history=history)
         answered = [*first.messages, tool_message(result("q", "ask_user", "blue"))]
-        with pytest.raises(ProtocolError, match="waits for the tool result 'q'"):
+        with pytest.raises(ProtocolError, match="the tool result 'q' matches no open call"):
             await agent.run([result("q", "ask_user", "red")], history=answered)
         assert len(upstream.requests) == 1
 
@@ -792,7 +797,7 @@ async def test_a_call_that_stays_open_is_answered_when_the_conversation_goes_on(
 async def test_a_tool_of_the_callers_may_not_have_the_name_of_ours() -> None:
     async with Upstream(answer("no")) as upstream:
         options = RequestOptions(tools=(ToolDefinition(name="get_weather"),))
-        with pytest.raises(ConfigurationError, match="a tool named 'get_weather' itself"):
+        with pytest.raises(ConfigurationError, match="already has a tool named 'get_weather'"):
             await upstream.agent(get_weather).run("?", options=options)
         assert not upstream.requests
 
@@ -855,11 +860,11 @@ async def test_text_is_an_output_type_too() -> None:
     [
         (answer("Fribourg"), "not the JSON that was asked for"),
         (answer('{"town": 1}'), "name: Field required"),
-        (answer('{"name": "Fri', finish="length"), "reached its length limit before it was whole"),
-        (answer(finish="content_filter"), "did not give the answer that was asked for: content_filter"),
+        (answer('{"name": "Fri', finish="length"), "reached its length limit before it was complete"),
+        (answer(finish="content_filter"), "refused the requested output: content_filter"),
         (
             [sse(openai_chunk({"refusal": "I will not."})), sse(openai_chunk({}, finish="stop"))],
-            "did not give the answer that was asked for: I will not.",
+            "refused the requested output: I will not.",
         ),
     ],
     ids=["words", "another form", "half", "held back", "a refusal"],
@@ -929,5 +934,5 @@ async def test_the_context_of_a_call_says_which() -> None:
 async def test_a_request_that_the_provider_cannot_express_is_the_callers_fault() -> None:
     model = AnthropicModel("claude", base_url="http://127.0.0.1:9", api_key="key")
     async with Agent(model) as agent:
-        with pytest.raises(ProtocolError, match="cannot be asked that"):
+        with pytest.raises(ProtocolError, match="does not support this request"):
             await agent.run("?", options=RequestOptions(output=OutputFormat()))

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from support.folding import FoldedTask, fold
+from support.a2a_client import FoldedTask, fold
 from support.scenarios import in_reads, load_scenarios
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Task, TaskStatus
-from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import UpstreamError, UpstreamFault
 from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.openai import ChatCompletionsDecoder

@@ -8,7 +8,7 @@ import pytest
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.task.task import MAX_COPIED_CHARACTERS, TaskRecord
+from tailrace.streaming.task.task_record import MAX_COPIED_CHARACTERS, TaskRecord
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 
 

@@ -26,9 +26,9 @@ from mcp.types import ListToolsResult
 from mcp.types import Tool as McpToolDescription
 
 from support import mcp_server
+from support.live_server import serving
 from support.mcp_server import PAGES, PIXEL, McpServer, WithSessions
 from support.rounds import answer, model_at, sent
-from support.serving import serving
 from support.upstream import Head, ScriptedUpstream
 from tailrace.streaming import Agent, Tool, ToolContext, ToolError
 from tailrace.streaming.tools.mcp import HttpServer, McpToolset, StdioServer, tool_result
@@ -299,7 +299,7 @@ async def test_the_agents_time_limit_cancels_the_call_and_the_agent_goes_on() ->
             result = await agent.run("Wait.")
             with anyio.fail_after(10):
                 await server.cancelled.wait()
-        assert "took longer than the 0.5 seconds" in sent(upstream.requests[1])[-1]["content"]
+        assert "exceeded its timeout of 0.5 seconds" in sent(upstream.requests[1])[-1]["content"]
     assert result.output == "It took too long."
 
 

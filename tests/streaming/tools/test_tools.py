@@ -20,7 +20,7 @@ import pytest
 from tailrace.streaming import FunctionTool, Tool, ToolContext, ToolError, tool
 from tailrace.streaming.tools.tools import ToolRunner, as_tool
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
-from tailrace.wrappers.conversion.options import ToolDefinition
+from tailrace.wrappers.conversion.request_options import ToolDefinition
 
 
 def call(name: str = "f", id: str = "c1", /, **arguments: Any) -> ContentPartToolCall:
@@ -56,6 +56,21 @@ class Unit(Enum):
 class Place(pydantic.BaseModel):
     city: str
     country: str = "FR"
+
+
+class Readings:
+    """Values whose truth is undefined, as for arrays of numpy."""
+
+    def __repr__(self) -> str:
+        return "Readings()"
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value is ambiguous")
+
+
+class Report(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    readings: Annotated[Readings, pydantic.PlainSerializer(lambda _: [1, 2])]
 
 
 @dataclass
@@ -237,10 +252,10 @@ def unknown_type(a: threading.Thread) -> None: ...
     ("function", "words"),
     [
         (unresolvable, "Nowhere"),
-        (positional, "cannot be given by name"),
-        (variadic, "cannot be given by name"),
-        (keywords, "cannot be given by name"),
-        (unknown_type, "no JSON schema can be made"),
+        (positional, "cannot be passed by name"),
+        (variadic, "cannot be passed by name"),
+        (keywords, "cannot be passed by name"),
+        (unknown_type, "the signature has no JSON schema"),
         (type, "cannot be"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
@@ -252,7 +267,7 @@ def test_a_signature_without_a_schema_is_refused(function: Callable[..., Any], w
 
 
 def test_what_is_no_tool_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'weather' is no tool and no function"):
+    with pytest.raises(ConfigurationError, match="'weather' is neither a tool nor a function"):
         as_tool("weather")  # pyright: ignore[reportArgumentType]
 
 
@@ -262,7 +277,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
 
 def test_no_tools_at_once_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="0 at once"):
+    with pytest.raises(ConfigurationError, match="concurrency is 0; the minimum is 1"):
         ToolRunner([get_weather], concurrency=0)
 
 
@@ -305,6 +320,8 @@ async def test_arguments_are_read_as_json() -> None:
         ((1, {2}), [1, [2]]),
         (math.nan, None),
         ({1: Unit.CELSIUS}, {"1": "C"}),
+        ({date(2026, 1, 2): 1, Unit.CELSIUS: 2, "x": 3}, {"2026-01-02": 1, "C": 2, "x": 3}),
+        (Report(readings=Readings()), {"readings": [1, 2]}),
         ("\ud83d", "\ufffd"),
     ],
     ids=repr,
@@ -363,7 +380,7 @@ async def failure_of(function: Any, **arguments: Any) -> str:
 
 async def test_invalid_arguments_are_reported_one_by_one() -> None:
     error_message = await failure_of(get_weather, place={"town": "Paris"}, days=0, month="May")
-    assert error_message.startswith("the arguments do not fit: ")
+    assert error_message.startswith("the arguments are invalid: ")
     for words in ("place.city: Field required", "days: Input should be greater", "month: Extra inputs"):
         assert words in error_message
 
@@ -435,7 +452,7 @@ async def test_a_call_of_an_unknown_tool_lists_the_known_ones() -> None:
     ("fields", "words"),
     [
         ({"arguments_text": '{"a": ', "arguments_error": "not valid JSON: it ends"}, "not valid JSON"),
-        ({"arguments_text": "[1]"}, "no JSON object"),
+        ({"arguments_text": "[1]"}, "not a JSON object"),
         ({"arguments_error": "cut off before any argument arrived"}, "cut off"),
     ],
 )
@@ -486,8 +503,8 @@ async def test_each_tool_has_its_own_time() -> None:
         runner, call("short", "a", name="a"), call("usual", "b", name="b"), call("endless", "c", **place)
     )
     outputs = {result.id: result.output for result in results}
-    assert outputs["a"] == "the tool took longer than the 0.01 seconds it may"
-    assert outputs["b"] == "the tool took longer than the 0.02 seconds it may"
+    assert outputs["a"] == "the tool exceeded its timeout of 0.01 seconds"
+    assert outputs["b"] == "the tool exceeded its timeout of 0.02 seconds"
     assert outputs["c"] == "Paris, FR: 21 C for 1"
     assert sorted(cancelled) == ["a", "b"]
 
@@ -500,7 +517,7 @@ async def test_a_thread_whose_time_is_up_is_left_to_itself() -> None:
         ended.set()
 
     result = await answer_of(FunctionTool(f, timeout=0.01))
-    assert result.output == "the tool took longer than the 0.01 seconds it may"
+    assert result.output == "the tool exceeded its timeout of 0.01 seconds"
     assert not ended.is_set()
     go_on.set()
     await anyio.to_thread.run_sync(lambda: ended.wait(30))
@@ -517,10 +534,10 @@ async def test_a_tool_under_whose_hands_something_is_cancelled_has_failed(
     )
     outputs = {result.id: (result.output, result.is_error) for result in results}
     assert outputs == {
-        "a": ("what the tool waited for was cancelled", True),
+        "a": ("a task that the tool awaited was cancelled", True),
         "b": ("Paris, FR: 21 C for 1", False),
     }
-    assert "the tool f waited" in caplog.text
+    assert "the tool f awaited a task that was cancelled" in caplog.text
 
 
 # --- several calls ---------------------------------------------------------------------------------------------

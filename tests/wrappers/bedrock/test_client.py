@@ -31,7 +31,7 @@ from tailrace.wrappers import (
     UpstreamFault,
 )
 from tailrace.wrappers.bedrock import BedrockModel
-from tailrace.wrappers.conversion.options import NO_OPTIONS
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 
 VALID = LETTERS_DIGITS_DASHES.valid_name(ODD)

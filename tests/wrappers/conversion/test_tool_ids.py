@@ -278,13 +278,13 @@ def test_ids_are_made_as_the_provider_wants_them() -> None:
 
 
 def test_made_ids_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="the id 'id-0' that was made does not fit"):
+    with pytest.raises(ValueError, match="the created tool call id 'id-0' does not match"):
         with_matched_ids(history(model(call())), pattern=NINE, make=lambda number: f"id-{number}")
 
 
 @pytest.mark.parametrize("same", ["x", ""])
 def test_made_ids_that_are_all_the_same_are_refused(same: str) -> None:
-    with pytest.raises(ValueError, match="again and again"):
+    with pytest.raises(ValueError, match="repeatedly"):
         with_matched_ids(history(model(call(), call())), make=lambda _: same)
 
 

@@ -24,7 +24,7 @@ from tailrace.wrappers import (
     Role,
     UpstreamError,
 )
-from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES, NAMELESS, NameRule, ToolNames
 from tailrace.wrappers.openai import ChatCompletionsDecoder
 from tailrace.wrappers.openai.client import ChatCompletionsModel
@@ -71,7 +71,8 @@ def restored(tools: ToolNames, *chunks: Any) -> list[tuple[str, str]]:
     wrappers += tools.restored(decoder.close())
     wrappers += tools.close()
     return [
-        (call.name, call.arguments_text or str(call.arguments)) for call in fold_message(wrappers).tool_calls
+        (call.name, call.arguments_text or str(call.arguments))
+        for call in assemble_message(wrappers).tool_calls
     ]
 
 
@@ -357,7 +358,7 @@ def test_a_call_that_waits_for_its_name_stays_before_what_follows() -> None:
     tools = names_for(ODD)
     text_chunk = {"id": "x", "choices": [{"index": 0, "delta": {"content": "so"}}]}
     chunks = tools.restored(decode(sse(fragment("weather", 0, "a", ""), text_chunk)))
-    message = fold_message([*chunks, *tools.close()])
+    message = assemble_message([*chunks, *tools.close()])
     assert [part.type for part in message.content] == ["tool_call", "text"]
     assert message.tool_calls[0].name == "weather"
 
@@ -368,7 +369,7 @@ def test_each_choice_holds_its_own_name() -> None:
     begun[1]["choices"][0]["index"] = 1
     chunks = [*tools.restored(decode(sse(*begun))), *tools.close()]
     for number in range(2):
-        (call,) = fold_message(chunks, choice=number).tool_calls
+        (call,) = assemble_message(chunks, choice=number).tool_calls
         assert (call.id, call.name) == (f"c{number}", "weather")
     assert tools.close() == []
 
@@ -395,9 +396,9 @@ def test_an_error_gives_what_is_held_first() -> None:
 )
 def test_nothing_is_lost_whatever_the_fragments_are(pieces: list[tuple[str, Any, Any, str]]) -> None:
     chunks = [fragment(name, index, call_id, arguments) for name, index, call_id, arguments in pieces]
-    plain = fold_message(decode(sse(*chunks))).tool_calls
+    plain = assemble_message(decode(sse(*chunks))).tool_calls
     tools = names_for(ODD)
-    given = fold_message([*tools.restored(decode(sse(*chunks))), *tools.close()]).tool_calls
+    given = assemble_message([*tools.restored(decode(sse(*chunks))), *tools.close()]).tool_calls
     assert [(call.id, call.arguments, call.arguments_text) for call in given] == [
         (call.id, call.arguments, call.arguments_text) for call in plain
     ]

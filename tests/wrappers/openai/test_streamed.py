@@ -20,7 +20,7 @@ from tailrace.wrappers.openai.decoder import (
     decode_plain_chunk,
     decode_vendor_chunk,
 )
-from tailrace.wrappers.openai.shapes import ChoiceDelta
+from tailrace.wrappers.openai.delta_shapes import ChoiceDelta
 
 HEAD = {"id": "x", "object": "chat.completion.chunk", "created": 7, "model": "m"}
 FILTERS = {

@@ -16,7 +16,7 @@ from tailrace.wrappers import (
     Role,
     UpstreamError,
 )
-from tailrace.wrappers.conversion.options import NO_OPTIONS
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS
 from tailrace.wrappers.openai_responses.client import ResponsesModel
 
 Fields = dict[str, Any]

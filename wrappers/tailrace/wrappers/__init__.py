@@ -1,6 +1,12 @@
-"""Common interfaces of all providers: wire decoders, chunk wrappers, messages and history converters."""
+"""The provider-independent interface of the wrappers layer.
 
-from tailrace.wrappers.assembly.assembly import Change, Channel, MessageAssembly
+This layer converts the streams and messages of model APIs to common types, and histories back to requests. It
+re-exports the common types: chunk wrappers, messages, history converters, decoders of SSE and NDJSON bodies, and
+errors. Each provider has a subpackage, for example `tailrace.wrappers.anthropic`. `tailrace.streaming` builds on this
+layer.
+"""
+
+from tailrace.wrappers.assembly.message_assembly import Change, Channel, MessageAssembly
 from tailrace.wrappers.chunks import (
     ChunkDetails,
     ChunkWrapper,
@@ -9,9 +15,14 @@ from tailrace.wrappers.chunks import (
     ToolCallDelta,
     Usage,
 )
-from tailrace.wrappers.conversion.converter import HistoryConverter
-from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.decoding.wire import NDJSONDecoder, ServerSentEvent, SSEDecoder
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
+from tailrace.wrappers.conversion.request_options import (
+    OutputFormat,
+    RequestOptions,
+    ToolChoice,
+    ToolDefinition,
+)
+from tailrace.wrappers.decoding.framing import NDJSONDecoder, ServerSentEvent, SSEDecoder
 from tailrace.wrappers.errors import (
     ConfigurationError,
     ProtocolError,

@@ -1,7 +1,7 @@
 """The common interface of all providers' streaming chunks.
 
-A provider's decoder converts payloads to `ChunkWrapper`s, so that their consumers (see
-`tailrace.wrappers.assembly.assembly` and `tailrace.streaming.Accumulator`) are independent of the provider.
+The decoder of a provider converts the payloads of a stream to `ChunkWrapper`s. The consumers of chunks are therefore
+independent of the provider: `tailrace.wrappers.assembly.message_assembly` and `tailrace.streaming.Accumulator`.
 """
 
 from abc import ABCMeta, abstractmethod
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class FinishReason(StrEnum):
-    """Common finish reasons of all providers."""
+    """Finish reasons that are common to all providers."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -34,8 +34,8 @@ class FinishMessage(msgspec.Struct, frozen=True):
 
     Attributes:
         reason: The common finish reason.
-        raw: The provider's reason, unchanged (``"end_turn"``, ``"MAX_TOKENS"``).
-        message: The provider's explanation, if any.
+        raw: The finish reason as the provider sent it, for example ``"end_turn"`` or ``"MAX_TOKENS"``.
+        message: The provider's explanation; empty if there is none.
     """
 
     reason: FinishReason
@@ -44,13 +44,13 @@ class FinishMessage(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts of one request, as reported by the provider; never estimated.
+    """Token counts of one request, as the provider reported them. tailrace never estimates counts.
 
     Attributes:
-        input_tokens: Tokens of the prompt.
-        output_tokens: Tokens of the output, including reasoning.
-        total_tokens: The reported total, or the sum if the provider reports none.
-        raw: The provider's usage object, unchanged (cached tokens, reasoning tokens, cost, …).
+        input_tokens: Number of tokens of the prompt.
+        output_tokens: Number of tokens of the output, including reasoning.
+        total_tokens: The total that the provider reported; the sum of both counts if it reported no total.
+        raw: The unchanged usage object of the provider (cached tokens, reasoning tokens, cost, …).
     """
 
     input_tokens: int
@@ -60,17 +60,18 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
-    """A fragment of one tool call, unchanged; the message assembly assigns it to a call.
+    """An unchanged fragment of one tool call. `MessageAssembly` assigns the fragment to a call.
 
     Attributes:
-        index: The provider's index of the call; None if it sent none.
-        id: The call's id; empty if the fragment has none.
-        name: The tool's name, or a fragment of it; empty if the fragment has none.
-        arguments: A fragment of the arguments' text (JSON, or free text for a custom tool); joined verbatim.
+        index: The provider's index of the call; None if the fragment has no index.
+        id: The id of the call; empty if the fragment has no id.
+        name: The name of the tool, or a fragment of the name; may be empty.
+        arguments: A fragment of the argument text: JSON, or free text for a custom tool. The unchanged fragments are
+            joined.
         type: ``"function"``, ``"custom"``, or ``"server"`` for a tool that the provider runs itself; empty if the
-            fragment does not state it.
-        extra: Further fields of the call (thought signatures, …) under the provider's key. They become the call's
-            metadata and are returned to the provider.
+            fragment has no type.
+        extra: Further fields of the call (thought signatures, …) under the provider's metadata key, for example
+            ``"gemini"``. They become metadata of the call, and later requests send them back to the provider.
     """
 
     index: int | None = None
@@ -82,18 +83,20 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockDelta(msgspec.Struct, frozen=True):
-    """A delta's information about its block of text or reasoning, beyond the text.
+    """Information about the block of text or reasoning that a delta belongs to.
 
-    Providers with content blocks (Anthropic, Gemini, Responses) sign and annotate single blocks, and require them back
-    unchanged. A delta without this information continues the open block of its channel.
+    Anthropic, Gemini and the Responses API divide a response into content blocks. They sign and annotate single
+    blocks, and require each block back unchanged. A delta without a `BlockDelta` continues the open block of its
+    channel.
 
     Attributes:
         channel: ``"text"`` or ``"reasoning"``.
-        opens: Start a new block: its text is not joined with previous text of the channel, and it is kept without text
-            if it has a signature or metadata. False refers to the channel's latest block.
-        signature: A fragment of the reasoning block's signature; fragments are joined.
-        metadata: Further fields of the block under the provider's key. They become the metadata of its part, folded by
-            type, and are returned to the provider.
+        opens: True if the delta starts a new block. The text of a new block is not joined with earlier text of the
+            channel. A block without text is kept if it has a signature or metadata. False if the delta belongs to the
+            latest block of the channel.
+        signature: A fragment of the signature of a reasoning block. The fragments are joined.
+        metadata: Further fields of the block under the provider's metadata key. They are merged by type into the
+            metadata of the part, and later requests send them back to the provider.
     """
 
     channel: Literal["text", "reasoning"]
@@ -103,23 +106,26 @@ class BlockDelta(msgspec.Struct, frozen=True):
 
 
 class ChunkDetails(msgspec.Struct):
-    """Content of uncommon chunks, in a separate object so that common chunks have no cost for it.
+    """Content that most chunks do not have. It is a separate object, so that the common chunks stay small and fast.
 
     Attributes:
-        role: The provider's role; empty if it sent none.
-        refusal: A fragment of a refusal's text.
-        metadata: New or changed response-level fields (``id``, ``model``, ``created``, ``service_tier``, …); the first
-            ``id`` is kept, otherwise the last value.
-        extra: Message fields without an accessor (annotations, audio, images, logprobs, unknown fields), folded by
-            type: lists append, objects merge, other values replace.
-        error: The error that the provider reported; the chunk's other content remains valid.
-        snapshot: The chunk repeats the complete message instead of adding to it; it is used only if nothing was
-            streamed.
-        block: Information about the delta's block of text or reasoning, if any.
-        parts: Complete parts after the delta's text (files, data, results of server tools); tool calls are deltas.
-        restarts: The provider restarted its response: the choice's previous content is void.
-        restates: The delta's reasoning is in a form that servers send in addition to another one: it is used only if
-            the response has reasoning in no other form.
+        role: The role that the provider sent; empty if it sent no role.
+        refusal: A fragment of the text of a refusal.
+        metadata: New or changed fields of the response (``id``, ``model``, ``created``, ``service_tier``, …). Of
+            several values the last value is kept; for ``id`` the first value is kept.
+        extra: Fields of the message without an accessor (annotations, audio, images, logprobs, unknown fields). The
+            values of several chunks are merged by type: lists are concatenated, objects are merged, other values are
+            replaced.
+        error: The error that the provider reported; None for no error. The other content of the chunk is valid all
+            the same.
+        snapshot: True if the chunk repeats the complete message instead of adding to it. The chunk is used only if
+            the stream had no other content.
+        block: Information about the block of text or reasoning that the delta belongs to; None for none.
+        parts: Complete parts that follow the delta's text (files, data, results of server tools). Tool calls are not
+            among them.
+        restarts: True if the provider restarted its response. The previous content of the choice must be discarded.
+        restates: True if the delta's reasoning comes from a field that servers send in addition to the usual field.
+            This reasoning is used only if the usual field has none.
     """
 
     role: str = ""
@@ -135,30 +141,33 @@ class ChunkDetails(msgspec.Struct):
 
     @property
     def has_content(self) -> bool:
-        """True if it has message content, as opposed to response-level fields and errors."""
+        """True if the chunk has content of the message, not only fields of the response or an error."""
         return bool(self.refusal or self.extra or self.block or self.parts)
 
     @property
     def says_something(self) -> bool:
-        """Deprecated: the former name of `has_content`, until 0.3."""
+        """Deprecated name of `has_content`; to be removed in 0.3."""
         return self.has_content
 
 
 class _ChunkMeta(StructMeta, ABCMeta):
-    """Metaclass of abstract msgspec structs; a struct is created for every token, in 60 ns."""
+    """Metaclass of abstract msgspec structs.
+
+    Structs are used because one is created for each token, which takes 60 ns.
+    """
 
 
 class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
     """One delta of one choice of a provider's stream.
 
-    Accessors of an empty delta return empty values and never raise.
+    The accessors of an empty delta return empty values and never raise an exception.
 
     Attributes:
         raw: The provider's object with all its fields.
-        choice: Index of the choice (0 unless several were requested).
-        details: Uncommon content; None for common chunks.
-        plain: True if the decoder guarantees that the delta has only text or reasoning, so that consumers need not
-            call other accessors. False guarantees nothing.
+        choice: Index of the choice; 0 unless the request asked for several choices.
+        details: Content that most chunks do not have; None if there is none.
+        plain: True if the decoder guarantees that the delta has only text or reasoning. Consumers can then skip the
+            other accessors. False guarantees nothing.
     """
 
     raw: T
@@ -175,14 +184,17 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
         """Return the reasoning text of this delta; ``""`` if there is none."""
 
     def get_texts(self) -> tuple[str, str]:
-        """Return `get_reasoning` and `get_text`; a wrapper that has both at hand returns them by one call."""
+        """Return the reasoning and the text of this delta with one call, which is faster than two calls."""
         return self.get_reasoning(), self.get_text()
 
     @property
     def reasoning_origin(self) -> Mapping[str, Any] | None:
-        """The origin of this delta's reasoning, under the provider's key, if it must be returned in the same form.
+        """The field that this delta's reasoning came from, under the provider's metadata key.
 
-        Read at the start of a reasoning block, whose metadata it becomes; None if it is not relevant.
+        The result is None if the field does not matter.
+
+        `MessageAssembly` reads this property at the start of a reasoning block, and adds the value to the metadata of
+        the block. A later request then sends the reasoning back in the same field.
         """
         return None
 
@@ -200,7 +212,7 @@ class ChunkWrapper(msgspec.Struct, Generic[T], metaclass=_ChunkMeta, gc=False):
 
 
 class ReadWrapper(ChunkWrapper[T], Generic[T], gc=False):
-    """Wrapper with precomputed values, the base class of most providers' wrappers.
+    """Chunk wrapper whose values are attributes. It is the base class of the chunk wrappers of most providers.
 
     Attributes:
         text: The visible text.
@@ -225,7 +237,7 @@ class ReadWrapper(ChunkWrapper[T], Generic[T], gc=False):
         return self.reasoning
 
     def get_texts(self) -> tuple[str, str]:
-        """``reasoning`` and ``text``."""
+        """Return ``reasoning`` and ``text``."""
         return self.reasoning, self.text
 
     def get_tool_calls(self) -> list[ToolCallDelta]:

@@ -1,4 +1,4 @@
-"""The errors of tailrace; the class denotes the responsible party.
+"""The exceptions of tailrace. The class of an exception shows which party is responsible.
 
 ::
 
@@ -8,23 +8,24 @@
     ├── StoreError            the server's store: full, locked, damaged
     └── ConfigurationError    the operator: a setting that is missing or contradicts another
 
-Every error has its details as attributes, so that handlers never have to parse text.
+Every exception has its details as attributes, so that code that handles exceptions need not parse messages. All
+layers use these classes.
 """
 
 from enum import StrEnum
 
 
 class TailraceError(Exception):
-    """Base class of all errors that tailrace raises deliberately."""
+    """Base class of all exceptions that tailrace raises on purpose."""
 
 
 class UpstreamFault(StrEnum):
-    """Kind of failure between tailrace and the provider."""
+    """Type of a failure between tailrace and the provider."""
 
     CONNECTION = "connection_failed"
-    """The connection could not be established, or was reset."""
+    """The connection to the provider could not be opened, or was reset."""
     TIMEOUT = "timeout"
-    """No data arrived within the limit (connect or read timeout)."""
+    """The connect timeout or the read timeout expired."""
     STATUS = "http_status"
     """The provider returned an HTTP error status."""
     PROVIDER = "provider_error"
@@ -32,26 +33,43 @@ class UpstreamFault(StrEnum):
     TRUNCATED = "stream_truncated"
     """The stream ended before the response was complete (no finish reason)."""
     INVALID = "invalid_stream"
-    """The body is not valid for this API: HTML, invalid JSON, a wrong content type."""
+    """The body is not valid for this API: it is HTML or invalid JSON, or has a wrong content type."""
     TOO_LARGE = "event_too_large"
-    """An event of the stream exceeds the size limit."""
+    """An event of the stream, or the complete response, exceeds a size limit."""
+
+
+_TEMPORARY_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
+_TEMPORARY_STATUSES = frozenset({408, 409, 425, 429})
+# Codes of errors inside a stream, in lower case and without separators.
+_TEMPORARY_CODES = frozenset(
+    """
+    aborted apierror badgateway deadlineexceeded error gatewaytimeout insufficientsystemresource internal internalerror
+    internalservererror internalserverexception modelstreamerrorexception modeltimeoutexception networkerror overloaded
+    overloadederror ratelimiterror ratelimitexceeded resourceexhausted servererror serviceunavailable
+    serviceunavailableexception throttlingexception timeout timeouterror toomanyrequests unavailable 3505
+    """.split()
+)
+_PERMANENT_CODES = frozenset({"insufficientquota", "billingerror"})
+_ACCESS_STATUSES = frozenset({401, 402, 403, 404})
 
 
 class UpstreamError(TailraceError):
-    """The provider rejected the request, failed, or sent an invalid response. Content received before is kept.
+    """The provider rejected the request, failed, or sent an invalid response.
+
+    Content that was received before stays valid.
 
     Args:
-        message: Description in one line, suitable for end users.
-        fault: The kind of failure.
-        provider: The provider's name, as in ``provider:model``; empty if unknown.
-        status: The HTTP status, if one was received.
-        code: The provider's error code or type, unchanged.
-        retry_after: Seconds to wait before a retry, if the provider sent a value.
+        message: Description of the failure in one line, suitable for end users.
+        fault: The type of the failure.
+        provider: The name of the provider, as in ``provider:model``; empty if unknown.
+        status: The HTTP status of the response; None if no response was received.
+        code: The unchanged error code or error type of the provider; None for none.
+        retry_after: Time to wait before a retry in seconds; None if the provider sent no time.
         tries: The number of times the request was sent.
-        details: The provider's error object; for models without credentials and internal addresses, see
-            `tailrace.wrappers.redaction.redaction`.
-        diagnosis: Information for the operator's log that callers must not receive; without credentials. Empty if there
-            is nothing beyond ``message``.
+        details: The error object of the provider. Model clients remove credentials and internal addresses (see
+            `tailrace.wrappers.redaction.redactor`).
+        diagnosis: Information for the operator's log, which callers must not receive. It has no credentials. It is
+            empty if there is no information beyond ``message``.
     """
 
     def __init__(
@@ -78,8 +96,32 @@ class UpstreamError(TailraceError):
         self.details = details
         self.diagnosis = diagnosis
 
+    @property
+    def is_temporary(self) -> bool:
+        """Return whether the same request may succeed later: the connection, an overload, an error of the server.
+
+        An error inside a stream is temporary if its status or code is, or if it has neither.
+        """
+        code = "".join(filter(str.isalnum, (self.code or "").lower()))
+        if self.fault in _TEMPORARY_FAULTS:
+            return True
+        if self.fault not in (UpstreamFault.STATUS, UpstreamFault.PROVIDER) or code in _PERMANENT_CODES:
+            return False
+        if self.status is not None:
+            return self.status >= 500 or self.status in _TEMPORARY_STATUSES
+        return not code or code in _TEMPORARY_CODES
+
+    @property
+    def concerns_provider(self) -> bool:
+        """Return whether another provider may accept the same request: a temporary error, refused access, a quota."""
+        code = "".join(filter(str.isalnum, (self.code or "").lower()))
+        refused = self.fault in (UpstreamFault.STATUS, UpstreamFault.PROVIDER) and (
+            self.status in _ACCESS_STATUSES or code in _PERMANENT_CODES
+        )
+        return self.is_temporary or refused or self.fault is UpstreamFault.INVALID
+
     def __str__(self) -> str:
-        """Return the message with its details: ``openai: rate limited (HTTP 429, rate_limit_exceeded, 3 tries)``."""
+        """Return the message and its details: ``openai: rate limited (HTTP 429, rate_limit_exceeded, 3 tries)``."""
         candidates = (
             f"HTTP {self.status}" if self.status else "",
             self.code or "",
@@ -92,16 +134,16 @@ class UpstreamError(TailraceError):
 
 
 class ProtocolError(TailraceError):
-    """The caller's request is not allowed by the protocol or the task's state."""
+    """The protocol, or the state of the task, does not allow the request of the caller."""
 
 
 class StoreError(TailraceError):
     """The store could not read or persist data.
 
     Args:
-        message: Description of the failure.
-        temporary: The store is unavailable (full, locked, disconnected), and a retry may succeed; False if it rejects
-            this particular data.
+        message: Description of the failure in one line.
+        temporary: True if the store is unavailable (full, locked, disconnected), so that a retry may succeed. False
+            if the store rejects this particular data.
     """
 
     def __init__(self, message: str, *, temporary: bool = True) -> None:
@@ -110,4 +152,7 @@ class StoreError(TailraceError):
 
 
 class ConfigurationError(TailraceError):
-    """A setting is missing, malformed, or contradicts another; the message names the setting and the fix."""
+    """A setting is missing or malformed, or contradicts another setting.
+
+    The message names the setting and the correction.
+    """

@@ -1,8 +1,10 @@
 """The common message format of conversations, independent of provider and protocol.
 
-All models are frozen, compare by value, and survive a round trip through JSON: values that JSON cannot represent are
-converted or rejected when the model is created (see `json_value`). Parts are in the order in which the model produced
-them, and consecutive text is one part.
+`History`, `Message` and the content parts are the interface between all layers. The history converters of the
+providers convert them to requests and back. All classes are frozen pydantic models, are compared by value, and
+survive a round trip through JSON. A value that JSON cannot represent is converted, or rejected, when the model is
+created (see `json_value`). The parts of a message are in the order in which the model produced them, and consecutive
+text is one part.
 """
 
 import base64
@@ -26,19 +28,19 @@ from pydantic import (
 )
 
 MAX_DEPTH = 26
-"""Maximum nesting of a JSON value. Protobuf (A2A over gRPC) has the lowest limit of all parsers, 30 objects, of which
-the enclosing message needs a few."""
+"""Maximum nesting depth of a JSON value. Protobuf (A2A over gRPC) allows 30 nested objects, which is the lowest limit
+of all parsers. The message around the value needs a few of these."""
 
 MAX_MESSAGE_LENGTH = 2_000
-"""Maximum characters of an error message about a caller's input."""
+"""Maximum number of characters in an error message about the input of a caller."""
 
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
-_MAX_EXCERPT = 100  # characters of a value in an error message
+_MAX_EXCERPT = 100  # maximum number of characters of a value that an error message quotes
 
 
 class Role(StrEnum):
-    """Author of a message."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -46,7 +48,8 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-# Characters of a text with surrogates that are processed per call, which holds the interpreter lock: 8 MB would take 90 ms.
+# Number of characters of a text with surrogates that one call processes. A call holds the global interpreter lock,
+# and 8 MB would take 90 ms.
 _TEXT_SLICE = 1024 * 1024
 
 
@@ -69,13 +72,15 @@ Base64Data = Annotated[
     BeforeValidator(_decode_base64),
     PlainSerializer(_encode_base64, when_used="json", return_type=str),
 ]
-"""Bytes, base64 in JSON: written in the standard alphabet; URL-safe and unpadded text is accepted."""
+"""Bytes that are base64 text in JSON. The standard alphabet is written; URL-safe text and text without padding are
+accepted too."""
 
 
 def join_surrogates(text: str) -> str:
     """Join surrogate pairs into characters, and replace lone surrogates with U+FFFD.
 
-    ``json.loads`` creates surrogates from escapes in the output of models and clients; UTF-8 cannot represent them.
+    ``json.loads`` creates surrogates from escapes in the output of models and clients. UTF-8 cannot represent
+    surrogates.
     """
     try:
         text.encode()
@@ -87,14 +92,14 @@ def join_surrogates(text: str) -> str:
 def _join_surrogates(text: str) -> str:
     if _SURROGATE_PAIR.search(text):
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    # A hundred times as fast, where there may be millions: each of the three bytes of a lone surrogate becomes
-    # one, of which the first is replaced, and the others are left out.
+    # Decoding turns each of the three bytes of a lone surrogate into one character. The first character is replaced,
+    # and the others are removed. This is a hundred times faster than a search for each surrogate.
     escaped = text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape")
     return escaped.replace("\udced", "\ufffd").encode("utf-8", "ignore").decode()
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Cut a text into slices, but not between the two halves of a character."""
+    """Divide a text into slices, but not between the two halves of a surrogate pair."""
     at = 0
     while at < len(text):
         end = at + _TEXT_SLICE
@@ -110,7 +115,7 @@ def clipped(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
 
 
 def shortened(value: object) -> str:
-    """Return a caller's value for an error message: its ``repr``, truncated for long texts."""
+    """Return the ``repr`` of a caller's value for an error message. A long ``repr`` is truncated."""
     if isinstance(value, str) and len(value) > _MAX_EXCERPT:
         return f"{value[:_MAX_EXCERPT]!r}… ({len(value)} characters)"
     if isinstance(value, dict | list):
@@ -121,34 +126,36 @@ def shortened(value: object) -> str:
 def to_utf8(text: str) -> bytes:
     """Encode text as UTF-8, including lone surrogates, which `from_utf8` restores.
 
-    Growing texts are stored in a ``bytearray``, because a list of fragments takes 60 more bytes per fragment.
+    Texts to which fragments are added are stored as a ``bytearray``, because a list of strings needs 60 more bytes
+    for each fragment.
     """
     return text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")
 
 
 def from_utf8(data: bytes | bytearray) -> str:
-    """Decode the bytes of `to_utf8`."""
+    """Decode bytes that `to_utf8` has encoded."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def utf8_size(text: str) -> int:
-    """Return the number of bytes of `to_utf8`."""
+    """Return the number of bytes that `to_utf8` would return."""
     return len(text) if text.isascii() else len(to_utf8(text))
 
 
 class TooDeepError(ValueError):
-    """A JSON value is nested deeper than `MAX_DEPTH`."""
+    """A JSON value is nested deeper than `MAX_DEPTH` levels."""
 
 
 def json_value(value: object) -> Any:
     """Return a deep copy of a JSON value that survives a round trip through JSON.
 
-    Texts are converted by `join_surrogates`; tuples become lists, and non-finite numbers become null, as in
-    JavaScript (servers send the logarithm of 0, which Python's reader accepts). Encoded JSON (`msgspec.Raw`) is unchanged.
+    Texts are converted by `join_surrogates`, and tuples become lists. Non-finite numbers become null, as in
+    JavaScript: some servers send the logarithm of 0, which Python's JSON parser accepts. Encoded JSON (`msgspec.Raw`)
+    is not changed.
 
     Raises:
-        TooDeepError: The value is nested deeper than `MAX_DEPTH`.
-        ValueError: The value is not JSON: bytes, a key that is not text, any other object.
+        TooDeepError: The value is nested deeper than `MAX_DEPTH` levels.
+        ValueError: The value is not JSON: it contains bytes, a key that is not text, or another object.
     """
     return _json_value(value, MAX_DEPTH)
 
@@ -199,9 +206,9 @@ class ContentPartReasoning(_Model):
     """Reasoning of a model.
 
     Attributes:
-        text: The reasoning or its summary; may be empty if the provider returns it encrypted.
-        signature: The provider's signature, to be returned unchanged if the provider requires it.
-        metadata: Other fields of the block (ids, encrypted content, details), unchanged.
+        text: The reasoning or its summary. It may be empty if the provider returns encrypted reasoning.
+        signature: The provider's signature, which later requests send back unchanged if the provider requires it.
+        metadata: Other fields of the reasoning block (ids, encrypted content, details), unchanged.
     """
 
     type: Literal["reasoning"] = "reasoning"
@@ -211,13 +218,13 @@ class ContentPartReasoning(_Model):
 
 
 class ContentPartFile(_Model):
-    """A file, image or audio: either by value or by URL.
+    """A file, an image or audio, given either by value or by URL.
 
     Attributes:
-        data: The bytes (base64 in JSON).
-        url: The URL; not empty.
+        data: The content as bytes, which are base64 text in JSON; None for a file by URL.
+        url: The URL of the file, which is not empty; None for a file by value.
         media_type: The media type, for example ``image/png``; empty if unknown.
-        filename: The displayed name; empty if there is none.
+        filename: The name of the file for display; empty if the file has no name.
     """
 
     type: Literal["file"] = "file"
@@ -230,7 +237,7 @@ class ContentPartFile(_Model):
     @model_validator(mode="after")
     def _one_source(self) -> "ContentPartFile":
         if (self.data is None) == (self.url is None):
-            raise ValueError("a file part has either data or url, not both and not neither")
+            raise ValueError("a file part needs exactly one of data and url")
         return self
 
 
@@ -246,20 +253,21 @@ class ContentPartToolCall(_Model):
     """A tool call of the model.
 
     Attributes:
-        id: The call's id, which its result must have.
-        name: The tool's name.
-        arguments: The parsed arguments; ``{}`` if the model sent none or they could not be parsed.
-        arguments_json: The model's JSON text of ``arguments`` if it differs from
-            ``json.dumps(arguments, ensure_ascii=False)`` (white space, escapes, repeated keys, ``1e2``); otherwise None.
-            It is returned to the provider as long as it matches ``arguments``, see
-            `tailrace.wrappers.assembly.tool_calls.arguments_as_written`. Calls that differ only in it are equal.
-        arguments_text: The model's arguments verbatim if ``arguments`` cannot represent them (invalid JSON, not an
-            object, nested too deeply, or a custom tool's free text); otherwise None.
-        arguments_error: The error of parsing ``arguments_text``; None if there was none.
-        kind: ``"function"``; ``"custom"`` (free text instead of JSON arguments); or ``"server"`` for a tool that the
-            provider runs itself.
-        synthetic_id: True if the provider sent no id, so that tailrace created one.
-        metadata: Other fields of the call (thought signatures, …), returned to the provider.
+        id: The id of the call. The result of the call has the same id.
+        name: The name of the tool.
+        arguments: The parsed arguments; ``{}`` if the model sent no arguments or invalid arguments.
+        arguments_json: The JSON text that the model wrote for ``arguments``, if it differs from
+            ``json.dumps(arguments, ensure_ascii=False)`` (white space, escapes, repeated keys, ``1e2``); otherwise
+            None. Later requests send this text back if it still matches ``arguments`` (see
+            `tailrace.wrappers.assembly.tool_calls.arguments_as_written`). Two calls that differ only in this text are
+            equal.
+        arguments_text: The unchanged argument text of the model, if ``arguments`` cannot represent it (invalid JSON,
+            no JSON object, nested too deeply, or the free text for a custom tool); otherwise None.
+        arguments_error: The error that parsing ``arguments_text`` caused; None for no error.
+        kind: ``"function"`` for JSON arguments, ``"custom"`` for free text as the argument, or ``"server"`` for a
+            tool that the provider runs itself.
+        synthetic_id: True if the provider sent no id and tailrace created the id.
+        metadata: Other fields of the call (thought signatures, …), which later requests send back to the provider.
     """
 
     type: Literal["tool_call"] = "tool_call"
@@ -274,7 +282,8 @@ class ContentPartToolCall(_Model):
     metadata: JSONObject = {}
 
     def __eq__(self, other: object) -> bool:
-        # The spelling of the arguments is not compared: providers that take objects do not preserve it.
+        # ``arguments_json`` is not compared, because providers whose requests contain arguments as objects do not
+        # preserve the text.
         if not isinstance(other, ContentPartToolCall):
             return NotImplemented
         return {**vars(self), "arguments_json": None} == {**vars(other), "arguments_json": None}
@@ -282,7 +291,7 @@ class ContentPartToolCall(_Model):
     @model_validator(mode="before")
     @classmethod
     def _too_deep_is_text(cls, fields: object) -> object:
-        # A model's arguments must not invalidate its message, so they are kept as text.
+        # Invalid arguments of a model must not make its message invalid. They are kept as text.
         if not isinstance(fields, dict):
             return fields
         values = cast("dict[str, object]", fields)
@@ -294,7 +303,7 @@ class ContentPartToolCall(_Model):
             )
             return {**values, "arguments": {}, "arguments_text": text, "arguments_error": str(error)}
         except ValueError:
-            pass  # the field's validator reports the error
+            pass  # the validator of the field reports the error
         return values
 
 
@@ -302,10 +311,10 @@ class ContentPartToolResult(_Model):
     """The result of a tool call.
 
     Attributes:
-        id: The call's id.
-        name: The tool's name; ``"unknown"`` if neither the source nor a call of that id has it.
-        output: Any JSON value; text for most tools.
-        is_error: The tool failed; ``output`` describes the error.
+        id: The id of the call.
+        name: The name of the tool; ``"unknown"`` if neither the result nor the call with this id has a name.
+        output: The output of the tool. It may be any JSON value, and is text for most tools.
+        is_error: True if the tool failed. ``output`` then describes the error.
     """
 
     type: Literal["tool_result"] = "tool_result"
@@ -329,12 +338,12 @@ ContentPart = Annotated[
 
 
 class Message(_Model):
-    """One message of a conversation. The results of all tools of one round are one message of role TOOL.
+    """One message of a conversation. All tool results of one round are in one message with the role TOOL.
 
     Attributes:
         role: The author.
         content: The parts, in order.
-        metadata: Fields of the message as a whole (refusal, finish reason, provider's ids, …).
+        metadata: Fields of the complete message (refusal, finish reason, ids of the provider, …).
     """
 
     role: Role
@@ -343,12 +352,12 @@ class Message(_Model):
 
     @property
     def text(self) -> str:
-        """The concatenated visible text of all text parts."""
+        """The visible text of all text parts, concatenated."""
         return "".join(part.text for part in self.content if isinstance(part, ContentPartText))
 
     @property
     def reasoning(self) -> str:
-        """The concatenated text of all reasoning parts."""
+        """The text of all reasoning parts, concatenated."""
         return "".join(part.text for part in self.content if isinstance(part, ContentPartReasoning))
 
     @property
@@ -366,9 +375,10 @@ class History(_Model):
     """A complete conversation.
 
     Attributes:
-        system_message: Instructions to the model; None for none.
-        context: Background sent to the model before the conversation, as a user message; None for none.
-        conversation: The messages, oldest first, none of them of role SYSTEM.
+        system_message: Instructions to the model; None for no instructions.
+        context: Background information, which is sent as a user message before the conversation; None for no
+            information.
+        conversation: The messages, oldest first. No message has the role SYSTEM.
     """
 
     system_message: Text | None = None

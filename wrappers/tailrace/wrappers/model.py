@@ -1,4 +1,8 @@
-"""The interface of models of all providers."""
+"""The interface of the models of all providers.
+
+`create_model` (`tailrace.wrappers.providers`) creates a model. `tailrace.streaming.Agent` calls `Model.stream` for
+each request.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -8,26 +12,26 @@ from types import MappingProxyType
 from typing import Any
 
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.converter import HistoryConverter
-from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.messages import History
 
 ChunkBatches = AsyncIterator[Sequence[ChunkWrapper[Any]]]
-"""Batches of a response's chunks: those of one network read form a batch."""
+"""Async iterator over the chunks of a response. Each item is a list of the chunks of one network read."""
 
 REQUEST_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
     "tailrace_request_headers", default=MappingProxyType({})
 )
-"""Additional headers of requests to providers, for example for the propagation of traces."""
+"""Additional headers for requests to providers, for example to propagate a trace context."""
 
 
 class Model(ABC):
     """One model of one provider.
 
     Attributes:
-        provider: The provider's name, as in ``provider:model``.
-        name: The provider's name of the model.
-        accepts_native_tools: Requests contain `RequestOptions.native_tools`.
+        provider: The name of the provider, as in ``provider:model``.
+        name: The name that the provider gives the model.
+        accepts_native_tools: True if requests to this model contain `RequestOptions.native_tools`.
     """
 
     provider: str
@@ -43,22 +47,38 @@ class Model(ABC):
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Generate the model's response to a conversation.
+        """Request the model's response to a conversation, and stream the response.
 
-        Entering the context sends the request and waits for the response's headers; leaving it closes the connection,
-        so that cancellation also stops the provider. Errors that the provider reports inside the stream are chunks.
-        Implementations may return an iterator of the openai package's ``ChatCompletionChunk`` objects instead of
-        batches, as ``AsyncOpenAI`` does.
+        Entering the context sends the request and waits for the headers of the response. Leaving the context closes
+        the connection, so that a cancellation also stops the provider. An error that the provider reports inside the
+        stream is a chunk with ``details.error``. An implementation may also return an iterator over
+        ``ChatCompletionChunk`` objects of the ``openai`` package, as ``AsyncOpenAI`` does.
 
         Args:
             history: The conversation.
             options: Tools, output format, sampling.
 
         Raises:
-            ProtocolError: On entering: the provider does not support a part of the conversation or an option.
-            UpstreamError: On entering, or while iterating: the provider could not be reached, rejected the request, sent
-                no data within the limit, or the connection broke.
+            ProtocolError: The provider does not support a part of the conversation or an option. Raised on entering
+                the context.
+            UpstreamError: The provider could not be reached, rejected the request, or sent no data within the read
+                timeout; or the connection broke. Raised on entering the context and while iterating.
         """
+
+    async def continuation(
+        self, text: str, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches] | None:
+        """Return a request that continues a response that broke off; None if it can only begin again.
+
+        Entering the context sends the request, as with `stream`; its chunks follow the text. May request what the server
+        supports. By default None.
+
+        Args:
+            text: The text of the response, which consists of text alone.
+            history: The conversation before the response.
+            options: The options of its request.
+        """
+        return None
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -1,11 +1,12 @@
-"""Registry of providers and their formats, which resolves ``provider:model``.
+"""Registry of providers and wire formats, which creates the model for a name ``provider:model``.
 
-A *format* is a wire format (OpenAI Chat Completions, Anthropic Messages, …): its decoder, converter and model client. A
-*provider* is a service with such an API: a base URL, and the environment variables of its key. Many providers use Chat
-Completions; their peculiarities are detected from the stream, except two that requests depend on: the only accepted
-reasoning field, and missing support of text part lists.
+A *wire format* is the format of an API (OpenAI Chat Completions, Anthropic Messages, …). It has a decoder, a history
+converter and a model client. A *provider* is a service with such an API. It has a base URL, and environment variables
+that contain its key. Many providers use Chat Completions. Their differences are detected from the stream, except two
+differences that matter for requests: the only accepted reasoning field, and missing support for lists of text parts.
 
-Formats are imported when they are used. Applications may register further providers.
+The package of a wire format is imported when it is used. An application may register further providers with
+`register`.
 """
 
 import os
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.decoding.decoder import ResponseDecoder
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.model import Model
@@ -25,18 +26,18 @@ class WireFormat:
     """A wire format.
 
     Attributes:
-        name: The format's key in metadata.
-        title: The displayed name.
-        module: The package of its classes.
-        decoder: Class name of the `ResponseDecoder` in the package.
-        converter: Class name of the `HistoryConverter` in the package.
-        model: Class name of the `Model` in the package's module ``client``.
-        arguments: Form of streamed tool call arguments: ``"fragments"`` or ``"whole"``.
-        reasoning: Form of reasoning: ``"text"``, or ``"sealed"`` if it is signed and sent back.
-        sends: Kinds of content in requests besides text and tools.
-        streams: Kinds of content in responses besides text, reasoning and tool calls.
-        extra: The distribution's extra that the model client requires; empty for none.
-        keyless: The model client may be created without a key.
+        name: The key of the format in `FORMATS` and in metadata.
+        title: The name of the format for display.
+        module: The package that contains the classes.
+        decoder: The name of the `ResponseDecoder` class in the package.
+        converter: The name of the `HistoryConverter` class in the package.
+        model: The name of the `Model` class in the module ``client`` of the package.
+        arguments: ``"fragments"`` if tool call arguments are streamed in fragments, ``"whole"`` if they are complete.
+        reasoning: ``"text"``, or ``"sealed"`` if reasoning is signed and sent back.
+        sends: Content types in requests, in addition to text and tools.
+        streams: Content types in responses, in addition to text, reasoning and tool calls.
+        extra: The extra of the distribution that the model client requires; empty for none.
+        keyless: True if the model client can be created without a key.
     """
 
     name: str
@@ -53,16 +54,16 @@ class WireFormat:
     keyless: bool = False
 
     def create_decoder(self, *, provider: str = "") -> ResponseDecoder[Any]:
-        """Create a decoder for one response body; ``provider`` is the name in errors."""
+        """Create a decoder for one response body. ``provider`` is the name of the provider in errors."""
         return self._load(self.module, self.decoder)(provider=provider)
 
     def create_converter(self) -> HistoryConverter[Any, Any]:
-        """Create the converter between the common history and this format's messages."""
+        """Create the converter between the common history and the messages of this format."""
         return self._load(self.module, self.converter)()
 
     def create_model(self, name: str, **arguments: Any) -> Model:
-        """Create a model client of this format with the arguments of its class."""
-        # Imported separately: decoding does not need the client.
+        """Create a model client of this format. The arguments are those of the client's class."""
+        # Import the client here, because decoding does not need it.
         return self._load(f"{self.module}.client", self.model)(name, **arguments)
 
     @staticmethod
@@ -75,19 +76,22 @@ class Provider:
     """A provider of models.
 
     Attributes:
-        name: The name in ``provider:model``.
+        name: The name of the provider, as in ``provider:model``.
         format: The wire format, a key of `FORMATS`.
         aliases: Other names of the provider.
-        base_url: The API's root; None for the format's default.
+        base_url: The root URL of the API; None for the default of the format.
         base_url_variable: The environment variable that overrides ``base_url``; empty for none.
-        key_variables: The environment variables of the key; the first that is set is used.
-        needs_key: False if such servers usually require no key.
-        base_url_suffix: Suffix appended to the URL in the variable.
-        reasoning_field: For Chat Completions, the only field in which the provider accepts or requires reasoning; ``""``
-            if it accepts none. None to return reasoning in the field it came from, which suits most providers. Used only
-            with the provider's own base URL.
-        content_parts: For Chat Completions, False if the provider accepts the text of a message only as one string. Used
-            only with the provider's own base URL.
+        key_variables: The environment variables that may contain the key. The first variable that is set is used.
+        needs_key: False if servers of this provider usually require no key.
+        base_url_suffix: Suffix that is appended to the URL in ``base_url_variable``.
+        reasoning_field: For Chat Completions, the only field in which the provider accepts reasoning; ``""`` if it
+            accepts no reasoning. None to send reasoning back in the field that it came from, which works with most
+            providers. The value is used only with the provider's own base URL.
+        content_parts: For Chat Completions, False if the provider accepts the text of a message only as one string.
+            The value is used only with the provider's own base URL.
+        prefill: For Chat Completions, how the provider continues a text, a key of
+            `tailrace.wrappers.openai.prefill.PREFILLS`; None to request the kind of the server. The value is used only with
+            the provider's own base URL.
     """
 
     name: str
@@ -100,19 +104,20 @@ class Provider:
     base_url_suffix: str = ""
     reasoning_field: str | None = None
     content_parts: bool = True
+    prefill: str | None = None
 
     @property
     def wire_format(self) -> WireFormat:
-        """The provider's wire format."""
+        """The wire format of the provider."""
         return FORMATS[self.format]
 
     def key(self, environment: Mapping[str, str] | None = None) -> str | None:
-        """Return the key in the environment; None if there is none."""
+        """Return the key in the environment variables; None if no variable is set."""
         variables = os.environ if environment is None else environment
         return next((variables[name] for name in self.key_variables if variables.get(name)), None)
 
     def address(self, environment: Mapping[str, str] | None = None) -> str | None:
-        """Return the API's root from the environment or the registry; None for the format's default."""
+        """Return the root URL of the API from the environment or the registry; None for the default of the format."""
         variables = os.environ if environment is None else environment
         url = variables.get(self.base_url_variable) if self.base_url_variable else None
         return url.rstrip("/") + self.base_url_suffix if url else self.base_url
@@ -123,9 +128,9 @@ class Provider:
         """Create a model of this provider.
 
         Args:
-            name: The provider's name of the model.
-            base_url: The API's root; the provider's default when None.
-            api_key: The key; the environment's when None.
+            name: The name that the provider gives the model.
+            base_url: The root URL of the API; None for the provider's default.
+            api_key: The API key; None for the key in the environment.
             arguments: Further arguments of the model's class (``read_timeout``, ``parameters``, …).
 
         Raises:
@@ -141,11 +146,13 @@ class Provider:
         if key is None and not keyless:
             raise ConfigurationError(f"no key for {self.name}:{name}: set {' or '.join(self.key_variables)}")
         if key is None and not self.wire_format.keyless:
-            key = "none"  # self-hosted servers require no key, but their clients do
+            key = "none"  # self-hosted servers require no key, but the official clients do
         if self.reasoning_field is not None and address == self.base_url:
             arguments.setdefault("reasoning_field", self.reasoning_field)
         if not self.content_parts and address == self.base_url:
             arguments.setdefault("content_parts", False)
+        if self.prefill is not None and address == self.base_url:
+            arguments.setdefault("prefill", self.prefill)
         model = self.wire_format.create_model(name, base_url=address, api_key=key, **arguments)
         model.provider = self.name
         return model
@@ -266,6 +273,7 @@ def _compatible(
     needs_key: bool = True,
     reasoning_field: str | None = None,
     content_parts: bool = True,
+    prefill: str | None = None,
 ) -> Provider:
     return Provider(
         name,
@@ -276,6 +284,7 @@ def _compatible(
         needs_key=needs_key,
         reasoning_field=reasoning_field,
         content_parts=content_parts,
+        prefill=prefill,
     )
 
 
@@ -284,10 +293,10 @@ _names: dict[str, str] = {}  # provider name by lower-case name or alias
 
 
 def register(provider: Provider) -> None:
-    """Register a provider; one with the same name is replaced.
+    """Register a provider, and replace a provider with the same name.
 
     Raises:
-        ConfigurationError: One of its names belongs to another provider.
+        ConfigurationError: The name or an alias of the provider belongs to another provider.
     """
     names = [name.lower() for name in (provider.name, *provider.aliases)]
     for name in names:
@@ -303,25 +312,25 @@ def providers() -> Iterator[Provider]:
 
 
 def find_provider(name: str) -> Provider:
-    """Return the provider of a case-insensitive name or alias.
+    """Return the provider with a name or alias. The case of letters does not matter.
 
     Raises:
-        ConfigurationError: There is none; the message lists all providers.
+        ConfigurationError: No provider has this name. The message lists all providers.
     """
     registered = _names.get(name.lower())
     if registered is None:
         raise ConfigurationError(
             f"unknown provider {name!r}; known: {', '.join(sorted(_providers))} "
-            "(openai with a base URL for anything else that is compatible with it)"
+            "(use openai and a base URL for any other OpenAI-compatible server)"
         )
     return _providers[registered]
 
 
 def find_key(provider: str, model: str, api_key: str | None = None) -> str | None:
-    """Return the key for a model: the given one, otherwise the environment's.
+    """Return the key for a model: ``api_key``, otherwise the key in the environment; None if no key is required.
 
     Raises:
-        ConfigurationError: The provider requires a key and there is none; the message names the variables to set.
+        ConfigurationError: The provider requires a key, and there is no key. The message names the variables to set.
     """
     registered = _providers.get(provider)
     key = api_key or (registered.key() if registered is not None else None)
@@ -333,24 +342,25 @@ def find_key(provider: str, model: str, api_key: str | None = None) -> str | Non
 
 
 def configured_providers(environment: Mapping[str, str] | None = None) -> list[Provider]:
-    """Return the providers with a key in the environment, in the order of the registry."""
+    """Return the providers that have a key in the environment, in the order of the registry."""
     return [provider for provider in providers() if provider.key(environment)]
 
 
 def create_model(
     model: str, *, base_url: str | None = None, api_key: str | None = None, **arguments: Any
 ) -> Model:
-    """Create the model of ``provider:model``; for further arguments see `Provider.create_model`.
+    """Create the model for a name ``provider:model``. `Provider.create_model` describes the other arguments.
 
     Raises:
-        ConfigurationError: The text has no provider or no model, the provider is unknown, or its key is missing.
+        ConfigurationError: The name has no provider or no model, the provider is unknown, or the key of the provider
+            is missing.
     """
     provider, _, name = model.partition(":")
     if not name:
         ready = [each.name for each in configured_providers()]
         hint = f"; there are keys for {', '.join(ready)}" if ready else ""
         raise ConfigurationError(
-            f"a model is named PROVIDER:MODEL, for example openai:gpt-5-mini, not {model!r}{hint}"
+            f"{model!r} is not a model name. Use PROVIDER:MODEL, for example openai:gpt-5-mini{hint}"
         )
     return find_provider(provider).create_model(name, base_url=base_url, api_key=api_key, **arguments)
 
@@ -392,7 +402,12 @@ for _provider in (
         base_url_suffix="/openai/v1/",
         key_variables=("AZURE_OPENAI_API_KEY",),
     ),
-    _compatible("alibaba", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
+    _compatible(
+        "alibaba",
+        "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        "DASHSCOPE_API_KEY",
+        prefill="partial",
+    ),
     _compatible("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", reasoning_field="reasoning"),
     _compatible(
         "deepseek",
@@ -400,6 +415,7 @@ for _provider in (
         "DEEPSEEK_API_KEY",
         reasoning_field="reasoning_content",
         content_parts=False,
+        prefill="deepseek",
     ),
     _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
     _compatible("github", "https://models.github.ai/inference", "GITHUB_TOKEN"),
@@ -409,6 +425,7 @@ for _provider in (
         "GROQ_API_KEY",
         reasoning_field="reasoning",
         content_parts=False,
+        prefill="trailing",
     ),
     _compatible("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN", aliases=("hf",)),
     _compatible(
@@ -417,9 +434,10 @@ for _provider in (
         "MOONSHOT_API_KEY",
         aliases=("kimi",),
         reasoning_field="reasoning_content",
+        prefill="partial",
     ),
     _compatible("nvidia", "https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY"),
-    _compatible("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    _compatible("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", prefill="trailing"),
     _compatible("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY"),
     _compatible("sambanova", "https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY"),
     _compatible("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),

@@ -1,7 +1,7 @@
-"""Authentication of callers: bearer tokens, API keys, and authenticators of your own."""
+"""Authentication of callers by bearer tokens, API keys, or a custom authenticator."""
 
 from tailrace.server.auth.authentication import Authenticator, Credentials, Identity
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.auth_error import AuthError
 
 __all__ = (
     "AuthError",

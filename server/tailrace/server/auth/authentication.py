@@ -1,8 +1,8 @@
-"""Authentication of callers, on every request of every protocol.
+"""The interface of authenticators, and authentication by API keys.
 
-An `Authenticator` maps the credentials of a request to an `Identity`; nothing else in the server reads credentials. API keys
-are in this module, bearer tokens (JWT) in `tailrace.server.auth.bearer`; for other schemes, derive from `Authenticator`.
-`tailrace.server.auth.authenticators` creates the authenticator that the settings describe.
+An `Authenticator` maps the credentials of each request to an `Identity`. No other code of the server reads credentials. Bearer tokens
+(JWT) are in `tailrace.server.auth.bearer`. To support another scheme, write a subclass of `Authenticator`.
+`tailrace.server.auth.authenticator_factory` creates an authenticator from the settings.
 """
 
 import hmac
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.limits import OverloadedError
 from tailrace.server.runtime.observer import OBSERVER
 from tailrace.wrappers import ConfigurationError
@@ -31,16 +31,16 @@ logger = logging.getLogger("tailrace.server")
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials of a request, whichever protocol it uses.
+    """The credentials of a request, independent of the protocol.
 
-    Cookies, which browsers add to the requests of every page, and queries, which appear in links and logs, authenticate
-    reads only: `bearer` and `api_key` use them where ``reads`` is true. An authenticator that reads the cookie header
-    itself must do the same, or prevent forged requests in another way.
+    Credentials in a cookie or in the query authenticate only requests that read. Browsers add cookies to requests of any page, and
+    queries appear in links and logs. `bearer` and `api_key` therefore ignore both if ``reads`` is False. An authenticator that reads
+    the cookie header itself must do the same, or prevent forged requests in another way.
 
     Attributes:
-        headers: By lower-case name.
-        query: The parameters of the address, for clients that can set no header (a browser's EventSource).
-        reads: The request can change nothing: its method is GET or HEAD (RFC 9110, section 9.2.1).
+        headers: The headers, by name in lower case.
+        query: The query parameters, for clients that cannot set headers (``EventSource`` in a browser).
+        reads: True if the method is GET or HEAD, so that the request changes nothing (RFC 9110, section 9.2.1).
     """
 
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -49,7 +49,7 @@ class Credentials:
 
     @property
     def bearer(self) -> str:
-        """A bearer token: of the Authorization header, the query ``access_token``, or the cookie; else empty."""
+        """The bearer token from the header Authorization, the query ``access_token``, or the cookie; empty if there is none."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return token.strip()
@@ -57,7 +57,7 @@ class Credentials:
 
     @property
     def api_key(self) -> str:
-        """An API key: of the header ``X-API-Key``, the query ``api_key``, or the cookie; else empty."""
+        """The API key from the header ``X-API-Key``, the query ``api_key``, or the cookie; empty if there is none."""
         return self.headers.get(API_KEY_HEADER.lower(), "") or self._beside_headers(API_KEY_QUERY)
 
     def _beside_headers(self, parameter: str) -> str:
@@ -67,10 +67,10 @@ class Credentials:
 
 
 def _cookie(header: str, name: str) -> str:
-    """The value of a cookie; empty where there is none.
+    """Return the value of a cookie; empty if the header does not contain the cookie.
 
-    The header is a list of pairs (RFC 6265, section 5.4), and what one of them holds is nobody else's business: other
-    programs of the host put there what the standard's grammar has no room for.
+    The header is a list of pairs (RFC 6265, section 5.4). Pairs of other programs on the same host may violate the grammar of the
+    standard, so each pair is parsed separately.
     """
     for pair in header.split(";"):
         given, _, value = pair.strip().partition("=")
@@ -86,8 +86,8 @@ class Identity:
     """An authenticated caller.
 
     Attributes:
-        user: The name under which its tasks are kept; empty for anybody.
-        claims: What else is known of it, for a handler or an extended card.
+        user: The name of the caller, who owns the caller's tasks; empty for an anonymous caller.
+        claims: Further data about the caller, for a handler or an extended card.
     """
 
     user: str = ""
@@ -102,28 +102,28 @@ class Authenticator(ABC):
         """Return the caller with these credentials.
 
         Raises:
-            AuthError: They are missing, wrong, or not enough.
-            OverloadedError: The credentials cannot be checked at present; the caller can try again.
+            AuthError: The credentials are missing, invalid, or insufficient.
+            OverloadedError: The credentials cannot be verified at present. The caller can try again.
         """
 
     @abstractmethod
     def schemes(self) -> Mapping[str, Any]:
-        """Return the security schemes for the agent card, by name, in the form of A2A 1.0. One of them is enough."""
+        """Return the security schemes for the agent card, by name, in the format of A2A 1.0. A caller needs one of them."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Run background work while the block runs (the lifetime of the server); none by default."""
+        """Run background work during the block, which lasts as long as the server runs. Does nothing by default."""
         return nullcontext()
 
 
 class Anonymous(Authenticator):
-    """Accepts every caller, without an identity."""
+    """Accepts all callers as anonymous."""
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         """Return an empty identity."""
         return Identity()
 
     def schemes(self) -> Mapping[str, Any]:
-        """Return no scheme."""
+        """Return no schemes."""
         return {}
 
 
@@ -131,10 +131,11 @@ class ApiKeys(Authenticator):
     """Authenticates callers by API keys.
 
     Args:
-        keys: The key of each caller by name, or several keys during a rotation. Only digests are kept.
+        keys: The key of each caller, by the caller's name. During a key rotation, a caller may have several keys. Only
+            digests of the keys are stored.
 
     Raises:
-        ConfigurationError: There is none, a name or a key is empty, or two callers have the same key.
+        ConfigurationError: There are no keys, a name or a key is empty, or two callers have the same key.
     """
 
     def __init__(self, keys: Mapping[str, str | Sequence[str]]) -> None:
@@ -142,7 +143,7 @@ class ApiKeys(Authenticator):
         for user, given in keys.items():
             for key in (given,) if isinstance(given, str) else given:
                 if not user:
-                    # Its tasks would be those of unauthenticated callers.
+                    # A caller with an empty name would own the tasks of unauthenticated callers.
                     raise ConfigurationError("TAILRACE_CALLER_KEYS: a name is empty; write NAME:KEY")
                 if not key:
                     raise ConfigurationError(f"TAILRACE_CALLER_KEYS: the key of {user!r} is empty")
@@ -156,7 +157,7 @@ class ApiKeys(Authenticator):
         self._users = list(users.items())
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the caller with this key. All keys are compared, so that the duration discloses nothing."""
+        """Return the caller with this key. The key is compared with all keys, so that the duration discloses nothing."""
         given = credentials.api_key
         digest = _digest(given)
         found = [user for known, user in self._users if hmac.compare_digest(known, digest)]
@@ -171,11 +172,14 @@ class ApiKeys(Authenticator):
 
 
 class AnyOf(Authenticator):
-    """Accepts callers that one of several authenticators accepts.
+    """Accepts callers that at least one of several authenticators accepts.
+
+    If all of them reject a caller, the error comes from the first authenticator that authenticated the caller but requires more
+    permissions; otherwise from the first one whose credentials were present; otherwise from the first one. The challenge of the error
+    lists the schemes of all authenticators.
 
     Args:
-        authenticators: At least one. The error is that of the first that knows the caller, else of the first whose
-            credentials were presented, else of the first; its challenge names all ways.
+        authenticators: The authenticators, at least one.
     """
 
     def __init__(self, *authenticators: Authenticator) -> None:
@@ -193,18 +197,18 @@ class AnyOf(Authenticator):
             except OverloadedError as error:
                 unavailable = unavailable or error
         if unavailable is not None:
-            raise unavailable  # it might have accepted the caller
+            raise unavailable  # this authenticator might have accepted the caller
         first = min(errors, key=lambda error: (not error.forbidden, not error.presented))
         first.challenge = ", ".join(dict.fromkeys(error.challenge for error in errors))
         raise first
 
     def schemes(self) -> Mapping[str, Any]:
-        """Return the schemes of all."""
+        """Return the schemes of all authenticators."""
         return {name: scheme for each in self._authenticators for name, scheme in each.schemes().items()}
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Run the background work of all."""
+        """Run the background work of all authenticators."""
         async with AsyncExitStack() as stack:
             for each in self._authenticators:
                 await stack.enter_async_context(each.running())
@@ -212,7 +216,7 @@ class AnyOf(Authenticator):
 
 
 class Reporting(Authenticator):
-    """Logs refused callers and the reason, without their credentials (A2A 1.0, section 13.1).
+    """Logs each rejected caller with the reason, but without credentials (A2A 1.0, section 13.1).
 
     Args:
         authenticator: Authenticates the callers.
@@ -222,7 +226,7 @@ class Reporting(Authenticator):
         self._authenticator = authenticator
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the identity from the wrapped authenticator; log an error."""
+        """Return the identity from the wrapped authenticator, or log its error and raise it."""
         try:
             return await self._authenticator.authenticate(credentials)
         except AuthError as error:

@@ -9,7 +9,7 @@ import jwt
 
 from tailrace.server.auth.authentication import Authenticator, Credentials, Identity
 from tailrace.server.auth.jwks import ALGORITHMS, IssuerKeys
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.wrappers.redaction.log_records import printable
 
 _CHALLENGE = 'Bearer realm="tailrace"'
@@ -23,10 +23,10 @@ class JwtBearer(Authenticator):
     """Authenticates callers by signed tokens (RFC 7519) of an issuer that publishes its keys (RFC 7517).
 
     Args:
-        jwks_url: The URL of the issuer's keys; `tailrace.server.auth.jwks` documents when they are fetched.
-        issuer: The required ``iss``; empty for any.
-        audience: The required ``aud``; empty for any.
-        scopes: The scopes that a token must have, all of them (``scope`` or ``scp``).
+        jwks_url: The URL of the issuer's keys. `tailrace.server.auth.jwks` documents when they are fetched.
+        issuer: The required ``iss`` claim; empty to accept all issuers.
+        audience: The required ``aud`` claim; empty to accept all audiences.
+        scopes: The scopes that a token must have in its ``scope`` or ``scp`` claim. All of them are required.
 
     Raises:
         ConfigurationError: The URL is not an HTTP URL.
@@ -41,20 +41,20 @@ class JwtBearer(Authenticator):
         self._scopes = tuple(scopes)
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the token's subject and claims; `OverloadedError` if the issuer's keys are unavailable."""
+        """Return the subject and the claims of the token. Raises `OverloadedError` if the issuer's keys are unavailable."""
         token = credentials.bearer
         if not token:
             raise AuthError("a bearer token is required in Authorization", challenge=_CHALLENGE)
         try:
             key = await self._keys.find(_key_id(token))
             if key is None:
-                raise jwt.InvalidTokenError("its issuer publishes no key of the id that it names")
+                raise jwt.InvalidTokenError("its issuer publishes no key with the key id of the token")
             claims = self._claims(token, key)
         except jwt.PyJWTError as error:
             raise _not_valid(str(error)) from None
         except (TypeError, ValueError, ArithmeticError, RecursionError):
-            # The library raises these for a signature of another type than the key, and for values out of range.
-            raise _not_valid("it cannot be read, or its signature is not of its key's kind") from None
+            # PyJWT raises these errors if the signature does not fit the type of the key, and for values out of range.
+            raise _not_valid("it cannot be read, or its signature does not fit the type of its key") from None
         missing = set(self._scopes) - _scopes_of(claims)
         if missing:
             raise AuthError(
@@ -71,7 +71,7 @@ class JwtBearer(Authenticator):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Fetch keys in the background before they expire; log once which claims are not checked."""
+        """Fetch keys in the background before they expire, and log once which claims are not checked."""
         warning = unchecked_claims(self._issuer, self._audience)
         if warning:
             logger.warning("%s", warning)
@@ -90,48 +90,48 @@ class JwtBearer(Authenticator):
 
 
 def unchecked_claims(issuer: str, audience: str) -> str:
-    """Return a warning about claims that are not checked; empty if issuer and audience are configured."""
+    """Return a warning about claims that are not checked; empty if both issuer and audience are configured."""
     missing = [
         name
         for name, value in (
-            ("TAILRACE_CALLER_JWT_ISSUER", issuer),
-            ("TAILRACE_CALLER_JWT_AUDIENCE", audience),
+            ("issuer", issuer),
+            ("audience", audience),
         )
         if not value
     ]
     if not missing:
         return ""
     return (
-        "every token that is signed with a key of TAILRACE_CALLER_JWKS_URL is accepted, including tokens that were issued "
-        f"for another service: set {' and '.join(missing)}"
+        "every token that is signed with a key of TAILRACE_CALLER_JWT (jwks_url) is accepted, including tokens that were issued "
+        f"for another service: set its {' and '.join(missing)} too"
     )
 
 
 def _user(claims: Mapping[str, Any]) -> str:
-    """Return the name of a token's subject, unique among issuers.
+    """Return a user name for a token, which combines issuer and subject and so is unique among issuers.
 
     Raises:
-        AuthError: Issuer or subject cannot be part of a name.
+        AuthError: The issuer or the subject has characters or a length that a name cannot have.
     """
     issuer, subject = claims.get("iss", ""), claims["sub"]
     for name, value in (("issuer", issuer), ("subject", subject)):
         if not isinstance(value, str) or not value.isprintable() or len(value) > _MAX_NAME:
             raise _not_valid(f"its {name} is no printable text of at most {_MAX_NAME} characters")
     if "|" in issuer:
-        raise _not_valid("its issuer holds the character '|'")  # the separator between issuer and subject
+        raise _not_valid("its issuer contains the character '|'")  # the separator between issuer and subject
     return f"{issuer}|{subject}"
 
 
 def _key_id(token: str) -> str:
-    """Return the id of the key that a token names. Nothing else of the token is read before the key is known.
+    """Return the key id from the header of a token. No other part of the token is read before its signature is verified.
 
     Raises:
-        PyJWTError: It is no token, names no key, or has an algorithm that is not accepted.
+        PyJWTError: The text is not a token, the token has no key id, or its algorithm is not accepted.
     """
     header: Mapping[str, Any] = jwt.get_unverified_header(token)
     kid, algorithm = header.get("kid"), header.get("alg")
     if not isinstance(kid, str) or not kid:
-        raise jwt.InvalidTokenError("it does not name its key")
+        raise jwt.InvalidTokenError("it has no key id (kid)")
     if algorithm not in ALGORITHMS:
         raise jwt.InvalidAlgorithmError("The specified alg value is not allowed")
     return kid
@@ -139,7 +139,7 @@ def _key_id(token: str) -> str:
 
 def _not_valid(why: str) -> AuthError:
     challenge = f'{_CHALLENGE}, error="invalid_token"'
-    # The library repeats members of the token (its ``crit`` header), which are not verified.
+    # PyJWT's texts may repeat unverified members of the token, for example its ``crit`` header.
     return AuthError(
         f"the bearer token is not valid: {printable(why, _MAX_REASON)}", challenge=challenge, presented=True
     )

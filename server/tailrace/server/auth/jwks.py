@@ -1,15 +1,15 @@
-"""The public keys of a token issuer (a JWK Set, RFC 7517), with a cache.
+"""Fetches and caches the public keys of a token issuer (a JWK Set, RFC 7517).
 
-Concurrent callers share one fetch. If the issuer is unavailable, slow or returns an invalid set, known keys remain in use for
-`MAX_AGE`; without known keys callers receive a retryable error.
+Concurrent callers share one fetch. If the issuer is unavailable, slow or returns an invalid set, cached keys remain in use for
+`MAX_AGE`. Without cached keys, callers receive an error that they can retry.
 
 ==============  ======  =============================================================================================
-constant        value   bounds
+constant        value   meaning
 ==============  ======  =============================================================================================
-`TIMEOUT`       5 s     one fetch, from connecting to the last byte
-`FRESH`         5 min   the age at which keys are fetched again, while they remain in use
-`MAX_AGE`       1 h     the age at which keys expire: withdrawn keys are accepted no longer
-`PAUSE`         5 s     between fetches after a failure, and between fetches for unknown keys
+`TIMEOUT`       5 s     maximum duration of one fetch, from connecting to the last byte
+`FRESH`         5 min   age at which keys are fetched again while they remain in use
+`MAX_AGE`       1 h     age at which keys expire, so that withdrawn keys are no longer accepted
+`PAUSE`         5 s     pause after a failed fetch, and between two fetches for unknown key ids
 ==============  ======  =============================================================================================
 """
 
@@ -29,6 +29,7 @@ from anyio.abc import TaskGroup
 
 from tailrace.server.runtime.limits import OverloadedError
 from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 
 TIMEOUT = 5.0
 FRESH = 300.0
@@ -38,9 +39,9 @@ PAUSE = 5.0
 ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
-"""Accepted signature algorithms. Shared secrets (HS256) do not fit published keys."""
+"""Accepted signature algorithms. Algorithms with a shared secret (HS256) are not accepted, since the keys are public."""
 
-_MAX_BYTES = 1024 * 1024  # of a set of keys; large ones have some ten thousand
+_MAX_BYTES = 1024 * 1024  # maximum size of a key set; large sets have about 10,000 bytes
 
 logger = logging.getLogger("tailrace.server")
 
@@ -50,16 +51,16 @@ class UnusableKeysError(Exception):
 
 
 def read_keys(body: bytes) -> dict[str, jwt.PyJWK]:
-    """Return the signature keys of a JWK Set by id.
+    """Return the signature keys of a JWK Set by key id.
 
-    Other members (keys for encryption, of unknown types, without an id) are ignored (RFC 7517, section 5); of two
-    with the same id the first is used.
+    Keys for encryption, keys of unknown types and keys without an id are ignored (RFC 7517, section 5). If two keys have the same id,
+    the first one is used.
 
     Args:
-        body: The set, in JSON.
+        body: The JWK Set as JSON.
 
     Raises:
-        UnusableKeysError: It is no set, or none of its members is such a key.
+        UnusableKeysError: The body is not a JWK Set, or the set has no signature key.
     """
     try:
         value: Any = json.loads(body)
@@ -87,19 +88,19 @@ def _read_key(member: Any) -> jwt.PyJWK | None:
     try:
         key = jwt.PyJWK(fields)
     except (jwt.PyJWTError, TypeError, ValueError, LookupError, AttributeError):
-        return None  # the library raises many types of errors for invalid members
+        return None  # PyJWT raises many types of errors for invalid keys
     return key if key.algorithm_name in ALGORITHMS else None
 
 
 class IssuerKeys:
     """The keys of one issuer.
 
-    While `running`, keys are renewed in a background task; otherwise by a caller of `find`.
+    While `running` is active, a background task renews the keys. Otherwise, a call of `find` renews them.
 
     Args:
-        url: The URL of the set; redirects are not followed.
-        timeout: Seconds for one fetch.
-        clock: Returns the time in seconds.
+        url: The URL of the JWK Set. Redirects are not followed.
+        timeout: The maximum duration of one fetch in seconds.
+        clock: A function that returns the time in seconds.
 
     Raises:
         ConfigurationError: The URL is not an HTTP URL.
@@ -114,7 +115,7 @@ class IssuerKeys:
         except ValueError:
             known = False
         if not known:
-            raise ConfigurationError("TAILRACE_CALLER_JWKS_URL: must be http://… or https://…")
+            raise ConfigurationError("TAILRACE_CALLER_JWT: jwks_url: must be http://… or https://…")
         self._url = url
         self._timeout = timeout
         self._clock = clock
@@ -122,7 +123,7 @@ class IssuerKeys:
         self._fetched_at = -math.inf
         self._failing_until = -math.inf
         self._unknown_until = -math.inf
-        self._fetches = 0  # that ended, successfully or not
+        self._fetches = 0  # the number of fetches that ended, successfully or not
         self._under_way: anyio.Event | None = None
         self._tasks: TaskGroup | None = None
 
@@ -139,13 +140,13 @@ class IssuerKeys:
                 tasks.cancel_scope.cancel()
 
     async def find(self, kid: str) -> jwt.PyJWK | None:
-        """Return the key with an id; None if the issuer publishes none.
+        """Return the key with this id; None if the issuer publishes no such key.
 
-        An unknown id causes one fetch, at most every `PAUSE` seconds: new keys are found, and invented ids cost
-        nothing. Cancellation ends the wait; other callers continue to wait for the same fetch.
+        An unknown id causes a fetch, so that new keys are found, but at most one fetch in `PAUSE` seconds, so that invented ids
+        cause no load. Cancellation ends only the wait of this caller.
 
         Raises:
-            OverloadedError: The issuer is unavailable; has the time to wait before a retry.
+            OverloadedError: The issuer is unavailable. The error contains the time to wait before a retry.
         """
         before = self._fetches
         age = self._age
@@ -182,7 +183,7 @@ class IssuerKeys:
         )
 
     async def _renew(self) -> None:
-        """Renew the keys: in the background if possible."""
+        """Renew the keys, in the background if `running` is active."""
         if self._tasks is None:
             if self._under_way is None:
                 await self._fetch()
@@ -190,11 +191,11 @@ class IssuerKeys:
             self._tasks.start_soon(self._run_fetch, self._begin_fetch())
 
     async def _fetch(self) -> None:
-        """Wait for a fetch that is under way, or start one; return at once in the pause after a failure."""
+        """Wait for the current fetch, or start a fetch. Return immediately during the pause after a failure."""
         before = self._fetches
         while self._fetches == before:
             if self._under_way is not None:
-                await self._under_way.wait()  # if it was cancelled, the loop starts another one
+                await self._under_way.wait()  # if the fetch was cancelled, the loop starts another fetch
             elif self._is_failing:
                 return
             elif self._tasks is not None:
@@ -209,14 +210,15 @@ class IssuerKeys:
     async def _run_fetch(self, ended: anyio.Event) -> None:
         try:
             with anyio.fail_after(self._timeout):
-                self._keys = read_keys(await self._load())
+                body = await self._load()
+                self._keys = await run_bounded(json_text_cost(body), read_keys, body)
             self._fetched_at = self._clock()
             self._failing_until = -math.inf
             self._fetches += 1
         except Exception as error:  # the server continues without keys
             self._failing_until = self._clock() + PAUSE
             self._fetches += 1
-            # Only the name of errors of libraries: the text of some contains the complete URL.
+            # For errors of libraries, only the class name, since the text of some errors contains the complete URL.
             reason = str(error) if isinstance(error, UnusableKeysError) else type(error).__name__
             logger.warning(
                 "the keys of the token issuer at %s cannot be fetched: %s",
@@ -232,9 +234,9 @@ class IssuerKeys:
         body = bytearray()
         async with (
             aiohttp.ClientSession(
-                trust_env=True,  # proxies
+                trust_env=True,  # use the proxies of the environment
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),  # see `_run_fetch`
+                timeout=aiohttp.ClientTimeout(total=None),  # `_run_fetch` sets the timeout
                 headers={"User-Agent": "tailrace", "Accept": "application/jwk-set+json, application/json"},
             ) as http,
             http.get(self._url, allow_redirects=False) as response,

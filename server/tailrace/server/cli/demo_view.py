@@ -119,7 +119,7 @@ class DemoView:
             channel = "" if item.channel == ANSWER else f" ({item.channel})"
             self._event_row(event.id, "artifact", f'"{name or item.source}"{channel}')
             self._open = _Growing(self._console, item.source, event.id)
-        self._pace.text_came()
+        self._pace.record_text()
         self._open.write(for_terminal(item.text))
 
     def _end_text(self) -> None:

@@ -1,6 +1,6 @@
-"""``tailrace doctor``: checks whether a server could run here with the current settings, with advice.
+"""``tailrace doctor``: checks whether a server can run here with the current settings, with advice.
 
-It changes nothing: no store is created or migrated. The model receives one short prompt, unless that is switched off.
+It changes nothing: no store is created or migrated. The model receives one short prompt, unless ``--no-ask`` is given.
 """
 
 import json
@@ -17,17 +17,15 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import anyio
-import typer
 from rich.console import Console
 from rich.text import Text
 
 from tailrace.server.app import create_model
-from tailrace.server.cli.completion import complete_model
-from tailrace.server.cli.env_file import EnvFile, announce_env_file
+from tailrace.server.cli.env_file_option import announce_env_file
 from tailrace.server.cli.serve import is_open_to_others, read_settings
 from tailrace.server.cli.transcript import for_terminal
 from tailrace.server.remote.client import AgentClient
@@ -35,13 +33,13 @@ from tailrace.server.settings import Settings
 from tailrace.server.store.database import parse_url
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.wrappers import ContentPartText, History, Message, Role, TailraceError, UpstreamError
-from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.providers import find_provider
 
 WELL, ILL = 0, 1
 
 Verdict = Literal["ok", "warning", "problem"]
-_SIGNS = {"ok": ("ok  ", "green"), "warning": ("look", "yellow"), "problem": ("FAIL", "red bold")}
+_SIGNS = {"ok": ("ok  ", "green"), "warning": ("warn", "yellow"), "problem": ("FAIL", "red bold")}
 
 _ANSWER_SECONDS = 60.0  # for the model's response
 _CONNECT_SECONDS = 5.0
@@ -75,34 +73,25 @@ class Finding:
     advice: str = ""
 
 
-def doctor(
-    model: Annotated[
-        str | None, typer.Option(help="As for serve. [TAILRACE_MODEL]", autocompletion=complete_model)
-    ] = None,
-    agent: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_AGENT]")] = None,
-    base_url: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_BASE_URL]")] = None,
-    host: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_HOST]")] = None,
-    port: Annotated[int | None, typer.Option(help="As for serve. [TAILRACE_PORT]")] = None,
-    store: Annotated[str | None, typer.Option(help="As for serve. [TAILRACE_STORE]")] = None,
-    ask: Annotated[
-        bool, typer.Option("--ask/--no-ask", help="Ask the model a short question, which costs a few tokens.")
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON lines.")] = False,
-    env_file: EnvFile = None,
-) -> None:
-    """Check whether a server can run here: versions, settings, key, model, store, ports; with advice.
+def doctor(env_file: Path | None, *, ask_model: bool = True, as_json: bool = False, **given: Any) -> int:
+    """Print the findings, and return the exit status.
 
-    Exit status: 0 it can, 1 a check failed, 2 the settings cannot be used.
+    Args:
+        env_file: As for `read_settings`.
+        ask_model: Ask the model a short question.
+        as_json: Print the findings as JSON lines.
+        given: As for `read_settings`.
+
+    Raises:
+        ConfigurationError: The settings cannot be used.
     """
     announce_env_file(env_file)
-    settings = read_settings(
-        env_file, model=model, agent=agent, base_url=base_url, host=host, port=port, store=store
-    )
+    settings = read_settings(env_file, **given)
     console = Console(highlight=False, soft_wrap=True)
 
     async def examine() -> int:
         status = WELL
-        async with aclosing(findings(settings, ask=ask)) as found:
+        async with aclosing(findings(settings, ask=ask_model)) as found:
             async for finding in found:
                 if as_json:
                     print(json.dumps(asdict(finding)), flush=True)  # noqa: T201
@@ -112,7 +101,7 @@ def doctor(
                     status = ILL
         return status
 
-    raise typer.Exit(anyio.run(examine))
+    return anyio.run(examine)
 
 
 def _show(console: Console, finding: Finding) -> None:
@@ -148,7 +137,7 @@ async def findings(settings: Settings, *, ask: bool = True) -> AsyncGenerator[Fi
         yield await _upstream(settings)
 
 
-# --- what is here -----------------------------------------------------------------------------------------------
+# --- environment -----------------------------------------------------------------------------------------------
 
 
 def _versions(_settings: Settings) -> Generator[Finding]:
@@ -174,24 +163,27 @@ def _access(settings: Settings) -> Generator[Finding]:
         yield Finding(
             "access",
             "problem",
-            f"{settings.host} can be reached by others, and nobody has to say who asks",
-            "set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWKS_URL, or --allow-anonymous to let everybody in",
+            f"other machines can reach {settings.host}, and authentication is not configured",
+            "set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWT, or --allow-anonymous to serve every client",
         )
-    elif settings.caller_keys or settings.caller_jwks_url:
-        yield Finding("access", "ok", "callers have to say who they are")
-        if settings.caller_jwks_url:
+    elif settings.caller_keys or settings.caller_jwt.jwks_url:
+        yield Finding("access", "ok", "callers have to authenticate")
+        if settings.caller_jwt.jwks_url:
             from tailrace.server.auth.bearer import unchecked_claims  # imports the cryptography library
 
-            warning = unchecked_claims(settings.caller_jwt_issuer, settings.caller_jwt_audience)
+            warning = unchecked_claims(settings.caller_jwt.issuer, settings.caller_jwt.audience)
             if warning:
                 says, _, advice = warning.rpartition(": ")
                 yield Finding("tokens", "warning", says, advice)
     elif settings.allow_anonymous:
         yield Finding(
-            "access", "warning", "everybody may use the agent", "leave TAILRACE_ALLOW_ANONYMOUS out"
+            "access",
+            "warning",
+            "every client can use the agent without authentication",
+            "unset TAILRACE_ALLOW_ANONYMOUS",
         )
     else:
-        yield Finding("access", "ok", f"only this machine reaches {settings.host}")
+        yield Finding("access", "ok", f"{settings.host} accepts connections of this machine only")
 
 
 def _ports(settings: Settings) -> Generator[Finding]:
@@ -206,9 +198,9 @@ def _ports(settings: Settings) -> Generator[Finding]:
             with socket.create_server((settings.host, port), family=family) as listener:
                 yield Finding(name, "ok", f"{settings.host}:{listener.getsockname()[1]} is free")
         except OSError as error:
-            advice = f"end what listens there (perhaps a server that runs already), or set {variable}"
+            advice = f"stop the program that listens there (perhaps a running server), or set {variable}"
             yield Finding(
-                name, "problem", f"{settings.host}:{port} cannot be had: {error.strerror or error}", advice
+                name, "problem", f"{settings.host}:{port} cannot be used: {error.strerror or error}", advice
             )
 
 
@@ -221,7 +213,7 @@ def _store_file(settings: Settings) -> Generator[Finding]:
         return
     if not url.database or url.database == ":memory:":
         yield Finding(
-            "store", "warning", "in memory: a restart loses everything", "set TAILRACE_STORE=sqlite:///FILE"
+            "store", "warning", "in memory: a restart loses all tasks", "set TAILRACE_STORE=sqlite:///FILE"
         )
         return
     path = Path(url.database).absolute()
@@ -231,7 +223,7 @@ def _store_file(settings: Settings) -> Generator[Finding]:
             "store",
             "problem",
             f"{path} cannot be written",
-            "give this user the right to, or set TAILRACE_STORE",
+            "give this user write access, or set TAILRACE_STORE",
         )
         return
     free = shutil.disk_usage(folder).free
@@ -240,10 +232,10 @@ def _store_file(settings: Settings) -> Generator[Finding]:
             "disk",
             "warning",
             f"{free // 2**20} MiB are free in {folder}",
-            "a full disk fails every task: make room",
+            "tasks fail when the disk is full: free some space",
         )
     if not path.exists():
-        yield Finding("store", "ok", f"{path} will be made at the first start")
+        yield Finding("store", "ok", f"{path} will be created at the first start")
         return
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2)) as database:
@@ -251,7 +243,7 @@ def _store_file(settings: Settings) -> Generator[Finding]:
         yield Finding("store", "ok", f"{path}: {tasks:,} tasks, {path.stat().st_size // 2**10:,} KiB")
     except sqlite3.Error as error:
         if "locked" in str(error):
-            advice = "a server that runs has it, and another needs a store of its own"
+            advice = "a running server uses it; configure another store for a second server"
             yield Finding("store", "warning", f"{path} is in use", advice)
         else:
             advice = "restore it from a backup, or choose another file with TAILRACE_STORE"
@@ -301,7 +293,7 @@ async def _broker(settings: Settings) -> list[Finding]:
     if not _is_installed("redis"):
         return [Finding("broker", "problem", "its client is missing", "pip install 'tailrace[redis]'")]
     from tailrace.server.cluster.broker import Broker  # an extra
-    from tailrace.server.cluster.link import ReplyError
+    from tailrace.server.cluster.broker_connection import ReplyError
 
     try:
         async with AsyncExitStack() as stack:
@@ -309,17 +301,17 @@ async def _broker(settings: Settings) -> list[Finding]:
             stack.push_async_callback(broker.close)
             weaknesses = await broker.weaknesses()
     except ReplyError as error:
-        says = f"{where} answers; whether it keeps what it is given cannot be seen: {error.reply}"
-        return [Finding("broker", "warning", says, "see docs/scaling.md for what it has to be set to")]
+        says = f"{where} responds, but its durability settings cannot be read: {error.reply}"
+        return [Finding("broker", "warning", says, "docs/scaling.md lists the required settings")]
     except TailraceError as error:
         advice = "check that it runs, and host, port and password in TAILRACE_EVENTS"
         return [Finding("broker", "problem", f"{where} cannot be used: {error}", advice)]
     if not weaknesses:
-        return [Finding("broker", "ok", f"{where} answers, and keeps what it is given")]
+        return [Finding("broker", "ok", f"{where} responds, and its settings prevent data loss")]
     return [Finding("broker", "warning", f"{where}: {says}", advice) for says, advice in weaknesses]
 
 
-# --- who answers ------------------------------------------------------------------------------------------------
+# --- model and agent ------------------------------------------------------------------------------------------------
 
 
 def _model_named(settings: Settings) -> Finding:
@@ -327,8 +319,8 @@ def _model_named(settings: Settings) -> Finding:
         return Finding(
             "model",
             "problem",
-            "none is named",
-            "give --model PROVIDER:MODEL; `tailrace providers` lists who there is",
+            "no model is set",
+            "set --model PROVIDER:MODEL; `tailrace providers` lists the providers",
         )
     try:
         provider = find_provider(settings.model.partition(":")[0])
@@ -364,37 +356,37 @@ async def _upstream(settings: Settings) -> Finding:
         return Finding(
             "upstream",
             "problem",
-            f"no whole answer in {_ANSWER_SECONDS:g} s",
+            f"no complete response within {_ANSWER_SECONDS:g} s",
             "try a smaller model, or later",
         )
     except TailraceError as error:
         says = error.diagnosis if isinstance(error, UpstreamError) else ""  # the operator may see addresses
         return Finding("upstream", "problem", says or str(error), _advice_for(error))
     seconds = time.monotonic() - began
-    says = f"answers, the first chunk after {first - began:.2f} s, all after {seconds:.2f} s"
+    says = f"responds: first chunk after {first - began:.2f} s, complete after {seconds:.2f} s"
     if reads == 1 and seconds > 1:
         return Finding(
             "upstream",
             "warning",
-            f"{says}; but all at once",
-            "something between holds the stream back: switch buffering off in the proxy (nginx: proxy_buffering off)",
+            f"{says}, but in one piece",
+            "a proxy buffers the stream: disable its buffering (nginx: proxy_buffering off)",
         )
     return Finding("upstream", "ok", says)
 
 
 def _advice_for(error: TailraceError) -> str:
     if not isinstance(error, UpstreamError):
-        return "mend the setting that is named"
+        return "correct the named setting"
     by_status: dict[int, str] = {
         401: "the key is wrong or has expired: set another",
         403: "the key may not use this model: choose another, or another key",
-        404: "there is no such model, or the base URL is wrong (most end in /v1)",
-        429: "too many requests, or no credit is left: look at the provider's account",
+        404: "the model does not exist, or the base URL is wrong (most end in /v1)",
+        429: "too many requests, or no credit is left: check the provider's account",
     }
     if error.status in by_status:
         return by_status[error.status]
     if error.status is not None and error.status >= 500:
-        return "the provider has trouble: try later, or look at its status page"
+        return "the provider reports an internal error: try again later, or check its status page"
     return "check the base URL (TAILRACE_BASE_URL), the network and a proxy (HTTPS_PROXY)"
 
 
@@ -408,6 +400,6 @@ async def _remote_agent(settings: Settings) -> Finding:
                 agent = await client.agent()
     except (TailraceError, TimeoutError) as error:
         return Finding(
-            "agent", "problem", str(error) or "it does not answer", "check its address, and that it runs"
+            "agent", "problem", str(error) or "it does not respond", "check its address, and that it runs"
         )
-    return Finding("agent", "ok", f"{address} has a card; it is asked at {agent.endpoint}")
+    return Finding("agent", "ok", f"{address} has an agent card; its endpoint is {agent.endpoint}")

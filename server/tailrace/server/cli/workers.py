@@ -3,8 +3,8 @@
 The address is opened before they start, and each accepts connections from it. A process that ends by itself is started
 again; a process that cannot start ends them all.
 
-A terminal sends Ctrl-C to all of them, but they ignore it: the first process tells them to stop, once, whatever their state; a
-second signal ends them at once.
+A terminal sends Ctrl-C to all of them, but they ignore it: the first process sends each of them SIGTERM. A second signal ends
+them at once.
 """
 
 import logging
@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
@@ -33,22 +33,22 @@ RESTART_PAUSE = 1.0
 CANNOT_START = (2, 3)
 """The exit statuses of a process that cannot start: invalid settings, and a failed application."""
 
-Work = Callable[[socket.socket], None]
+Work = Callable[[Sequence[socket.socket]], None]
 """The function of a process; at the top of a module, or `functools.partial` of one."""
 
 
-def run_workers(work: Work, listener: socket.socket, count: int) -> None:
+def run_workers(work: Work, listeners: Sequence[socket.socket], count: int) -> None:
     """Run processes until SIGTERM or SIGINT, which they receive, too.
 
     Args:
         work: The function of each process.
-        listener: The socket that they listen on.
+        listeners: The sockets that they listen on.
         count: The number of processes.
 
     Raises:
         SystemExit: One of them could not start; with its exit status.
     """
-    workers = _Workers(work, listener)
+    workers = _Workers(work, listeners)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, workers.stop)
     for _ in range(count):
@@ -57,9 +57,9 @@ def run_workers(work: Work, listener: socket.socket, count: int) -> None:
 
 
 class _Workers:
-    def __init__(self, work: Work, listener: socket.socket) -> None:
+    def __init__(self, work: Work, listeners: Sequence[socket.socket]) -> None:
         self._work = work
-        self._listener = listener
+        self._listeners = listeners
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[int, SpawnProcess] = {}
         self._first = True
@@ -69,7 +69,7 @@ class _Workers:
     def start(self) -> None:
         if self._stopping:
             return
-        process = self._context.Process(target=_run, args=(self._work, self._listener))
+        process = self._context.Process(target=_run, args=(self._work, self._listeners))
         with _interrupts_held():
             process.start()
         self._running[process.sentinel] = process
@@ -120,11 +120,11 @@ def _interrupts_held() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _run(work: Work, listener: socket.socket) -> None:
+def _run(work: Work, listeners: Sequence[socket.socket]) -> None:
     """Run in the process; end when the parent process ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        work(listener)
+        work(listeners)
     except TailraceError as error:
         print(f"tailrace: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)

@@ -12,7 +12,15 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from tailrace.server.cluster.link import TIMEOUT, Address, BrokerError, Command, Link, ReplyError, Subscriber
+from tailrace.server.cluster.broker_connection import (
+    TIMEOUT,
+    Address,
+    BrokerError,
+    Command,
+    Link,
+    ReplyError,
+    Subscriber,
+)
 from tailrace.wrappers import ConfigurationError
 
 logger = logging.getLogger("tailrace.server")
@@ -23,9 +31,9 @@ PROBE_INTERVAL = 0.25
 _PROBE_KEY = b"tailrace:probe"
 
 _SETTINGS = {
-    "appendonly": ("yes", "what clients were shown is lost when it stops"),
-    "appendfsync": ("always", "what clients were shown in the last seconds may be lost when it stops"),
-    "maxmemory-policy": ("noeviction", "it may throw streams away while they are read"),
+    "appendonly": ("yes", "published events are lost when it stops"),
+    "appendfsync": ("always", "the events of the last seconds may be lost when it stops"),
+    "maxmemory-policy": ("noeviction", "it may evict streams that are still read"),
 }
 """The settings of the broker that prevent the loss of published events, and the consequence of other values."""
 

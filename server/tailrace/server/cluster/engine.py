@@ -14,13 +14,15 @@ from weakref import WeakValueDictionary
 import anyio
 import msgspec
 
-from tailrace.server.cluster.authentication import Authentication
 from tailrace.server.cluster.broker import Broker
-from tailrace.server.cluster.commands import (
+from tailrace.server.cluster.message_authentication import Authentication
+from tailrace.server.cluster.node import BEATS, Node
+from tailrace.server.cluster.node_commands import (
     Cancel,
     Command,
     Commands,
     DeleteWebhook,
+    Forget,
     Look,
     NoAnswer,
     NotHere,
@@ -28,21 +30,20 @@ from tailrace.server.cluster.commands import (
     Sent,
     SetWebhook,
 )
-from tailrace.server.cluster.follower import Following
-from tailrace.server.cluster.node import BEATS, Node
 from tailrace.server.cluster.store import ClusterStore, TaskLocation, conversation_claim
+from tailrace.server.cluster.task_follower import Following
 from tailrace.server.runtime.active_task import PLAIN_CALL, ActiveTask, CallContext, Subscription
+from tailrace.server.runtime.client_task_ids import possible_ids
 from tailrace.server.runtime.engine import HEALTH_TIMEOUT, Engine
 from tailrace.server.runtime.handlers import Handler
 from tailrace.server.runtime.health import Health
 from tailrace.server.runtime.limits import OverloadedError
-from tailrace.server.runtime.registry import RemoteTasks
-from tailrace.server.runtime.task_names import possible_ids
+from tailrace.server.runtime.task_registry import RemoteTasks
 from tailrace.server.store.store import EventsDropped, NotOurs, StoredTask
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import extension_facts
 from tailrace.streaming.a2a.models import Message, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.wrappers import StoreError
 
 logger = logging.getLogger("tailrace.server")
@@ -118,7 +119,7 @@ class ClusterEngine(Engine):
             sent = msgspec.msgpack.decode(answer, type=Sent)
             active = await self._tasks.find(sent.task_id, owner)
             first = Event(sent.after, sent.first) if sent.first is not None else None
-            return self._reader(active, sent.after, first)
+            return self.subscription(active, sent.after, first)
         else:
             raise _moving()
         names = [f"key:{call.send_key}"] if call.send_key else []
@@ -192,9 +193,7 @@ class ClusterEngine(Engine):
         with anyio.move_on_after(HEALTH_TIMEOUT):
             is_connected = self._broker.works and await self._broker.answers()
         if not is_connected:
-            problems["broker"] = (
-                "it refuses what it is given" if self._broker.refuses else "it does not answer"
-            )
+            problems["broker"] = "it rejects writes" if self._broker.refuses else "it does not respond"
         if not self._node.may_write:
             problems.setdefault("store", "this node may not write now")
         return Health(problems, (*known.parts, "broker"))
@@ -222,7 +221,7 @@ class ClusterEngine(Engine):
                 return location
             if each in self._orphans or (location.node != self._node.id and location.has_turn):
                 raise NoAnswer(
-                    "the server that ran the task is gone, and another one takes the task over; try again later"
+                    "the server that ran the task is gone, and another one is taking over the task; try again later"
                 )
             if location.node != self._node.id:
                 webhooks = await self._shared.claim_task(each)
@@ -239,6 +238,9 @@ class ClusterEngine(Engine):
 
     async def _carry_out(self, command: Command) -> bytes:
         """Carry out the request of another node; raise `NotHere` if this node does not run the task."""
+        if isinstance(command, Forget):
+            await super()._forget(command.task_id, command.owner)
+            return b""
         if await self._locate(command.task_id, command.owner) is not None:
             raise NotHere
         match command:
@@ -283,7 +285,7 @@ class ClusterEngine(Engine):
         location = await self._shared.locate(stored.task.id, owner)
         if location is not None and location.is_alive and location.node != self._node.id:
             task = Task.model_validate_json(await self._ask(location, Look(location.task_id, owner)))
-            return StoredTask(task, extension_facts(task.metadata)["number"], stored.node)
+            return StoredTask(task, extension_metadata(task.metadata)["number"], stored.node)
         again = await self._shared.load_task(stored.task.id, owner)
         if again is not None and again.number > stored.number:
             return again
@@ -291,6 +293,20 @@ class ClusterEngine(Engine):
 
     def _look_anew(self, active: ActiveTask) -> None:
         self._tasks.retire(active.record.id, active.owner)
+
+    async def _forget(self, task_id: str, owner: str) -> None:
+        """Drop a deleted task on all nodes. A node that does not reply finds out when it reads the task's events."""
+        await super()._forget(task_id, owner)
+
+        async def forget_at(node: str) -> None:
+            try:
+                await self._commands.ask(node, Forget(task_id, owner))
+            except (NoAnswer, StoreError) as error:
+                logger.warning("a node has a deleted task in memory for a while longer: %s", error)
+
+        async with anyio.create_task_group() as group:
+            for node in await self._shared.node_ids() - {self._node.id}:
+                group.start_soon(forget_at, node)
 
     # --- conversations and other claims -------------------------------------------------------------------------
 
@@ -415,7 +431,7 @@ class ClusterEngine(Engine):
         ]
         unkept = [active.record.id for active in ours if not active.log.number]
         for active in ours:
-            self._turns.fail(active, NotOurs("this node was given up by the others"))
+            self._turns.fail(active, NotOurs("other nodes declared this node dead"))
         if self._push is not None:
             self._push.release_all()
         self._orphans.clear()
@@ -428,7 +444,7 @@ class ClusterEngine(Engine):
         while True:
             try:
                 await self._node.bury(self._shared.database)
-                if self._group is not None and not self._turns.stopping:
+                if self._turns.group is not None and not self._turns.stopping:
                     await self._take_over()
                 for claim in list(self._to_release):
                     await self._shared.release(*claim)
@@ -474,4 +490,4 @@ class ClusterEngine(Engine):
 
 
 def _moving() -> OverloadedError:
-    return OverloadedError("the task moves from one server to another at this moment; try again")
+    return OverloadedError("the task is moving to another server; try again")

@@ -14,11 +14,11 @@ import anyio
 from sqlalchemy import Connection, delete, exists, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from tailrace.server.cluster.link import BrokerError
+from tailrace.server.cluster.broker_connection import BrokerError
+from tailrace.server.cluster.event_streams import WORKING_TTL, Addition, Outcome, TaskStreams
 from tailrace.server.cluster.node import Node, NodeDatabase
-from tailrace.server.cluster.streams import WORKING_TTL, Addition, Outcome, TaskStreams
 from tailrace.server.store.database import parse_url
-from tailrace.server.store.event_rows import insert_events, read_events
+from tailrace.server.store.event_rows import insert_events, read_events, rows_after
 from tailrace.server.store.push_config_rows import open_push_configs
 from tailrace.server.store.retention import drop_expired
 from tailrace.server.store.schema import claims, events, nodes, push_configs, tasks
@@ -30,11 +30,9 @@ from tailrace.server.store.store import (
     Store,
     TasksRefused,
     TaskWrite,
-    further_writes,
-    is_large_batch,
-    rows_of,
 )
 from tailrace.server.store.task_rows import Bodies, has_running_turn, keep_tasks
+from tailrace.server.store.writer import further_writes, is_large_batch, rows_of
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers import StoreError
@@ -81,8 +79,7 @@ class ClusterStore(Store):
         node: This node.
         streams: The events of tasks in the broker.
         retention: As for `Store`.
-        stream_ttl: Seconds after a task's end for which its stream is kept; after that, subscribers get what they get
-            for tasks whose events were dropped.
+        stream_ttl: Seconds after a task's end for which its stream is kept; after that, its events count as dropped.
 
     Attributes:
         database: The PostgreSQL database.
@@ -125,7 +122,7 @@ class ClusterStore(Store):
         """
         if not self._node.may_write:
             raise StoreError(
-                f"this node could not write a heartbeat within {self._node.ttl:g} s, and writes nothing"
+                f"this node could not write a heartbeat within {self._node.ttl:g} s, so it may not write"
             )
         whole = {write.task_id for write in further_writes(writes)}
         whole |= {write.task_id for write in writes if write.task_id not in self._ours}
@@ -146,7 +143,7 @@ class ClusterStore(Store):
             if failure:
                 raise failure[0]
             for task_id in self._foreign:
-                refused[task_id] = NotOurs("another node has the task by now")
+                refused[task_id] = NotOurs("another node has taken over the task")
             self._abandoned -= self._foreign
             await self._add(self._behind_complete(bound), refused, are_kept=True)
         else:
@@ -240,7 +237,7 @@ class ClusterStore(Store):
                         missing.append(each)
                 if are_kept:
                     for task_id in await self._taken_over(contested):
-                        refused[task_id] = NotOurs("another node has the task by now")
+                        refused[task_id] = NotOurs("another node has taken over the task")
                 else:
                     unkept = contested + missing
         if unkept:
@@ -266,7 +263,7 @@ class ClusterStore(Store):
             return foreign
 
         for task_id in await self._database.write(work):
-            refused[task_id] = NotOurs("another node has the task by now")
+            refused[task_id] = NotOurs("another node has taken over the task")
 
     async def _taken_over(self, additions: list[Addition]) -> list[str]:
         """Return the tasks that other nodes have taken over."""
@@ -327,7 +324,7 @@ class ClusterStore(Store):
                 trouble, found = error, []
             if found and found[0].number == after + 1:
                 return found
-            rows, first, over_since = await self._read_rows(task_id, after, limit)
+            rows, first, over_since = await self._read_rows(task_id, after, limit, max_bytes)
             if rows:
                 return rows
             first = min((number for number in (first, found[0].number if found else 0) if number), default=0)
@@ -365,7 +362,7 @@ class ClusterStore(Store):
         return found
 
     async def _read_rows(
-        self, task_id: str, after: int, limit: int
+        self, task_id: str, after: int, limit: int, max_bytes: int | None
     ) -> tuple[list[Event], int, datetime | None]:
         """Return the events in PostgreSQL after a number.
 
@@ -373,11 +370,9 @@ class ClusterStore(Store):
             The next events, if PostgreSQL has them; the number of the first event that it has, or would have, 0 for
             none; and the time of the task's end, None before it.
         """
-        wanted = (events.c.task_id == task_id, events.c.number > after)
-        query = select(events.c.number, events.c.body, events.c.state).where(*wanted)
 
         def work(connection: Connection) -> tuple[list[Event], int, datetime | None]:
-            rows = connection.execute(query.order_by(events.c.number).limit(limit)).all()
+            rows = rows_after(connection, task_id, after, limit, max_bytes)
             dense = [row for at, row in enumerate(rows) if row.number == after + 1 + at]
             task = connection.execute(
                 select(tasks.c.number, tasks.c.state, tasks.c.updated).where(tasks.c.id == task_id)

@@ -1,5 +1,5 @@
-"""Deprecated: import from `tailrace.server.cli.replay`."""
+"""Deprecated: import from `tailrace.server.cli.replay_server`."""
 
-from tailrace.server.cli.replay import ReplayModel
+from tailrace.server.cli.replay_server import ReplayModel
 
 __all__ = ("ReplayModel",)

@@ -1,4 +1,4 @@
-"""Answers that clients may keep for a while: cards, keys and pages (RFC 9110, section 8.8; RFC 9111)."""
+"""Responses that clients and proxies may cache: agent cards, keys and pages (RFC 9110, section 8.8; RFC 9111)."""
 
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
@@ -7,7 +7,10 @@ from hashlib import sha256
 from fastapi import Request, Response
 
 MAX_AGE = 60
-"""Seconds that a client may go without asking again."""
+"""Seconds for which a client may use a cached response (``Cache-Control: max-age``)."""
+
+MAX_AGE_OF_VERSION = 365 * 24 * 3600
+"""Seconds for which a client may use a response whose address names its version."""
 
 _SINCE = datetime.now(UTC).replace(
     microsecond=0
@@ -20,23 +23,26 @@ def cached_response(
     *,
     vary: str = "",
     private: bool = False,
+    immutable: bool = False,
     headers: dict[str, str] | None = None,
     media_type: str = "application/json",
 ) -> Response:
-    """A response that caches well: ``ETag``, ``Last-Modified``, and 304 for a client that has it already.
+    """Return a response with ``ETag`` and ``Last-Modified``, or 304 if the client has the current version.
 
     Args:
-        request: What is answered.
-        body: What it holds.
-        vary: Request headers that make a difference.
-        private: Only the caller's own cache may keep it; else any.
-        headers: More headers.
-        media_type: What the body is.
+        request: The request.
+        body: The body of the response.
+        vary: The request headers on which the body depends, as the value of ``Vary``.
+        private: True if only the cache of this client may store the response.
+        immutable: True if the address names this version of the body, so that its response never changes.
+        headers: Additional headers.
+        media_type: The media type of the body.
     """
-    etag = f'"{sha256(body).hexdigest()[:16]}"'
+    etag = f'"{version_of(body)}"'
+    age = f"max-age={MAX_AGE_OF_VERSION}, immutable" if immutable else f"max-age={MAX_AGE}"
     given = {
         "ETag": etag,
-        "Cache-Control": f"{'private' if private else 'public'}, max-age={MAX_AGE}",
+        "Cache-Control": f"{'private' if private else 'public'}, {age}",
         "Last-Modified": format_datetime(_SINCE, usegmt=True),
         **({"Vary": vary} if vary else {}),
         **(headers or {}),
@@ -46,12 +52,17 @@ def cached_response(
     return Response(body, media_type=media_type, headers=given)
 
 
+def version_of(body: bytes) -> str:
+    """Return a hash of a body, for tags and addresses."""
+    return sha256(body).hexdigest()[:16]
+
+
 def _is_known(request: Request, etag: str, *, by_time: bool) -> bool:
     tags = request.headers.get("if-none-match")
     if tags is not None:
         return tags.strip() == "*" or etag in {tag.strip().removeprefix("W/") for tag in tags.split(",")}
     if not by_time:
-        return False  # what one caller gets may change at any time
+        return False  # a private response may change at any time
     try:
         return _SINCE <= parsedate_to_datetime(request.headers.get("if-modified-since", ""))
     except (ValueError, TypeError):

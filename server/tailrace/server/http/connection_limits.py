@@ -1,18 +1,18 @@
-"""Bounds on the connections of ``tailrace serve``: their number, and how long the header of a request may take.
+"""Limits for the connections of ``tailrace serve``: their number, and the time and size of request headers.
 
-A connection without a request under way costs a client nothing and the server a file. Where the number of connections
-reaches its bound, the oldest of those is closed for each new one, so that connections which only begin a request, or
-none, never keep others out. Where all have a request under way, a few more are accepted for health probes alone; other
-requests on these are refused with 503.
+An idle connection needs a file descriptor of the server. When the maximum number of connections is reached, the server closes the
+oldest connection without a running request for each new connection, so idle connections never block new clients. If all connections
+have a running request, the server accepts `RESERVED` more connections for health probes, and rejects other requests on them with
+503.
 
-A client may send requests before it has the responses to earlier ones (HTTP pipelining). They are parsed as they arrive
-and wait in memory, so their number is bounded: a connection with more of them is closed.
+A client may send requests before it has received the responses to earlier requests (HTTP pipelining). These requests wait in memory,
+so the server closes a connection that sends more than `MAX_QUEUED_REQUESTS`.
 
-Everything between bodies is bounded in bytes, whether or not a request runs meanwhile: headers, the trailers of a chunked
-body, the extensions of a chunk. Trailers are discarded; they never become headers of a request.
+The size of headers, of chunk extensions and of the trailers of a chunked body is limited. Trailers are discarded and never become
+headers of a request.
 
-The number of files is bounded by the operating system (``ulimit -n``). A server that reaches that bound can accept no
-connection, open no database and call no model, which is why the default bound leaves a quarter of them.
+The operating system limits the number of file descriptors (``ulimit -n``). Without a free descriptor, a server cannot accept
+connections, open its database, or call a model. The default maximum therefore leaves a quarter of the descriptors free.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tailrace.server.http.endpoints import PATHS as OPERATOR_PATHS
-from tailrace.server.http.problems import Problem
+from tailrace.server.http.error_responses import Problem
+from tailrace.server.http.operator_endpoints import PATHS as OPERATOR_PATHS
 from tailrace.server.http.sliced_data import SlicedData
 from tailrace.server.runtime.limits import OverloadedError
 
@@ -37,13 +37,13 @@ except ImportError:  # Windows
     resource = None
 
 RESERVED = 16
-"""Connections beyond the bound, for health probes."""
+"""Number of additional connections for health probes."""
 
 MAX_HEADER_BYTES = 256 * 1024
-"""Bytes that a connection may send before a header is complete, a body continues, or a request ends."""
+"""Maximum bytes of a request header, or of the data between two parts of a chunked body."""
 
 MAX_QUEUED_REQUESTS = 32
-"""Requests of one connection that were received and have not begun."""
+"""Maximum number of requests of one connection that wait to be processed."""
 
 logger = logging.getLogger("tailrace.server")
 
@@ -53,7 +53,7 @@ _CONNECTION: ContextVar["_Connection | None"] = ContextVar("tailrace_connection"
 
 
 def default_max_connections() -> int:
-    """Three quarters of the files that this process may open, less `RESERVED`; 0 (no bound) where there is no limit."""
+    """Return three quarters of the process's file descriptor limit, minus `RESERVED`; 0 (no limit) if there is no limit."""
     if resource is None:
         return 0
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -61,15 +61,16 @@ def default_max_connections() -> int:
 
 
 class _Connection:
-    """The state of one connection; referenced by the context of its requests, so kept small.
+    """The state of one connection. The contexts of requests reference this object, so it is small.
 
     Attributes:
-        transport: None after its end.
-        requests: Requests that run.
-        queued: Requests whose header is complete and that have not begun.
-        in_body: The header of the last request is complete, and its body is not.
-        pending_bytes: Bytes since the end of a header, a part of a body, or the end of a request, whichever was last.
-        since: When it began to wait for a request, or for the rest of one: in seconds of `time.monotonic`.
+        transport: The transport; None after the connection is closed.
+        requests: The number of running requests.
+        queued: The number of requests with a complete header that have not begun.
+        in_body: True if the header of the last request is complete but its body is not.
+        pending_bytes: The number of bytes since the last complete header, part of a body, or request.
+        since: The time at which the connection began to wait for a request or the rest of a header, in seconds of
+            `time.monotonic`.
     """
 
     __slots__ = ("in_body", "pending_bytes", "queued", "requests", "since", "transport")
@@ -91,20 +92,20 @@ class ConnectionLimits:
     """Counts and closes the connections of one server.
 
     Args:
-        max_connections: How many may be open; 0 for any number.
-        header_timeout: Seconds that a connection may be without a request under way: from its beginning, from the end
-            of its last request, and from the first byte of the next.
+        max_connections: The maximum number of open connections; 0 for no limit.
+        header_timeout: Seconds that a connection may be open without a running request. The time starts when the connection
+            is opened, when its last request ends, and again with the first byte of the next header.
     """
 
     def __init__(self, max_connections: int, header_timeout: float) -> None:
         self._max = max_connections
         self._timeout = header_timeout
         self._open = 0
-        # Those without a request under way, the oldest first.
+        # Connections without a running request, the oldest first.
         self._waiting: dict[_Connection, None] = {}
 
     def protocol(self) -> type[asyncio.Protocol]:
-        """The class of protocols for ``uvicorn.Config(http=…)``: uvicorn's own, whose connections are counted here."""
+        """Return the class of protocols for ``uvicorn.Config(http=…)``: a subclass of uvicorn's (decision 24)."""
         limits = self
 
         class LimitedProtocol(HttpToolsProtocol):
@@ -123,7 +124,7 @@ class ConnectionLimits:
 
             def _parse(self, data: bytes) -> None:
                 limits.received(self._connection, len(data))
-                # The tasks of its requests are made in here, and inherit it.
+                # uvicorn creates the asyncio tasks of requests in this call, and the tasks inherit the context variable.
                 token = _CONNECTION.set(self._connection)
                 try:
                     super().data_received(data)
@@ -132,24 +133,24 @@ class ConnectionLimits:
                 limits.check_pending(self._connection)
 
             def on_header(self, name: bytes, value: bytes) -> None:
-                """Called by httptools, for a trailer of a chunked body as for a header."""
+                """Called by httptools for each header, and for each trailer of a chunked body."""
                 if not self._connection.in_body:
                     super().on_header(name, value)
 
             def on_headers_complete(self) -> None:
-                """Called by httptools; an exception ends the parsing."""
+                """Called by httptools after the last header. An exception ends the parsing."""
                 limits.queue_request(self._connection)
                 self._connection.in_body = True
                 self._connection.pending_bytes = 0
                 super().on_headers_complete()
 
             def on_body(self, body: bytes) -> None:
-                """Called by httptools for each part of a body, or of a chunk."""
+                """Called by httptools for each part of a body."""
                 self._connection.pending_bytes = 0
                 super().on_body(body)
 
             def on_message_complete(self) -> None:
-                """Called by httptools."""
+                """Called by httptools at the end of a request."""
                 self._connection.in_body = False
                 self._connection.pending_bytes = 0
                 super().on_message_complete()
@@ -162,7 +163,7 @@ class ConnectionLimits:
         return LimitedProtocol
 
     def add(self, connection: _Connection) -> None:
-        """Count a new connection; close the oldest that waits, where there are too many."""
+        """Count a new connection. If there are too many connections, close the oldest one without a running request."""
         self._open += 1
         self._wait(connection)
         if not self._max or self._open <= self._max:
@@ -172,10 +173,10 @@ class ConnectionLimits:
             self._abort(oldest)
 
     def received(self, connection: _Connection, size: int) -> None:
-        """Count bytes before they are parsed, and begin the time of a header with its first byte.
+        """Count received bytes before they are parsed, and start the timeout of a header with its first byte.
 
-        The rest of a body whose request was refused is no header: most clients read the response only after they sent
-        all of it, so the connection stays open for it until the timeout.
+        The rest of the body of a rejected request is not counted as a header. Most clients read the response only after they have
+        sent the complete body, so the connection stays open until the timeout.
         """
         if connection.transport is None:
             return
@@ -184,7 +185,7 @@ class ConnectionLimits:
         connection.pending_bytes += size
 
     def check_pending(self, connection: _Connection) -> None:
-        """Close a connection whose header is too large: each further piece of it would be added to all that came before."""
+        """Close a connection whose header is too large."""
         if connection.pending_bytes > MAX_HEADER_BYTES:
             self._abort(connection)
 
@@ -192,7 +193,7 @@ class ConnectionLimits:
         """Count a request whose header is complete and that has not begun.
 
         Raises:
-            TooManyQueuedError: There are more than `MAX_QUEUED_REQUESTS`; the connection is closed.
+            TooManyQueuedError: More than `MAX_QUEUED_REQUESTS` requests wait. The connection is closed.
         """
         connection.queued += 1
         if connection.queued <= MAX_QUEUED_REQUESTS:
@@ -205,17 +206,17 @@ class ConnectionLimits:
         raise TooManyQueuedError
 
     def closed(self, connection: _Connection) -> None:
-        """Forget a connection; once is enough, more does nothing."""
+        """Stop counting a connection. Further calls do nothing."""
         if connection.transport is not None:
             self._open -= 1
             self._waiting.pop(connection, None)
             connection.transport = None
 
     def begin_request(self, scope: Scope) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
-        """Note that the header of a request is complete; its end is that of the current task.
+        """Count a request that begins. The request ends together with the current asyncio task.
 
         Returns:
-            The application that refuses the request; None to serve it.
+            An application that rejects the request; None if the request is accepted.
         """
         connection = _CONNECTION.get()
         task = asyncio.current_task()
@@ -230,7 +231,7 @@ class ConnectionLimits:
         return None
 
     def close_expired(self) -> None:
-        """Close connections that waited too long; to be called several times a second."""
+        """Close connections whose timeout has passed. Call this method several times per second."""
         latest = time.monotonic() - self._timeout
         for connection in list(self._waiting):
             if connection.since <= latest:
@@ -258,13 +259,15 @@ class ConnectionLimits:
 
     def _abort(self, connection: _Connection) -> None:
         transport = connection.transport
-        self.closed(connection)  # now: the transport reports it later, and its place may be taken before
+        self.closed(
+            connection
+        )  # not later, when the transport reports it: a new connection may use this slot before
         if transport is not None:
             transport.abort()
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = OverloadedError(
-            f"the server has {self._open} connections, and at most {self._max} are served; try again later",
+            f"the server has {self._open} connections; the maximum is {self._max}; try again later",
             limit="max_connections",
             allowed=self._max,
         )

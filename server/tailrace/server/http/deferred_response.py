@@ -1,9 +1,9 @@
-"""Sending the body of a response after all that led to it has returned: an extension of ASGI.
+"""Sends the body of a response after the application has returned: an extension of ASGI.
 
-Between the server and the code that answers a request are a dozen and a half coroutines: middleware, routing, what observes
-requests. They look at a request when it comes and at the head of its response; a stream would keep their frames, the request
-and its scope for as long as it is open, a fifth of what a reader takes. A server that can send responses later offers
-``scope["extensions"]["tailrace.deferred"]``; only that of ``tailrace serve`` does.
+About 18 coroutines (middleware, routing, tracing) call each other between the server and an endpoint. While a stream is open, they
+would keep their frames, the request and its scope in memory, which is a fifth of the memory of a subscriber. With this extension,
+they return after the head of the response is sent. A server that supports it sets ``scope["extensions"]["tailrace.deferred"]``; only
+``tailrace serve`` does this.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,17 +14,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _EXTENSION = "tailrace.deferred"
 
 Rest = Callable[[Receive, Send], Awaitable[None]]
-"""Sends the rest of a response, by the server's own ``receive`` and ``send``."""
+"""A coroutine function that sends the body of a response with the ``receive`` and ``send`` of the server."""
 
 
 async def with_deferral(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run an application, which may have its response sent after it has returned.
+    """Run an application, then send the body that the application deferred, if any.
 
     Args:
-        app: The application.
-        scope: As ASGI has it; referenced by no one else.
-        receive: As ASGI has it.
-        send: As ASGI has it.
+        app: The ASGI application.
+        scope: The ASGI scope. The caller must not keep a reference to it.
+        receive: The ASGI receive function.
+        send: The ASGI send function.
     """
     deferred: list[Rest] = []
     scope.setdefault("extensions", {})[_EXTENSION] = deferred
@@ -40,15 +40,15 @@ def can_defer(scope: Scope) -> bool:
 
 
 def defer(scope: Scope, rest: Rest) -> bool:
-    """Have the body of a response sent later. Its head is sent before: middleware sees it.
+    """Defer the body of a response. The application sends the head of the response itself, so that middleware receives it.
 
     Args:
-        scope: Of the request.
+        scope: The scope of the request.
         rest: Sends the body.
 
     Returns:
-        False where the body is to be sent now: the server does not offer deferral, or the request has a span that is
-        recorded, which is to last as long as the response.
+        False if the application must send the body itself: the server does not support deferral, or the request has a
+        recorded span, which must last as long as the response.
     """
     deferred: list[Rest] | None = scope.get("extensions", {}).get(_EXTENSION)
     if deferred is None or trace.get_current_span().is_recording():

@@ -1,11 +1,11 @@
-"""Request bodies: read within bounds, checked before they are decoded, and decoded in bounded time.
+"""Reads and decodes the JSON bodies of requests, with limits on size, time and number of JSON values.
 
-A body is scanned while it arrives. The scan counts what decoding it would create, so that a request that would create
-too much is refused after at most `limit` values, before an object exists and before the rest of the body is received.
+`JsonScan` counts the values of a body while the body arrives. A request with too many values is rejected as soon as the limit is
+exceeded, before the body is decoded and before the rest of the body is received.
 
-One value is an object, an array, or a member of either. A number counts once more for every 20 characters, because
-converting a long number takes longer, and texts count once more for every 32 escapes. JSON in a string counts as if it stood
-outside, however it is escaped: arguments of tools are decoded later.
+Objects, arrays and their members count as one value each. A number counts once more for each 20 characters, because long numbers
+take longer to convert, and a text counts once more for each 32 escapes. JSON inside a string (for example the arguments of a tool
+call) counts like other JSON, since it is decoded later.
 """
 
 import json
@@ -20,7 +20,7 @@ import anyio
 import anyio.lowlevel
 from fastapi import Request
 
-from tailrace.server.http.uploads import has_body, uploads_of
+from tailrace.server.http.active_uploads import has_body, uploads_of
 from tailrace.server.runtime.limits import RequestMediaTypeError, RequestTooLargeError
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.errors import InvalidParamsError, ParseError
@@ -28,34 +28,36 @@ from tailrace.wrappers.concurrency.worker_thread import release_memory_later, ru
 from tailrace.wrappers.messages import join_surrogates
 
 MAX_DEPTH = 200
-"""Levels of arrays and objects in a body. What may be nested in a message has its own, lower bound."""
+"""Maximum nesting depth of arrays and objects in a body. Messages have a lower limit of their own."""
 
 MEDIA_TYPES = ("application/json", "application/a2a+json")
 
-_SLOWEST = 64 * 1024  # bytes a second: a large body on a slow line is not cut off
-_SLICE = 64 * 1024  # bytes that are scanned at once: the event loop runs other tasks in between
+_SLOWEST = 64 * 1024  # minimum upload rate in bytes per second
+_SLICE = 64 * 1024  # bytes in one scan; between two scans, the event loop runs other tasks
 
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b",[{"))
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _WHITE_SPACE = b" \t\r\n"
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_CHARACTERS = 20  # of a number, for which it counts once more
-_ESCAPES = 32  # in texts, which count once more: each takes as long as 20 other characters
+_CHARACTERS = 20  # characters of a number that count as one value
+_ESCAPES = 32  # escapes in a text that count as one value; each takes as long as 20 other characters
 
-# Written as escapes in every response (see `tailrace.streaming.a2a.encoding`).
+# Line separators in UTF-8. Responses contain them as escapes (see `tailrace.streaming.a2a.json_encoding`).
 _SEPARATORS = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85")
 
-# Numbers that 64 bits may not hold: 19 digits, or an exponent of three.
+# Matches numbers that may exceed 64 bits: at least 19 digits, or an exponent of at least three digits.
 _LARGE_NUMBER = re.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
-_OVERLAP = 24  # bytes: a number may begin in one slice and end in the next
+_OVERLAP = (
+    24  # bytes of the previous slice that are scanned again, since a number may be split between slices
+)
 
-# Written before JSON in a string, at any level of encoding: white space and quotes, escaped or not.
+# Bytes that may precede JSON inside a string: white space and quotes, possibly escaped.
 _BEFORE_JSON = b' \t\r\n\\"ntru029aAdD'
 
-# Escapes of the characters with which JSON can be hidden in a string: of structure, and of escapes themselves. No encoder
-# writes them. HTML-safe encoders escape other characters.
+# Matches escapes such as \u007b for characters of JSON's syntax, which can hide JSON inside a string from the scan. No usual
+# encoder writes these escapes; HTML-safe encoders escape other characters.
 _HIDDEN = re.compile(rb"\\u00(?:2[cC]|3[0-9]|[46][1-9a-fA-F]|5[0-9a-cA-C]|7[0-9abAB])")
-_HIDDEN_OVERLAP = 5  # bytes: one less than an escape has
+_HIDDEN_OVERLAP = 5  # bytes; one less than the length of an escape
 
 _MAX_INT_DIGITS = 20
 
@@ -65,12 +67,12 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class JsonBody:
-    """A body that was decoded.
+    """A decoded request body.
 
     Attributes:
-        value: Its JSON. Texts hold no lone surrogates, and numbers fit in 64 bits; larger integers are floats.
-        raw: Its bytes.
-        cost: What processing it may take, for `run_bounded`.
+        value: The decoded JSON. Texts have no lone surrogates. Integers that exceed 64 bits are floats.
+        raw: The bytes of the body.
+        cost: The number of JSON values, from which `run_bounded` decides whether to process the body in a thread.
     """
 
     value: object
@@ -79,10 +81,10 @@ class JsonBody:
 
     @property
     def members(self) -> dict[str, Any]:
-        """The members of a body that has to be an object.
+        """Return the members of a body that must be a JSON object.
 
         Raises:
-            InvalidParamsError: It is none.
+            InvalidParamsError: The body is not an object.
         """
         value = self.value
         if not isinstance(value, dict):
@@ -95,16 +97,16 @@ async def read_json(request: Request, settings: Settings, *, optional: bool = Fa
 
     Args:
         request: The request.
-        settings: ``max_request_bytes`` and ``max_request_values``.
-        optional: Accept a request without a body, whatever its media type: its value is an empty object.
+        settings: Contains the limits ``max_request_bytes`` and ``max_request_values``.
+        optional: True to accept a request without a body, for which the value is an empty object.
 
     Raises:
         RequestMediaTypeError: The request's media type is not JSON.
         RequestTooLargeError: The body has too many bytes or values.
-        RequestTimeoutError: It did not arrive in time.
+        RequestTimeoutError: The body did not arrive in time.
         OverloadedError: The server is stopping.
-        ParseError: It is not JSON.
-        ClientDisconnect: The client disconnected before it was complete.
+        ParseError: The body is not valid JSON.
+        ClientDisconnect: The client disconnected before the body was complete.
     """
     if not is_json(request) and not (optional and not has_body(request)):
         raise RequestMediaTypeError(request.headers.get("content-type", ""))
@@ -140,15 +142,15 @@ async def _read(request: Request, settings: Settings, scan: "JsonScan") -> bytes
 
 
 class JsonScan:
-    """Counts the values of a JSON text and the levels of their nesting, without decoding it.
+    """Counts the values and the nesting depth of a JSON text without decoding it.
 
-    For a text that is not JSON the count is right up to the first error, which is as far as a decoder reads.
+    If the text is not valid JSON, the count is correct up to the first error, where a decoder stops too.
 
     Args:
-        limit: How many values the text may have; 0 for any number.
+        limit: The maximum number of values; 0 for no limit.
 
     Attributes:
-        values: How many there are so far.
+        values: The number of values so far.
     """
 
     def __init__(self, limit: int) -> None:
@@ -156,12 +158,12 @@ class JsonScan:
         self._limit = limit
         self._in_string = False
         self._is_json_string: bool | None = (
-            None  # of the string that goes on; None while it has only what may precede JSON
+            None  # of the current string; None while the string has only bytes that may precede JSON
         )
-        self._hidden = False  # JSON may be hidden by escapes: all strings count
-        self._escape = b""  # the end of the last slice, where an escape may have begun
+        self._hidden = False  # True if escapes may hide JSON; all strings are then counted
+        self._escape = b""  # the end of the last slice, in which an escape may have begun
         self._escapes = 0
-        self._escaped = False  # the next slice begins with what a backslash escapes
+        self._escaped = False  # True if the last slice ended with a backslash
         self._depth = 0
         self._number_bytes = 0
         self._large_numbers = False
@@ -171,8 +173,8 @@ class JsonScan:
         """Scan the next bytes of the text.
 
         Raises:
-            RequestTooLargeError: There are too many values.
-            ParseError: They are nested too deep.
+            RequestTooLargeError: The text has too many values.
+            ParseError: The nesting is deeper than `MAX_DEPTH`, or a bracket is not balanced.
         """
         self._count_hidden(piece)
         if self._escaped:
@@ -184,7 +186,7 @@ class JsonScan:
                 piece, self._escaped = piece[:-1], True
         if not piece.isascii():
             self._escapes += sum(map(piece.count, _SEPARATORS))
-        self._count(0)
+        self.count(0)
         parts = piece.split(b'"')
         inside = parts[not self._in_string :: 2]
         if inside:
@@ -194,15 +196,36 @@ class JsonScan:
         if outside:
             self._scan_structure(outside)
 
+    def feed_string(self, text: bytes) -> None:
+        """Count a text of a message in another format than JSON, which may hold JSON as a string can.
+
+        Raises:
+            RequestTooLargeError: There are too many values.
+        """
+        self._hidden, self._escape = False, b""
+        self._count_hidden(text)
+        self._scan_strings([text])
+
+    def count(self, values: int) -> None:
+        """Count values that are not in the text.
+
+        Raises:
+            RequestTooLargeError: There are too many values.
+        """
+        self.values += values
+        long = self._number_bytes // _CHARACTERS + self._escapes // _ESCAPES
+        if self._limit and self.values + long > self._limit:
+            raise RequestTooLargeError(self._limit, setting="max_request_values")
+
     def _count_hidden(self, piece: bytes) -> None:
         text = self._escape + piece
         if b"\\u00" in text and (found := len(_HIDDEN.findall(text))):
             self._hidden = True
-            self._count(found)
+            self.count(found)
         self._escape = text[-_HIDDEN_OVERLAP:]
 
     def _scan_strings(self, strings: Sequence[bytes]) -> None:
-        """Count the values of JSON in strings, which is decoded later: arguments of tools, above all."""
+        """Count the values of JSON inside strings, for example of the arguments of tool calls."""
         known = self._is_json_string if self._in_string else None
         firsts = [text.lstrip(_BEFORE_JSON)[:1] for text in strings]
         begins = [self._hidden or first in (b"{", b"[") for first in firsts]
@@ -210,19 +233,13 @@ class JsonScan:
             begins[0] = known or self._hidden
         if any(begins):
             json_strings = b"".join(compress(strings, begins))
-            self._count(len(json_strings.translate(None, _NOT_STRUCTURE)))
+            self.count(len(json_strings.translate(None, _NOT_STRUCTURE)))
         is_known = firsts[-1] or (known is not None and len(strings) == 1)
         self._is_json_string = begins[-1] if is_known else None
 
-    def _count(self, values: int) -> None:
-        self.values += values
-        long = self._number_bytes // _CHARACTERS + self._escapes // _ESCAPES
-        if self._limit and self.values + long > self._limit:
-            raise RequestTooLargeError(self._limit, setting="max_request_values")
-
     def _scan_structure(self, outside: bytes) -> None:
         self._number_bytes += len(outside.translate(None, _WHITE_SPACE + b',[]{}":'))
-        self._count(len(outside.translate(None, _NOT_STRUCTURE)))
+        self.count(len(outside.translate(None, _NOT_STRUCTURE)))
         brackets = outside.translate(None, _NOT_BRACKETS)
         if brackets:
             depths = list(accumulate(map(_STEPS.__getitem__, brackets), initial=self._depth))
@@ -230,17 +247,17 @@ class JsonScan:
             if max(depths) > MAX_DEPTH:
                 raise ParseError(f"the JSON is nested deeper than {MAX_DEPTH} levels")
             if min(depths) < 0:
-                raise ParseError("a bracket is closed that was not opened")
+                raise ParseError("the JSON has a closing bracket without an opening bracket")
         if not self._large_numbers:
             text = self._end + outside
             self._large_numbers = _LARGE_NUMBER.search(text) is not None
             self._end = text[-_OVERLAP:]
 
     def decode(self, text: bytes) -> Any:
-        """Decode the text that was scanned.
+        """Decode the scanned text.
 
         Raises:
-            ParseError: It is not JSON, or has a number that no reader can hold.
+            ParseError: The text is not valid JSON, or a number exceeds the range of a float.
         """
         decode = _DECODE_LARGE if self._large_numbers else _DECODE
         try:
@@ -268,7 +285,7 @@ def _read_float(number: str) -> float:
 
 
 def _read_int(number: str) -> int | float:
-    """An integer, or the nearest float of one that 64 bits cannot hold: most readers know no other numbers."""
+    """Convert an integer. If it exceeds 64 bits, return the nearest float, since most JSON parsers support no larger integers."""
     value = int(number) if len(number) <= _MAX_INT_DIGITS else _read_float(number)
     return value if -(2**63) <= value < 2**63 else _read_float(number)
 
@@ -279,7 +296,7 @@ def _has_surrogates(text: bytes) -> bool:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """A JSON value with `join_surrogates` applied to all texts: what cannot be encoded must not get any further."""
+    """Apply `join_surrogates` to all texts of a JSON value, since text with lone surrogates cannot be encoded later."""
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, dict):

@@ -1,15 +1,16 @@
-"""The guard in front of every route and of gRPC: which connections, hosts and web pages a server accepts.
+"""Rejects requests from other machines, for unknown hosts, and from web pages of other sites.
 
-A server without authentication serves local programs only. It refuses three kinds of requests with 403:
+Each route and gRPC call is checked before it runs. Without authentication, a server accepts only local programs. It rejects a request
+with 403 if:
 
-- from another machine: the connection does not come over loopback or a Unix socket;
-- under a foreign name: ``Host`` is neither a loopback name nor configured. A web page whose domain resolves to 127.0.0.1
-  (DNS rebinding) sends its own domain there;
-- by a foreign web page: ``Origin`` is not this server's and not in ``allowed_origins``, or ``Sec-Fetch-Site`` is
-  ``cross-site``. A browser sends some requests without asking first (a form, a ``text/plain`` body).
+1. The request comes from another machine, that is, neither over loopback nor over a Unix socket.
+2. The ``Host`` header is neither a loopback name nor configured. In a DNS rebinding attack, a web page uses a domain that resolves to
+   127.0.0.1, and the browser sends this domain as ``Host``.
+3. The request comes from a web page of another site: ``Origin`` is neither this server nor in ``allowed_origins``, or
+   ``Sec-Fetch-Site`` is ``cross-site``. Browsers send some of these requests, such as forms, without a CORS preflight.
 
-The third check also applies with authentication, except to requests with credentials that no foreign page can send: a
-bearer token or an API key in a header. It also applies with ``allow_anonymous``, which lifts the other two.
+With authentication, only check 3 applies, except to requests with a bearer token or an API key in a header, which a page of another
+site cannot send. With ``allow_anonymous``, only check 3 applies.
 """
 
 import logging
@@ -23,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from starlette.types import Scope
 
 from tailrace.server.auth.authentication import API_KEY_HEADER
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.settings import Settings
 
 logger = logging.getLogger("tailrace.server")
@@ -41,21 +42,21 @@ EXEMPT = "__tailrace_answers_every_host__"
 
 
 class _Authority(NamedTuple):
-    """A parsed ``host[:port]``: the host in lower case, an IPv6 address without its brackets."""
+    """A parsed ``host[:port]``. The host is in lower case, and an IPv6 address has no brackets."""
 
     host: str
     port: int | None
 
 
 def answers_every_host(endpoint: _Endpoint) -> _Endpoint:
-    """Exempt an endpoint from the guard: probes call it by the address of a pod, and it discloses nothing."""
+    """Exempt an endpoint from the check of ``Host``, for health probes, which use the IP address of a pod as the host."""
     setattr(endpoint, EXEMPT, True)
     return endpoint
 
 
 @lru_cache(maxsize=4096)
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine: ``localhost``, ``*.localhost``, or an address of 127.0.0.0/8 or ``::1``.
+    """Return whether a host is ``localhost``, ``*.localhost``, ``::1``, or an address in 127.0.0.0/8.
 
     Args:
         host: A name or an address, without a port and without brackets.
@@ -68,11 +69,11 @@ def is_loopback(host: str) -> bool:
 
 
 class RequestGuard:
-    """Refuses requests that the settings do not allow; see the module's documentation for the rules.
+    """Checks requests; the docstring of the module lists the rules.
 
     Args:
-        settings: ``allow_anonymous``, ``allowed_hosts``, ``allowed_origins``, ``public_url`` and ``grpc_url``.
-        authenticated: An authenticator decides who is served.
+        settings: Contains ``allow_anonymous``, ``allowed_hosts``, ``allowed_origins``, ``public_url`` and ``grpc_url``.
+        authenticated: True if the server authenticates callers.
     """
 
     def __init__(self, settings: Settings, *, authenticated: bool) -> None:
@@ -93,7 +94,7 @@ class RequestGuard:
         """Check one HTTP request.
 
         Raises:
-            AuthError: The request is refused, with 403; the message names the setting that would allow it.
+            AuthError: The request is rejected with 403. The message names the setting that would permit it.
         """
         host: bytes | None = None
         origin: bytes | None = None
@@ -101,7 +102,7 @@ class RequestGuard:
         has_header_credentials = False
         for name, value in scope["headers"]:
             if name == b"host":
-                # Of two, a proxy may have read the other one.
+                # Two Host headers are rejected, because a proxy may have checked the other one.
                 host = value if host is None else b""
             elif name == b"origin":
                 origin = value if origin is None else b"null"
@@ -112,7 +113,7 @@ class RequestGuard:
             elif name == b"sec-fetch-dest":
                 destination = value
             elif name == b"authorization":
-                # A browser adds Basic, Digest and Negotiate by itself, to requests of any page.
+                # Only Bearer counts: browsers add Basic, Digest and Negotiate credentials to requests of any page.
                 has_header_credentials = has_header_credentials or value[:7].lower() == b"bearer "
             elif name == _API_KEY:
                 has_header_credentials = True
@@ -125,7 +126,7 @@ class RequestGuard:
             return
         if self._any_origin or (origin is not None and self._is_allowed_origin(origin, named)):
             return
-        # A link on another site may open a page here: a GET changes nothing, and the other site cannot read the response.
+        # A link on another site may open a page of this server: GET changes nothing, and the other site cannot read the response.
         is_navigation = (
             mode == b"navigate" and destination == b"document" and scope["method"] in ("GET", "HEAD")
         )
@@ -135,15 +136,15 @@ class RequestGuard:
     def check_call(self, peer: str, metadata: Mapping[str, str]) -> None:
         """Check one gRPC call.
 
-        gRPC tells no service the name under which it was called. A web page cannot use that: browsers do not open
-        HTTP/2 connections without TLS, and calls through a gRPC-Web proxy carry ``origin``.
+        The host name of a call is not checked, because gRPC does not provide it. A web page cannot exploit this: browsers do not
+        open HTTP/2 connections without TLS, and a gRPC-Web proxy forwards ``origin``, which is checked.
 
         Args:
-            peer: The other end, as gRPC writes it: ``ipv4:127.0.0.1:50000``, ``ipv6:%5B::1%5D:50000``, ``unix:…``.
-            metadata: By lower-case name.
+            peer: The address of the client in gRPC's format: ``ipv4:127.0.0.1:50000``, ``ipv6:%5B::1%5D:50000``, ``unix:…``.
+            metadata: The metadata of the call, by name in lower case.
 
         Raises:
-            AuthError: The call is refused.
+            AuthError: The call is rejected.
         """
         kind, _, address = unquote(peer).partition(":")
         is_local = kind.startswith("unix") or is_loopback(address.rpartition(":")[0].strip("[]"))
@@ -159,14 +160,14 @@ class RequestGuard:
             raise _foreign_page(origin.encode("latin-1", "replace"))
 
     def is_local(self, scope: Scope) -> bool:
-        """Return whether an HTTP request comes from this machine and names it as its host; not one that a proxy forwards."""
+        """Return whether a request comes from this machine with a loopback host name. False for requests through a proxy."""
         named = _parse_authority(_header(scope, b"host"))
         return named is not None and is_loopback(named.host) and self._is_local(scope, None)
 
     def authority(self, scope: Scope) -> str:
-        """The ``host[:port]`` under which a client reaches this server: the ``Host`` header if it is verified.
+        """Return the ``host[:port]`` under which a client reaches this server.
 
-        A name that is neither loopback nor configured is replaced by the address that the connection came to.
+        This is the ``Host`` header if it is a loopback name or configured; otherwise the local address of the connection.
         """
         given = _header(scope, b"host")
         if self._is_known(_parse_authority(given), scope):
@@ -176,14 +177,14 @@ class RequestGuard:
         return host if port is None or port == _PORTS.get(scope["scheme"]) else f"{host}:{port}"
 
     def _is_local(self, scope: Scope, named: _Authority | None) -> bool:
-        """Return whether a request's connection comes over loopback or a Unix socket, or through a proxy there.
+        """Return whether a connection comes over loopback or a Unix socket, directly or from a proxy on this machine.
 
-        A server that trusts a proxy replaces ``client`` by what ``X-Forwarded-For`` says, and leaves ``server``, the
-        address that the connection came to. A connection that came to a loopback address comes from this machine.
+        If uvicorn trusts a proxy, it sets ``client`` from ``X-Forwarded-For`` but does not change ``server``, the local address of
+        the connection. A connection to a loopback address always comes from this machine.
         """
         client, server = scope.get("client"), scope.get("server")
         address = _address(server[0]) if server else None
-        # No address at all: a Unix socket, or a test client that calls the application itself.
+        # ``server`` is None for a Unix socket, and for a test client that calls the application directly.
         came_here = server is not None and (address is None or address.is_loopback)
         if client is None:
             return came_here
@@ -203,7 +204,7 @@ class RequestGuard:
         server = scope.get("server")
         return (
             server is not None and named.host == server[0].lower()
-        )  # an address, which no DNS record changes
+        )  # an IP address is safe, because DNS rebinding needs a name
 
     def _is_allowed_origin(self, origin: bytes, named: _Authority | None) -> bool:
         text = origin.decode("latin-1").lower()
@@ -222,8 +223,8 @@ def _not_local(scope: Mapping[str, Any]) -> AuthError:
     peer = f" ({_shown(str(client[0]))} is not local)" if client else ""
     return _refused(
         f"this server has no authentication and accepts local connections only{peer}; set TAILRACE_CALLER_KEYS or "
-        "TAILRACE_CALLER_JWKS_URL to authenticate callers, TAILRACE_PUBLIC_URL behind a proxy on the same machine, or "
-        "TAILRACE_ALLOW_ANONYMOUS=true to serve everyone"
+        "TAILRACE_CALLER_JWT to authenticate callers, TAILRACE_PUBLIC_URL behind a proxy on the same machine, or "
+        "TAILRACE_ALLOW_ANONYMOUS=true to accept all callers"
     )
 
 
@@ -238,7 +239,7 @@ def _foreign_host(host: bytes | None) -> AuthError:
 def _foreign_page(origin: bytes | None) -> AuthError:
     given = "another site" if origin is None else f"the origin {_shown(origin.decode('latin-1'))}"
     return _refused(
-        f"pages of {given} may not call this server; add the origin to TAILRACE_ALLOWED_ORIGINS to allow them"
+        f"web pages of {given} may not call this server; to allow them, add the origin to TAILRACE_ALLOWED_ORIGINS"
     )
 
 
@@ -251,13 +252,13 @@ def _shown(value: str) -> str:
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
-    """The value of a header that is there once; else nothing."""
+    """Return the value of a header that occurs once; empty if it is missing or occurs several times."""
     values = [value for given, value in scope["headers"] if given == name]
     return values[0] if len(values) == 1 else b""
 
 
 def _parse_authority(value: bytes) -> _Authority | None:
-    # Only short values are kept: what clients send, with a key or without, must not fill the memory.
+    # Only short values are cached, so that clients cannot fill the memory.
     return _parse_short(value) if len(value) <= _MAX_AUTHORITY else None
 
 
@@ -272,7 +273,7 @@ def _parse_short(value: bytes) -> _Authority | None:
 
 @lru_cache(maxsize=4096)
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """An IP address; one of IPv4 that is mapped into IPv6 as that of IPv4. None for a name."""
+    """Parse an IP address; return None for a name. Convert an IPv4-mapped IPv6 address to IPv4."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -1,24 +1,22 @@
-"""The data that a connection received, passed to its parser in slices between which other tasks run."""
+"""Passes received data of a connection to its parser in slices, so that other tasks can run between two slices."""
 
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
 
 SLICE_BYTES = 16 * 1024
-"""Bytes that are parsed at once: about 3 ms for a body in chunks of one byte, and 15 ms for 64 KiB of them."""
+"""Maximum bytes of a slice. A body in chunks of one byte takes about 3 ms per slice; 64 KiB would take 15 ms."""
 
 
 class SlicedData:
-    """Passes data to a parser: at most `SLICE_BYTES` of a connection in one iteration of the event loop.
+    """Passes at most `SLICE_BYTES` of a connection to the parser in one iteration of the event loop.
 
-    An event loop reads up to 256 KB at once, and repeats that in the same iteration while the client sends as fast. Reading is
-    paused while data waits here, so that never more than one read waits.
-
-    uvicorn's flow control pauses this object in place of the transport: parsing then pauses as well.
+    The event loop reads up to 256 KB at once. While unparsed data waits here, reading from the transport is paused, so at most one
+    read waits. uvicorn's flow control pauses this object instead of the transport, which also pauses parsing.
 
     Args:
-        transport: The connection.
-        parse: The parser. It is called in the context in which this object was created, or in that of `feed`.
+        transport: The transport of the connection.
+        parse: The parser. It is called in the context of `feed`, or in the context in which this object was created.
     """
 
     __slots__ = ("_context", "_is_paused", "_is_scheduled", "_parse", "_transport", "_waiting")
@@ -32,7 +30,7 @@ class SlicedData:
         self._is_scheduled = False
 
     def feed(self, data: bytes) -> None:
-        """Parse data, or as much of it as may be parsed now."""
+        """Parse the first slice of the data, and schedule the rest."""
         if self._waiting:
             self._waiting += data
         elif len(data) <= SLICE_BYTES:
@@ -42,17 +40,17 @@ class SlicedData:
             self._parse_slice()
 
     def close(self) -> None:
-        """Drop the data that waits, and the parser: it refers to the protocol, which would stay until garbage is collected."""
+        """Drop waiting data and the reference to the parser, which would form a cycle with the protocol."""
         self._waiting.clear()
         self._parse = _discard
 
     def pause_reading(self) -> None:
-        """Parse and read nothing until `resume_reading`."""
+        """Pause parsing and reading until `resume_reading`."""
         self._is_paused = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Parse what waits, then read again."""
+        """Parse waiting data, then resume reading."""
         self._is_paused = False
         if self._waiting:
             self._schedule()

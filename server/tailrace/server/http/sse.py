@@ -1,7 +1,7 @@
-"""Events of a task's log as server-sent events.
+"""Sends the events of a task as server-sent events (SSE).
 
-An event's body was encoded once, when it happened; here it is only framed, and everything that a reader can have by
-now leaves in one write.
+Each event was encoded once, when it was created. `EventFrames` adds the SSE fields, and `EventResponse` sends all available frames
+in one write.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tailrace.server.http.deferred_response import can_defer, defer
-from tailrace.server.http.frames import PING, Frames
-from tailrace.server.runtime.connections import OpenStreams
+from tailrace.server.http.sse_frames import PING, Frames
 from tailrace.server.runtime.operations import EventStream
+from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.dialect import Dialect
 from tailrace.wrappers import StoreError
@@ -29,25 +29,26 @@ from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_boun
 logger = logging.getLogger("tailrace.server")
 
 RECONNECT_AFTER = 3.0
-"""Seconds after which a client whose stream the server's end has ended is to come back."""
+"""Seconds after which a client should reconnect if its stream ended because the server stopped (the SSE field ``retry``)."""
 
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # proxies must not buffer
 
 
 class EventFrames:
-    r"""The events of one stream as SSE frames: ``id: NUMBER``, ``data: HEAD BODY TAIL`` on one line, an empty line.
+    r"""An async iterator over the SSE frames of one stream.
 
-    An async iterator; each item is one write. It ends after the event that closes the stream, when the task is over, or
-    when the events cannot be read, with a frame that says so. To be closed.
+    A frame consists of the line ``id: NUMBER``, the line ``data: HEAD BODY TAIL``, and an empty line. Each item has all available
+    frames, to send them in one write. The iterator ends after the event that closes the stream. If events cannot be read, it ends
+    after a frame with the error. The user of this object must call `aclose`.
 
     Args:
         stream: The events.
-        dialect: The version of the protocol to write.
-        write_error: Encodes a store's error for the last frame.
-        stopping: Set when the server stops: a stream that ends then asks the client to reconnect.
-        head: Put before each body, for example the opening of a JSON-RPC response.
-        tail: Put after each body.
-        ends: End with an event of type ``end`` when nothing follows, so that an ``EventSource`` does not reconnect.
+        dialect: The version of A2A in which the events are written.
+        write_error: Encodes an error of the store for the last frame.
+        stopping: The event that is set when the server stops. A stream that ends after this asks the client to reconnect.
+        head: Bytes before each body, for example the beginning of a JSON-RPC response.
+        tail: Bytes after each body.
+        ends: True to send a last event of type ``end``, so that an ``EventSource`` does not reconnect.
     """
 
     __slots__ = (
@@ -117,7 +118,7 @@ class EventFrames:
         return b"".join(frames)
 
     def _last_frames(self) -> bytes:
-        """The frames after the last event: none, those of a shutdown, or that of the end."""
+        """Return the frames after the last event: a shutdown frame, an ``end`` event, or none."""
         self._is_over = True
         stops = self._stopping.is_set()
         frames = shutdown_frame() if stops else b""
@@ -126,36 +127,36 @@ class EventFrames:
         return frames
 
     async def aclose(self) -> None:
-        """Give back what the stream holds."""
+        """Release the resources of the stream."""
         self._is_over = True
         self._stream.close()
 
 
 def frame_data(data: bytes) -> bytes:
-    r"""One SSE frame without an id; ``data`` is one line."""
+    r"""Return an SSE frame without an id. ``data`` must be one line."""
     return b"data: " + data + b"\n\n"
 
 
 def shutdown_frame() -> bytes:
-    """The last frame of a stream that ends because the server stops: reconnect, but only after `RECONNECT_AFTER`."""
+    """Return the last frame of a stream that ends because the server stops. It asks to reconnect after `RECONNECT_AFTER`."""
     return b": the server stops\nretry: %d\n\n" % int(RECONNECT_AFTER * 1000)
 
 
 class EventResponse(StreamingResponse):
-    """The response of one stream: sends frames as they come, and drops a client that takes none.
+    """The HTTP response of one stream, which sends frames and disconnects stalled clients.
 
-    On a server that does not offer `tailrace.server.http.deferred_response`, which is any but that of ``tailrace serve``, the
-    response is sse-starlette's (`tailrace.server.http.event_source`).
+    Only ``tailrace serve`` supports this response (`tailrace.server.http.deferred_response`). On other ASGI servers, a response of
+    sse-starlette sends the frames (`tailrace.server.http.sse_fallback`).
 
-    A stream is two tasks: one reads frames and sends them; the request's own waits for the client to leave, and looks at
-    the clock when a comment may be due or a write may have taken too long. No timer is made for a write.
+    Two asyncio tasks serve a stream. One task reads and sends frames. The task of the request waits for the client's disconnect,
+    sends ping comments, and checks whether a write takes too long. No timer is created for each write.
 
     Args:
-        frames: Complete frames; closed at the end.
-        settings: Intervals. A client that takes no bytes for ``bounds.send_timeout`` seconds is dropped.
-        headers: Further headers.
-        streams: Where the stream is registered while it is open; open streams are closed some time after the server
-            begins to stop (`STOP_TIMEOUT`).
+        frames: The frames, which are closed at the end.
+        settings: Contains the ping interval, and ``bounds.send_timeout``: seconds after which a client that receives no bytes
+            is disconnected.
+        headers: Additional headers.
+        streams: The registry of open streams. The server cancels open streams `STOP_TIMEOUT` seconds after it begins to stop.
     """
 
     def __init__(
@@ -169,21 +170,21 @@ class EventResponse(StreamingResponse):
         self._send_timeout = settings.bounds.send_timeout
         self._sent_at = 0.0
         self._sends_since = math.inf
-        self._context = copy_context()  # of the request; the sending task runs in it
+        self._context = copy_context()  # the context of the request, in which the sending task runs
         self._error: Exception | None = None
         self._is_complete = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response, as ASGI has it."""
+        """Send the response. ASGI interface."""
         if not can_defer(scope):
-            # Here: a process of `tailrace serve` never imports it.
-            from tailrace.server.http.event_source import EventSource
+            # Imported here, because `tailrace serve` never needs this module.
+            from tailrace.server.http.sse_fallback import EventSource
 
             source = EventSource(self._frames, self._streams, self._settings, self.raw_headers)
             await source(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self.raw_headers: list[tuple[bytes, bytes]] = []  # not needed any more
+        self.raw_headers: list[tuple[bytes, bytes]] = []  # free the memory
         if not defer(scope, self._stream):
             await self._stream(receive, send)
 
@@ -191,15 +192,17 @@ class EventResponse(StreamingResponse):
         self._sent_at = asyncio.get_running_loop().time()
         with anyio.CancelScope() as stream:
             self._streams.add(stream)
-            # In a task of its own: on the way to here are a dozen callers, all of which a task goes through to resume. And a
-            # bare one, which is awaited below: a task group would take a fifth of the memory of a reader.
+            # A separate asyncio task, because resuming this coroutine would go through a dozen callers for each write. The task is
+            # created without a task group, which would take a fifth of the memory of a stream, and is awaited below.
             sending = asyncio.create_task(self._send_frames(send, stream), context=self._context)  # noqa: TID251
             try:
                 await self._watch(receive, send, stream)
             finally:
                 self._streams.discard(stream)
                 with anyio.CancelScope(shield=True):
-                    await anyio.lowlevel.checkpoint()  # it has begun, and will release what the frames hold
+                    await (
+                        anyio.lowlevel.checkpoint()
+                    )  # lets the task begin, so that it closes the frames at its end
                     sending.cancel()
                     await asyncio.wait([sending])
         if self._error is not None:
@@ -217,7 +220,7 @@ class EventResponse(StreamingResponse):
                     self._sends_since = self._sent_at = clock()
                     await send({"type": "http.response.body", "body": data, "more_body": True})
                     self._sends_since = math.inf
-                    data = b""  # the first may be as long as the task, and the next may be long in coming
+                    data = b""  # free the memory while waiting for the next frames
             self._is_complete = True
         except Exception as error:
             self._error = error
@@ -227,10 +230,10 @@ class EventResponse(StreamingResponse):
             stream.cancel()
 
     async def _watch(self, receive: Receive, send: Send, stream: anyio.CancelScope) -> None:
-        """Cancel the stream when the client leaves, or takes nothing for too long; send comments meanwhile."""
+        """Send ping comments, and cancel the stream when the client disconnects or stalls."""
         clock = asyncio.get_running_loop().time
         while True:
-            # A write that begins while this sleeps is looked at before it has taken too long, and then just in time.
+            # This interval is short enough to detect a write that begins during the sleep before its timeout has passed.
             due = min(self._sent_at + self._ping_interval, clock() + self._send_timeout)
             if self._sends_since < math.inf:
                 due = self._sends_since + self._send_timeout
@@ -243,11 +246,11 @@ class EventResponse(StreamingResponse):
             is_stalled = now >= self._sends_since + self._send_timeout
             if self._sends_since == math.inf and now >= self._sent_at + self._ping_interval:
                 self._sent_at = now
-                # A stalled client may be found by the comment: the write before it was the last that found room.
+                # The comment itself may block, if the previous write has filled the buffer of the connection.
                 with anyio.move_on_after(self._send_timeout) as comment:
                     await send({"type": "http.response.body", "body": PING, "more_body": True})
                 is_stalled = comment.cancelled_caught
             if is_stalled:
-                logger.info("a client that took nothing for %g seconds was dropped", self._send_timeout)
+                logger.info("disconnected a client that received no bytes for %g seconds", self._send_timeout)
                 stream.cancel()
                 return

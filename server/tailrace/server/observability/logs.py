@@ -1,8 +1,8 @@
-"""The server's log, as text or as one JSON object a line.
+"""The format of the server's log: text, or one JSON object per line.
 
-Every record has the ids of its task, conversation and trace, if any. Messages and responses are never logged. Both formats
-escape control characters and bound lengths, see `tailrace.wrappers.redaction.log_records`: every record is one line, followed
-by the indented lines of its traceback.
+Each record has the ids of its task, conversation and trace, if there are any. The content of messages and responses is never logged.
+Both formats escape control characters and limit lengths (`tailrace.wrappers.redaction.log_records`). In the text format, a record is
+one line, followed by the indented lines of its traceback.
 """
 
 import json
@@ -18,7 +18,7 @@ from uvicorn.logging import DefaultFormatter
 from tailrace.wrappers.redaction.log_records import printable, printable_lines
 
 TASK_IDS: ContextVar[tuple[str, str]] = ContextVar("tailrace_task_ids", default=("", ""))
-"""The ids of the task and the conversation of the running code."""
+"""The ids of the task and of the conversation for which the current code runs."""
 
 LogFormat = Literal["text", "json"]
 
@@ -26,10 +26,10 @@ _MAX_MESSAGE = 16 * 1024  # characters
 
 
 class IdsFilter(logging.Filter):
-    """Adds ``task_id``, ``context_id``, ``trace_id`` and ``span_id`` to every record; empty without a task or trace."""
+    """Adds ``task_id``, ``context_id``, ``trace_id`` and ``span_id`` to each record. Without a task or trace, they are empty."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the ids; every record passes."""
+        """Add the ids, and return True for each record."""
         record.task_id, record.context_id = TASK_IDS.get()
         span = trace.get_current_span().get_span_context()
         record.trace_id = trace.format_trace_id(span.trace_id) if span.is_valid else ""
@@ -45,12 +45,14 @@ class TextFormatter(DefaultFormatter):
         line = copy(record)
         line.msg, line.args = printable(record.getMessage(), _MAX_MESSAGE), None
         line.exc_info = line.exc_text = line.stack_info = None
-        line.__dict__.pop("color_message", None)  # uvicorn's message with escape sequences
+        line.__dict__.pop(
+            "color_message", None
+        )  # uvicorn's copy of the message with escape sequences for colours
         return "\n".join([super().format(line), *_tracebacks(record).values()])
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object in ASCII; its texts have no control characters but the breaks of tracebacks."""
+    """Formats a record as one JSON object in ASCII, without control characters except for line breaks in tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""

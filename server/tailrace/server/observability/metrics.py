@@ -1,7 +1,7 @@
-"""The metrics of a server, for Prometheus.
+"""The metrics of a server, in the formats of Prometheus and OpenMetrics.
 
-Metrics of OpenTelemetry's conventions for generative AI have the names of the conventions, with their attributes as labels;
-others begin with ``tailrace_``. No label has a value that a caller chooses: the number of series depends on the configuration.
+If OpenTelemetry's conventions for generative AI define a metric, its name and labels follow the conventions. The names of all other
+metrics begin with ``tailrace_``. Callers cannot choose the value of a label, so they cannot increase the number of time series.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -22,11 +22,11 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from tailrace.server.runtime.writer import Distribution
+from tailrace.server.store.writer import Distribution
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# The bounds of the conventions, with finer ones below: chunks arrive faster than every ten milliseconds.
+# Bucket bounds in seconds. The conventions define the bounds from 0.01; smaller bounds are added for the time between chunks.
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _CHUNK_SECONDS = (0.000625, 0.00125, 0.0025, 0.005, *_SECONDS)
 _TURN_SECONDS = (*_SECONDS, 163.84, 327.68, 655.36, 1310.72, 2621.44)
@@ -52,10 +52,10 @@ class _DistributionCollector(Collector):
 
 
 class Metrics:
-    """All metrics of one server, in a registry of its own: several servers in a process do not mix.
+    """All metrics of one server. Each server has a registry of its own, so several servers in one process do not mix.
 
     Attributes:
-        registry: The registry; further metrics can be added to it.
+        registry: The Prometheus registry, to which you can add metrics.
     """
 
     def __init__(self) -> None:
@@ -106,16 +106,16 @@ class Metrics:
         )
         self.turn_seconds = histogram(
             "gen_ai_invoke_agent_duration_seconds",
-            "Duration of turns, from their begin to the last event",
+            "Duration of turns, from the beginning to the last event",
             ("gen_ai_agent_name", "error_type"),
             _TURN_SECONDS,
         )
         self.turns = counter("tailrace_turns", "Turns that have ended", "outcome")
         self.streams = counter("tailrace_streams", "Streams that were opened", "kind")
-        self.errors = counter("tailrace_errors", "Errors by who is at fault", "fault", "type")
+        self.errors = counter("tailrace_errors", "Errors by who caused them", "fault", "type")
         self.wait_seconds = histogram(
             "tailrace_upstream_wait_seconds",
-            "Time that calls to the provider waited for a permit, if they had to wait",
+            "Duration of waits of calls to the provider for a permit",
             (),
             _SECONDS,
         )
@@ -125,28 +125,37 @@ class Metrics:
         self.webhook_failures = counter(
             "tailrace_webhook_failed_tries", "Failed attempts to deliver a notification"
         )
+        self.continuations = counter(
+            "tailrace_continuations",
+            "Responses that broke off and were continued, by model, route and cause",
+            "gen_ai_provider_name",
+            "gen_ai_request_model",
+            "route",
+            "error_type",
+        )
         self.rejected_entries = counter(
             "tailrace_broker_rejected_entries",
-            "Entries of the broker that were skipped: malformed, of an unknown version, or not authentic",
+            "Entries of the broker that were skipped because they are malformed, of an unknown version, or not authentic",
             "purpose",
         )
         self.failed_commits = counter("tailrace_store_failed_commits", "Failed attempts to commit")
 
     def watch(self, name: str, words: str, value: Callable[[], float]) -> None:
-        """Add a gauge that is read when metrics are scraped."""
+        """Add a gauge whose value is computed each time the metrics are scraped."""
         Gauge(name, words, registry=self.registry).set_function(value)
 
     def watch_distribution(self, name: str, words: str, distribution: Distribution) -> None:
-        """Add a histogram that is read when metrics are scraped."""
+        """Add a histogram whose values are read each time the metrics are scraped."""
         self.registry.register(_DistributionCollector(name, words, distribution))
 
     def exposition(self, accepted: str = "") -> tuple[bytes, str]:
         """Return all metrics and their media type.
 
         Args:
-            accepted: The scraper's ``Accept`` header: OpenMetrics if it is named there, else the Prometheus text format.
+            accepted: The ``Accept`` header of the request. If it contains OpenMetrics, the result has this format, otherwise
+                the text format of Prometheus.
         """
         if "application/openmetrics-text" in accepted:
-            known: Any = openmetrics  # it has no types
+            known: Any = openmetrics  # the library has no type annotations
             return known.generate_latest(self.registry), openmetrics.CONTENT_TYPE_LATEST
         return generate_latest(self.registry), TEXT_TYPE

@@ -1,4 +1,4 @@
-"""Credentials in the query of a URL, which must not reach a log or a span."""
+"""Redacts credentials in the query of a URL, so that they do not reach a log or a span."""
 
 from urllib.parse import parse_qsl, urlencode
 
@@ -7,27 +7,27 @@ from starlette.types import Scope
 from tailrace.server.auth.authentication import API_KEY_QUERY, TOKEN_QUERY
 
 MAX_QUERY_BYTES = 8 * 1024
-"""Maximum bytes of the query of a URL; a longer one is refused with 414, since parsing it takes milliseconds."""
+"""Maximum bytes of the query of a URL. A longer query is rejected with 414, since parsing it would take milliseconds."""
 
 _SECRETS = frozenset({API_KEY_QUERY, TOKEN_QUERY})
 _EXTENSION = "tailrace.query_string"
 
 
 def redact_query(scope: Scope) -> str | None:
-    """Replace credentials in the query of a request; `query_of` still returns them.
+    """Redact credentials in the query of a request. `query_of` still returns the original query.
 
-    A server writes its access log when the response starts, from the same scope.
+    The scope is changed because uvicorn writes its access log from the same scope when the response starts.
 
     Args:
-        scope: The scope of the request; changed in place.
+        scope: The ASGI scope of the request, which is changed in place.
 
     Returns:
-        The redacted query; None without credentials.
+        The redacted query; None if the query has no credentials.
     """
     query: bytes = scope.get("query_string", b"")
     if not query:
         return None
-    if len(query) > MAX_QUERY_BYTES:  # refused without parsing
+    if len(query) > MAX_QUERY_BYTES:  # the request is rejected without parsing the query
         scope[_EXTENSION], scope["query_string"] = query, b"REDACTED"
         return "REDACTED"
     given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)

@@ -1,4 +1,7 @@
-"""The observer that records spans and metrics, and sets the ids of log records."""
+"""The observer that records spans and metrics, and sets the ids of log records.
+
+`tailrace.server.app` creates one `Telemetry` for each server.
+"""
 
 import logging
 from contextlib import AbstractAsyncContextManager
@@ -12,8 +15,8 @@ import anyio
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import SpanContext, SpanKind, TracerProvider
 
-from tailrace.server.observability import content
-from tailrace.server.observability.faults import error_type, fault_of
+from tailrace.server.observability import message_attributes
+from tailrace.server.observability.error_labels import error_type, fault_of
 from tailrace.server.observability.logs import TASK_IDS
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.observability.tracing import (
@@ -29,21 +32,23 @@ from tailrace.server.observability.tracing import (
 )
 from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.server.runtime.observer import Observer, StreamKind, TurnWatch
-from tailrace.streaming.a2a.extension import extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.accumulator import Attempt
 from tailrace.streaming.agent.events import BrokenRunError
 from tailrace.streaming.instrumentation import RUN_OBSERVER, AnswerWatch, CallWatch, RunObserver
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall, UpstreamError, UpstreamFault
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
-from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.continuation import Route
+from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
 
 _FAULTS = frozenset(map(str, UpstreamFault))
 logger = logging.getLogger("tailrace.server")
 
-_MAX_CODE = 64  # characters; a longer code is a sentence
+_MAX_CODE = 64  # maximum characters of an error code; a longer code is probably a sentence
 
 _CANCELLED = "cancelled"  # the ``error.type`` of cancelled work
 
@@ -52,13 +57,13 @@ class Telemetry(Observer):
     """Records turns, model responses, tool calls and errors of a server.
 
     Args:
-        agent: The agent's name; may be changed before the first turn.
-        agent_version: Its version.
+        agent: The name of the agent, which may be changed before the first turn.
+        agent_version: The version of the agent.
         provider: The provider of the model; empty without a configured model.
         model: The model's name; empty without a configured model.
         metrics: The metrics; None to disable them.
-        tracer_provider: Records spans; the one of the process when None.
-        with_content: Add messages to spans.
+        tracer_provider: Records spans; None to use the tracer provider of the process.
+        with_content: True to add messages to spans.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class Telemetry(Observer):
         self.attributes = {name: value for name, value in known.items() if value}
 
     def origin(self) -> SpanContext | None:
-        """Return the current span, which is that of the request."""
+        """Return the current span, which is the span of the request."""
         return current_trace()
 
     def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:
@@ -103,12 +108,12 @@ class Telemetry(Observer):
             self.metrics.streams.labels(kind).inc()
 
     def refused(self, error: BaseException) -> None:
-        """Count an error by who is at fault."""
+        """Count an error by who caused it."""
         if self.metrics is not None:
             self.metrics.errors.labels(*fault_of(error)).inc()
 
     def waited(self, seconds: float) -> None:
-        """Record a wait."""
+        """Record the duration of a wait."""
         if self.metrics is not None:
             self.metrics.wait_seconds.observe(seconds)
 
@@ -129,7 +134,7 @@ class Telemetry(Observer):
 
 
 class _Turn(TurnWatch, RunObserver):
-    """One turn, and the model responses and tool calls in it."""
+    """Observes one turn, and the model responses and tool calls of the turn."""
 
     def __init__(self, telemetry: Telemetry, active: ActiveTask, external_context_id: str) -> None:
         self.external_context_id = external_context_id
@@ -156,7 +161,7 @@ class _Turn(TurnWatch, RunObserver):
         self.context = within(self._span, parent)
         self._attached = attach(self.context)
         self._observing: Token[RunObserver] = RUN_OBSERVER.set(self)
-        # Requests of the turn itself continue its trace: those to a remote agent.
+        # Requests to a remote agent continue the trace of the turn.
         self._sending = REQUEST_HEADERS.set(headers_of(self.context))
         self._naming: Token[tuple[str, str]] = TASK_IDS.set((record.id, record.context_id))
         self._events = record.number
@@ -164,7 +169,7 @@ class _Turn(TurnWatch, RunObserver):
         return self
 
     def failed(self, error: BaseException) -> None:
-        """Count the error, unless it was counted when it was raised."""
+        """Count the error, unless it is counted already."""
         self._error = error_type(error)
         if not isinstance(error, BrokenRunError):
             self._telemetry.refused(error)
@@ -193,9 +198,12 @@ class _Turn(TurnWatch, RunObserver):
         if metrics is not None:
             metrics.turns.labels(outcome).inc()
             metrics.turn_seconds.labels(self._telemetry.agent, why).observe(seconds)
+        # Connections that the turn opened have its context, and so this object, for as long as they are open.
+        del self._active
+        self.ending = None
 
     def _outcome(self) -> tuple[str, str]:
-        """Return the outcome, and the type of error if it is one."""
+        """Return the outcome of the turn, and the type of the error; the type is empty if there was no error."""
         if self._active.error is not None:
             return "given_up", "StoreError"
         if self.direct:
@@ -209,8 +217,8 @@ class _Turn(TurnWatch, RunObserver):
         return outcome, self._error or self._reported_error(self.ending) or "agent"
 
     def _reported_error(self, ending: StatusUpdate) -> str:
-        """Return the provider's error that a handler reports in its last status, if it was not counted before."""
-        facts = extension_facts(ending.metadata or {}).get("error")
+        """Return the type of the provider's error that the last status reports, unless the error is counted already."""
+        facts = extension_metadata(ending.metadata or {}).get("error")
         kind = facts.get("type") if isinstance(facts, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if kind not in _FAULTS:
             return ""
@@ -222,17 +230,30 @@ class _Turn(TurnWatch, RunObserver):
         """Begin a span for a model response."""
         return _Answer(self._telemetry, self, model, options, turn)
 
+    def continued(self, attempt: Attempt, model: str, route: Route) -> None:
+        """Record the continuation of a response: an event of the turn's span, and a metric."""
+        cause = error_type(attempt.error) if attempt.error is not None else ""
+        provider, _, name = model.partition(":")
+        facts = {"route": str(route), "from": attempt.model, "model": model, "error.type": cause}
+        self._span.add_event(
+            "tailrace.response.continued", {f"tailrace.{key}": value for key, value in facts.items()}
+        )
+        logger.warning("%s: the response is continued by %s (%s)", attempt.model, model, route)
+        if self._telemetry.metrics is not None:
+            labels = (provider_name(provider), name, str(route), cause)
+            self._telemetry.metrics.continuations.labels(*labels).inc()
+
     def calling(self, call: ContentPartToolCall) -> CallWatch:
         """Begin a span for a tool call."""
         return _Call(self._telemetry, call)
 
     def answered(self, input_tokens: int, output_tokens: int, error: str) -> None:
-        """Add a model response that has ended.
+        """Add the token counts of a model response that has ended.
 
         Args:
-            input_tokens: Its input tokens.
-            output_tokens: Its output tokens.
-            error: The type of its error; empty for none.
+            input_tokens: The number of input tokens.
+            output_tokens: The number of output tokens.
+            error: The type of the error of the response; empty if there was no error.
         """
         self._input_tokens += input_tokens
         self._output_tokens += output_tokens
@@ -240,7 +261,7 @@ class _Turn(TurnWatch, RunObserver):
 
 
 class _Answer(AnswerWatch):
-    """One response of a model."""
+    """Observes one response of a model."""
 
     def __init__(
         self,
@@ -266,10 +287,12 @@ class _Answer(AnswerWatch):
         self._context: Context = within(self._span)
         if telemetry.with_content and self._span.is_recording():
             history = turn.history
-            self._span.set_attribute("gen_ai.input.messages", content.input_messages(history.conversation))
+            self._span.set_attribute(
+                "gen_ai.input.messages", message_attributes.input_messages(history.conversation)
+            )
             if history.system_message:
                 self._span.set_attribute(
-                    "gen_ai.system_instructions", content.instructions(history.system_message)
+                    "gen_ai.system_instructions", message_attributes.instructions(history.system_message)
                 )
         self._first = 0.0
         self._began = perf_counter()
@@ -277,11 +300,11 @@ class _Answer(AnswerWatch):
     def sent(
         self, stream: AbstractAsyncContextManager[ChunkBatches]
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Return the request with the trace in its headers."""
+        """Return the request with headers that continue the trace."""
         return AsyncResource(partial(self._sent, stream))
 
     async def _sent(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
-        # Only while the request is sent: a generator must not change the context of its consumer.
+        # The context variable is set only while the request is sent, because a generator must not change its consumer's context.
         token = REQUEST_HEADERS.set({**REQUEST_HEADERS.get(), **headers_of(self._context)})
         try:
             with current(self._context):
@@ -290,7 +313,7 @@ class _Answer(AnswerWatch):
             REQUEST_HEADERS.reset(token)
 
     def first_chunk(self) -> None:
-        """Record the time."""
+        """Record the time to the first chunk."""
         self._first = perf_counter()
 
     def __exit__(
@@ -298,7 +321,7 @@ class _Answer(AnswerWatch):
     ) -> None:
         now = perf_counter()
         turn = self._turn
-        # A response that was cancelled before its first chunk is not in the turn: `turn.response` is the one before.
+        # If the response was cancelled before its first chunk, `turn.response` is the previous response.
         response = turn.response if kind is None or self.chunks else None
         usage = response.usage if response is not None else None
         upstream = response.error if response is not None else None
@@ -345,7 +368,7 @@ class _Answer(AnswerWatch):
                     span.set_attribute("gen_ai.usage.input_tokens", response.usage.input_tokens)
                     span.set_attribute("gen_ai.usage.output_tokens", response.usage.output_tokens)
                 if self._telemetry.with_content and response.choices:
-                    text = content.output_messages(response.message(), turn.finish_reason)
+                    text = message_attributes.output_messages(response.message(), turn.finish_reason)
                     span.set_attribute("gen_ai.output.messages", text)
             if why:
                 fail(span, why)
@@ -353,7 +376,7 @@ class _Answer(AnswerWatch):
 
 
 class _Call(CallWatch):
-    """One call of a tool, in a task of its own."""
+    """Observes one call of a tool, which runs in an asyncio task of its own."""
 
     def __init__(self, telemetry: Telemetry, call: ContentPartToolCall) -> None:
         self._telemetry = telemetry
@@ -369,7 +392,7 @@ class _Call(CallWatch):
         }
         self._span = self._telemetry.tracing.begin(f"execute_tool {call.name}", SpanKind.INTERNAL, attributes)
         if self._telemetry.with_content and self._span.is_recording():
-            self._span.set_attribute("gen_ai.tool.call.arguments", content.arguments(call))
+            self._span.set_attribute("gen_ai.tool.call.arguments", message_attributes.arguments(call))
         self._attached = attach(within(self._span))
         self._began = perf_counter()
         return self
@@ -383,7 +406,7 @@ class _Call(CallWatch):
         why = _CANCELLED if result is None else "tool_error" if result.is_error else ""
         if self._span.is_recording():
             if result is not None and self._telemetry.with_content:
-                self._span.set_attribute("gen_ai.tool.call.result", content.result(result))
+                self._span.set_attribute("gen_ai.tool.call.result", message_attributes.result(result))
             if why:
                 fail(self._span, why)
         self._span.end()
@@ -392,9 +415,10 @@ class _Call(CallWatch):
 
 
 def _facts_of(error: UpstreamError) -> str:
-    """Describe an error without the provider's message, which may repeat content of the request.
+    """Describe an error of a provider for the log.
 
-    It includes refused credentials and failed connections, which callers do not see.
+    The description omits the provider's message, which may repeat content of the request. It includes details that callers do not
+    receive, such as rejected credentials and failed connections.
     """
     status = f"HTTP {error.status}" if error.status else ""
     code = (error.code or "")[:_MAX_CODE]

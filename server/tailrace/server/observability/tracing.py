@@ -1,7 +1,7 @@
-"""Spans in the form of OpenTelemetry's conventions for generative AI.
+"""Creates spans that follow OpenTelemetry's conventions for generative AI.
 
-One span a turn (``invoke_agent``), a model response (``chat``) and a tool call (``execute_tool``). Without a configured tracer
-they record nothing; the trace of the request is still forwarded to the provider.
+There is one span for each turn (``invoke_agent``), model response (``chat``) and tool call (``execute_tool``). Without a configured
+tracer, no span is recorded, but the trace of a request is still forwarded to the provider.
 """
 
 from collections.abc import Generator, Mapping
@@ -22,13 +22,13 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation import set_span_in_context
 
-from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.conversion.request_options import RequestOptions
 
 Attributes = dict[str, Any]
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
-# Providers that have another name in the conventions.
+# Names of providers in the conventions, if they differ from our names.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -57,7 +57,7 @@ class Tracing:
     """Creates spans.
 
     Args:
-        provider: Records them; the one of the process when None.
+        provider: Records the spans; None to use the tracer provider of the process.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -66,24 +66,24 @@ class Tracing:
     def begin(
         self, name: str, kind: SpanKind, attributes: Mapping[str, Any], parent: Context | None = None
     ) -> Span:
-        """Begin a span without making it the current one.
+        """Begin a span without making it the current span.
 
         Args:
-            name: Its name.
-            kind: Its kind.
+            name: The name of the span.
+            kind: The kind of the span.
             attributes: The attributes that samplers may use.
-            parent: Its parent; the current context when None.
+            parent: The context with the parent span; None to use the current context.
         """
         return self._tracer.start_span(name, parent, kind, attributes)
 
 
 def provider_name(provider: str) -> str:
-    """Return the name of a provider in the conventions; ours if they have none."""
+    """Return the name of a provider in the conventions; our name if the conventions have none."""
     return _PROVIDERS.get(provider, provider)
 
 
 def request_attributes(options: RequestOptions) -> Attributes:
-    """Return the attributes of a request without its content."""
+    """Return the attributes of a request to a model, without the content of messages."""
     found: Attributes = {"gen_ai.request.stream": True}
     for field, name in _OPTIONS.items():
         value = getattr(options, field)
@@ -97,22 +97,22 @@ def request_attributes(options: RequestOptions) -> Attributes:
 
 
 def current_trace() -> SpanContext | None:
-    """Return the current span, as the parent of a later one; None without one."""
+    """Return the context of the current span, to use as a parent later; None if there is no span."""
     found = trace.get_current_span().get_span_context()
     return found if found.is_valid else None
 
 
 def parent_context(origin: SpanContext | None) -> Context:
-    """Return a context that has only a parent span."""
+    """Return a context that contains only the parent span."""
     return set_span_in_context(NonRecordingSpan(origin), _EMPTY) if origin is not None else _EMPTY
 
 
 def within(span: Span, parent: Context | None = None) -> Context:
-    """Return a context in which a span is the current one; the parent itself without tracing.
+    """Return a context in which a span is the current span; the parent context itself if the span is not recorded.
 
     Args:
         span: The span.
-        parent: The context to extend; the current one when None.
+        parent: The context to extend; None to extend the current context.
     """
     if span.get_span_context().is_valid:
         return set_span_in_context(span, parent)
@@ -120,14 +120,14 @@ def within(span: Span, parent: Context | None = None) -> Context:
 
 
 def extract(headers: Mapping[str, str]) -> Context | None:
-    """Return the trace in a request's headers, W3C's or those that are configured."""
+    """Return the trace from the headers of a request, in the format of W3C or in the configured formats."""
     found = propagate.extract(dict(headers), Context())
     context = trace.get_current_span(found).get_span_context()
     return parent_context(context) if context.is_valid else None
 
 
 def headers_of(context: Context) -> Mapping[str, str]:
-    """Return the headers that continue a trace; empty without one."""
+    """Return the headers that continue a trace; empty if there is no trace."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier, context)
     return carrier
@@ -135,7 +135,7 @@ def headers_of(context: Context) -> Mapping[str, str]:
 
 @contextmanager
 def current(context: Context) -> Generator[None]:
-    """Make a context the current one; leave the block in the same task, without yielding in between."""
+    """Make a context the current one during the block. The block must end in the same asyncio task and must not yield."""
     token = attach(context)
     try:
         yield
@@ -144,6 +144,6 @@ def current(context: Context) -> Generator[None]:
 
 
 def fail(span: Span, kind: str, words: str | None = None) -> None:
-    """Mark a span as failed, with the kind of error."""
+    """Mark a span as failed, with the type of the error."""
     span.set_attribute("error.type", kind)
     span.set_status(Status(StatusCode.ERROR, words))

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from pydantic import BaseModel, ConfigDict, FailFast, Strict
 
-from tailrace.server.protocols.errors import OpenAIError, reject_invalid
 from tailrace.server.protocols.markdown import with_files
-from tailrace.streaming.agent.request_facts import RequestFacts
+from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
+from tailrace.streaming.agent.caller_options import CallerOptions
 from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamError
-from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 
 MAX_KEY_LENGTH = 200
 """Characters of a conversation's key, to which a suffix is added for each branch."""
@@ -57,6 +57,7 @@ class ChatRequest:
         include_usage: End the stream with the usage.
         key: Names the conversation; may be empty.
         continues: The request has only the new message, and continues the conversation of that key.
+        existing: The id of the conversation that the request continues and that must exist; may be empty.
         previous: The id of the response that the request continues; may be empty.
         echo: Members of the request that the response repeats, as JSON.
         message_id: The id of the client's message that the response continues; may be empty.
@@ -73,12 +74,13 @@ class ChatRequest:
 
     earlier: tuple[Message, ...]
     new: Message
-    facts: RequestFacts
+    facts: CallerOptions
     model: str = ""
     stream: bool = False
     include_usage: bool = False
     key: str = ""
     continues: bool = False
+    existing: str = ""
     previous: str = ""
     echo: Mapping[str, msgspec.Raw] = field(default_factory=dict[str, msgspec.Raw])
     message_id: str = ""

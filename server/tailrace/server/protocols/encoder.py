@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from tailrace.server.protocols import ui_events
-from tailrace.server.protocols.errors import OpenAIError
-from tailrace.server.protocols.turn import TurnFold
-from tailrace.streaming.a2a.encoding import encode_json as encode_line
-from tailrace.streaming.a2a.encoding import encode_text
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_encoding import encode_json as encode_line
+from tailrace.streaming.a2a.json_encoding import encode_text
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost
 from tailrace.wrappers.messages import json_value
 

@@ -1,4 +1,4 @@
-"""Routes that refuse what the guard refuses, in the error format of each protocol."""
+"""Routes that check each request with the guard. Errors have the format of the protocol of the route."""
 
 import logging
 
@@ -6,20 +6,20 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from tailrace.server.http.problems import Problem
+from tailrace.server.http.active_uploads import Uploads, has_body
+from tailrace.server.http.error_responses import Problem
 from tailrace.server.http.request_guard import EXEMPT, RequestGuard
-from tailrace.server.http.uploads import Uploads, has_body
 from tailrace.server.observability.query_secrets import MAX_QUERY_BYTES, query_of
 from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
-from tailrace.server.protocols.errors import OpenAIError
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.observer import OBSERVER
 
 logger = logging.getLogger("tailrace.server")
 
-_WITHOUT_BODY = frozenset({"GET", "HEAD"})  # methods whose requests have no body with a meaning
+_WITHOUT_BODY = frozenset({"GET", "HEAD"})  # the body of these requests has no meaning
 
-# Routes whose errors have another form than google.rpc.Status, by a part of their path.
+# Error formats other than google.rpc.Status, by a part of the path.
 _OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/models", "/v1/conversations")
 
 
@@ -27,10 +27,10 @@ _V0_3_PATHS = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
 def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
-    """The class of a router's routes that refuses what a guard refuses, also where the router is part of another app.
+    """Return the route class of a router whose requests are checked, also if the router is part of another application.
 
-    The response to a refused request has the form of that route's errors: OpenAI's, A2A 0.3's, else
-    ``google.rpc.Status``. No response is taken for another media type than it has.
+    The response to a rejected request has the error format of the route: OpenAI's, that of A2A 0.3, or
+    ``google.rpc.Status``. Each response has the header ``X-Content-Type-Options: nosniff``.
 
     Args:
         guard: Checks every request.
@@ -48,7 +48,7 @@ def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
                 request = Request(scope, receive, send)
                 if scope["method"] in _WITHOUT_BODY and has_body(request):
                     await uploads.discard(request)
-                # Without what FastAPI does for dependencies, of which there are none.
+                # The routes have no dependencies, so that the steps of FastAPI for them are not needed.
                 response = await self.endpoint(request)
             response.headers["X-Content-Type-Options"] = "nosniff"
             await response(scope, receive, send)
@@ -62,7 +62,7 @@ def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
                     guard.check(scope)
                 except AuthError as error:
                     OBSERVER.get().refused(error)
-                    logger.warning("a request was refused (403): %s", error)
+                    logger.warning("request rejected (403): %s", error)
                     return _refusal(error, self.path)
             return None
 
@@ -70,7 +70,7 @@ def guarded_route(guard: RequestGuard, uploads: Uploads) -> type[APIRoute]:
 
 
 def _query_refusal(size: int, path: str) -> Response:
-    message = f"The query has {size} bytes, and may have {MAX_QUERY_BYTES}; send a POST request with a body"
+    message = f"The query has {size} bytes; the maximum is {MAX_QUERY_BYTES}. Send a POST request with a body"
     if any(part in path for part in _OPENAI_PATHS):
         return OpenAIError(414, message).response()
     problem = Problem(414, "INVALID_ARGUMENT", "UriTooLongError", message)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from tailrace.wrappers import ContentPart, ContentPartData, ContentPartFile, ContentPartText, Message
-from tailrace.wrappers.conversion.texts import is_same_text, join_texts
+from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
 
 # The end of a link or image. Its beginning is searched backwards from here: an expression for both takes quadratic time.
 _DATA_URL = re.compile(r"\]\(data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/]+={0,2})\)\n*")

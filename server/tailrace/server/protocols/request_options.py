@@ -5,12 +5,12 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
-from tailrace.server.protocols.errors import OpenAIError, reject_invalid
+from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
 from tailrace.server.protocols.task_events import is_mapping
-from tailrace.streaming.agent.request_facts import RequestFacts
+from tailrace.streaming.agent.caller_options import CallerOptions
 from tailrace.wrappers import ContentPartFile
 from tailrace.wrappers.conversion.files import read_data_url
-from tailrace.wrappers.conversion.options import OutputFormat, ToolChoice, ToolDefinition
+from tailrace.wrappers.conversion.request_options import OutputFormat, ToolChoice, ToolDefinition
 from tailrace.wrappers.messages import shortened
 
 M = TypeVar("M", bound=BaseModel)
@@ -29,7 +29,7 @@ _OPTIONS = {
 }
 
 
-def facts_of(options: Mapping[str, Any], tools: object, instructions: str) -> RequestFacts:
+def facts_of(options: Mapping[str, Any], tools: object, instructions: str) -> CallerOptions:
     """Return the facts of a request of a user interface.
 
     Args:
@@ -69,7 +69,7 @@ def _tool(fields: Mapping[str, Any], where: str) -> ToolDefinition:
     return function_definition({**fields, "parameters": schema}, where)
 
 
-def request_facts(**facts: object) -> RequestFacts:
+def request_facts(**facts: object) -> CallerOptions:
     """Return the facts of a request; options that are None are not part of it.
 
     Raises:
@@ -77,7 +77,7 @@ def request_facts(**facts: object) -> RequestFacts:
     """
     given = {name: fact for name, fact in facts.items() if fact is not None and fact != ()}
     with reject_invalid():
-        return RequestFacts.model_validate(given)
+        return CallerOptions.model_validate(given)
 
 
 def function_definition(fields: Mapping[str, Any], where: str) -> ToolDefinition:

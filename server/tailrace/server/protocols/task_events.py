@@ -12,10 +12,10 @@ import msgspec
 from typing_extensions import TypeIs
 
 from tailrace.server.protocols.markdown import data_markdown, file_markdown
-from tailrace.streaming.a2a.extension import extension_facts
-from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import ContentPartFile, ContentPartToolCall
-from tailrace.wrappers.conversion.texts import BLANK_LINE
+from tailrace.wrappers.conversion.text_joining import BLANK_LINE
 
 
 class PartView(msgspec.Struct, gc=False):
@@ -80,7 +80,7 @@ class MessageView(msgspec.Struct):
     @property
     def is_callers(self) -> bool:
         """Return whether the caller sent the message; results of the agent's own tools have the same role."""
-        return self.role == "ROLE_USER" and extension_facts(self.metadata).get("by") != "agent"
+        return self.role == "ROLE_USER" and extension_metadata(self.metadata).get("by") != "agent"
 
 
 class TaskView(msgspec.Struct):
@@ -115,7 +115,7 @@ decode_event = msgspec.json.Decoder(EventView).decode
 
 def channel_of(metadata: Mapping[str, Any]) -> str:
     """Return the channel of an artifact or part; empty without the extension's facts."""
-    facts = extension_facts(metadata)
+    facts = extension_metadata(metadata)
     if facts.get("choice"):
         return "choice"  # further choices are not part of the response
     channel = facts.get("channel")

@@ -5,7 +5,7 @@ protocols that have texts side by side; `tailrace.server.protocols.serial_texts`
 """
 
 from tailrace.server.protocols import ui_events
-from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.task_events import ArtifactUpdateView, ArtifactView, PartView, text_of
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.wrappers import ContentPartToolCall
 

@@ -1,7 +1,7 @@
-"""Answers for addresses that do not exist, and for methods that an address does not take, as the protocol's errors.
+"""Errors for unknown paths (404) and unsupported methods (405) in the form of the protocol.
 
-Only an application that is the agent's alone answers so: in somebody else's, what becomes of an unknown address is that
-application's to say.
+They are installed only in an application that the agent creates. If its router is part of another application, that
+application handles unknown paths.
 """
 
 from typing import cast
@@ -11,20 +11,20 @@ from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from tailrace.server.http.problems import Problem
+from tailrace.server.http.error_responses import Problem
 from tailrace.server.observability.query_secrets import redact_query
 from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
 
-# Where a client of 0.3 is that has lost its way.
+# Paths of the HTTP+JSON binding of 0.3.
 _OLD_PREFIXES = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
 def answer_unknown_routes(app: FastAPI, router: APIRouter) -> None:
-    """Have an application answer 404 and 405 in the form of the version that the address belongs to.
+    """Install error handlers for 404 and 405 that respond in the form of the protocol version of the path.
 
     Args:
         app: The application.
-        router: The agent's addresses, which are at its root.
+        router: The routes of the agent, which are at the root of the application.
     """
 
     async def answer(request: Request, error: Exception) -> Response:
@@ -32,10 +32,10 @@ def answer_unknown_routes(app: FastAPI, router: APIRouter) -> None:
         redact_query(request.scope)
         path = request.url.path
         if failure.status_code == 404:
-            problem = Problem(404, "NOT_FOUND", "NotFoundError", f"There is nothing at {path}")
+            problem = Problem(404, "NOT_FOUND", "NotFoundError", f"There is no resource at {path}")
         elif failure.status_code == 405:
             allowed = _methods_at(request, app, router)
-            message = f"{path} takes {allowed}, not {request.method}"
+            message = f"{path} does not support {request.method}; supported: {allowed}"
             problem = Problem(
                 405, "UNIMPLEMENTED", "MethodNotAllowedError", message, headers={"Allow": allowed}
             )
@@ -48,10 +48,10 @@ def answer_unknown_routes(app: FastAPI, router: APIRouter) -> None:
 
 
 def _methods_at(request: Request, app: FastAPI, router: APIRouter) -> str:
-    """The methods that an address supports: a path has a route for each method, and the framework names those of one.
+    """Return the methods that a path supports. There is a route for each method; the framework names only one.
 
-    A path can match another route's parameter too (``/tasks/{id}`` matches ``/tasks/1:cancel``): the first one counts,
-    as it does for a request.
+    A path can also match the parameter of another route (``/tasks/{id}`` matches ``/tasks/1:cancel``). The first match
+    is used, as for requests.
     """
     found: set[str] = set()
     path = None

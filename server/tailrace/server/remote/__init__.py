@@ -1,6 +1,6 @@
-"""Remote A2A agents: one reader of their cards, one client, and what is built on it: a handler, tools, a proxy.
+"""Remote A2A agents: agent cards, a client, and a handler, tools and a proxy that use it.
 
-`AgentClient` is the client. `RemoteAgent` is the same for a server: its errors are safe for callers. Over it stand
-`RemoteAgentHandler`, which answers turns of a server by a remote agent (``--agent``), and `AgentTool`, with which a model
-calls one.
+`AgentClient` is the client. `RemoteAgent` is a client for use in a server: callers may read its errors.
+`RemoteAgentHandler` forwards the turns of a server to a remote agent (``--agent``). `AgentTool` makes a remote agent
+available to a model as a tool.
 """

@@ -4,16 +4,18 @@ Mistakes in a card are tolerated where nothing depends on them; `AgentCard`, the
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
 from tailrace.server.remote.agent_origins import AgentOrigins, join_url
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import AgentSkill
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import UpstreamError, UpstreamFault
 from tailrace.wrappers.redaction.log_records import printable
 
@@ -26,7 +28,19 @@ CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 """The supported protocol bindings in the order of preference: those first that pass every proxy."""
 
+_JAVASCRIPT_SERVER = "Express"
+"""``X-Powered-By`` of the official SDK in JavaScript, which is built on that framework."""
+
 _MAX_URL = 200  # characters of an address in an error
+_MAX_INTERFACES, _MAX_SKILLS = 100, 1000  # the first ones of a card are used
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")  # a token of RFC 9110
+# Headers that frame, route or describe a request, or belong to the protocol: a card must not replace them.
+_RESERVED = re.compile(
+    r"host|connection|keep-alive|te|trailer|upgrade|via|forwarded|expect|cookie|date|origin|referer|user-agent|range|pragma"
+    r"|cache-control|traceparent|tracestate|idempotency-key|last-event-id"
+    r"|(content|transfer|accept|if|proxy|sec|x-forwarded|x-http|a2a|grpc)-.*|accept|.*-bin"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +54,13 @@ class RemoteCard:
         input_modes: Media types that it accepts.
         output_modes: Media types that it returns.
         streaming: The agent streams its responses.
-        numbered: The agent supports `tailrace.streaming.a2a.extension`: its streams can be resumed after any event.
+        numbered: The agent supports `tailrace.streaming.a2a.stream_extension`: its streams can be resumed after any event.
         url: The address of the chosen interface.
         binding: The protocol binding of that interface.
         version: The protocol version of that interface: ``1.0``, ``0.3.0``.
         tenant: Sent with every request; empty for none.
+        encodes_files_twice: The interface has base64 text in place of the bytes of files
+            (`tailrace.streaming.a2a.v0_3_rest`).
         fields: The card's JSON.
     """
 
@@ -59,6 +75,7 @@ class RemoteCard:
     binding: str
     version: str
     tenant: str
+    encodes_files_twice: bool
     fields: Mapping[str, Any]
 
     @property
@@ -101,7 +118,11 @@ class _Interface(NamedTuple):
 
 
 def read_card(
-    body: bytes, card_url: str, bindings: Sequence[str] = BINDINGS, origins: AgentOrigins | None = None
+    body: bytes,
+    card_url: str,
+    bindings: Sequence[str] = BINDINGS,
+    origins: AgentOrigins | None = None,
+    powered_by: str = "",
 ) -> RemoteCard:
     """Read a card of 1.0 or 0.3, and choose an interface: the newest version, then the first binding.
 
@@ -110,6 +131,7 @@ def read_card(
         card_url: The card's address: the base of relative addresses, named in errors.
         bindings: Allowed bindings, the preferred one first. gRPC is left out where it is not installed.
         origins: The origins that may be called; the card's own when None.
+        powered_by: The ``X-Powered-By`` header of the response with the card: the only sign of the SDK that the agent uses.
 
     Raises:
         UpstreamError: The body is not a card, or has no supported interface; the message lists those it has.
@@ -140,6 +162,9 @@ def read_card(
             fault=UpstreamFault.INVALID,
         )
     capabilities = _object(fields.get("capabilities"))
+    numbered = any(each.get("uri") == EXTENSION_URI for each in _objects(capabilities.get("extensions")))
+    # Our own server recognizes this client over HTTP+JSON; over gRPC, it is the client of the SDK in Python.
+    encodes_twice = {"HTTP+JSON": not numbered, "GRPC": True}.get(chosen.binding, False)
     return RemoteCard(
         name=_text(fields.get("name")),
         description=_text(fields.get("description")),
@@ -147,11 +172,14 @@ def read_card(
         input_modes=_texts(fields.get("defaultInputModes")),
         output_modes=_texts(fields.get("defaultOutputModes")),
         streaming=capabilities.get("streaming") is True,
-        numbered=any(each.get("uri") == EXTENSION_URI for each in _objects(capabilities.get("extensions"))),
+        numbered=numbered,
         url=chosen.url,
         binding=chosen.binding,
         version="0.3.0" if chosen.version.startswith("0.") else chosen.version,
         tenant=chosen.tenant,
+        encodes_files_twice=chosen.version.startswith("0.")
+        and encodes_twice
+        and powered_by != _JAVASCRIPT_SERVER,
         fields=fields,
     )
 
@@ -162,6 +190,9 @@ def credentials(card: RemoteCard, token: str) -> dict[str, str]:
     Args:
         card: Decides whether the token is an API key in a header or cookie, or a bearer token.
         token: The token; empty for none.
+
+    Raises:
+        UpstreamError: The card requires the API key in a header or cookie that cannot contain it.
     """
     if not token:
         return {}
@@ -171,10 +202,20 @@ def credentials(card: RemoteCard, token: str) -> dict[str, str]:
         for key in keys:
             name, place = _text(key.get("name")), key.get("location", key.get("in"))
             if place == "header":
-                return {name.lower(): token}
+                return {_checked_name(name, _RESERVED).lower(): token}
             if place == "cookie":
-                return {"cookie": f"{name}={token}"}
+                return {"cookie": f"{_checked_name(name)}={token}"}
     return {"authorization": f"Bearer {token}"}
+
+
+def _checked_name(name: str, reserved: re.Pattern[str] | None = None) -> str:
+    if _NAME.fullmatch(name) and not (reserved and reserved.fullmatch(name.lower())):
+        return name
+    place = "header" if reserved else "cookie"
+    raise UpstreamError(
+        f"the agent card requires the API key in the {place} {printable(name, _MAX_URL)!r}, which cannot contain one",
+        fault=UpstreamFault.INVALID,
+    )
 
 
 def _api_key(scheme: dict[str, Any]) -> dict[str, Any]:
@@ -184,14 +225,15 @@ def _api_key(scheme: dict[str, Any]) -> dict[str, Any]:
 def _interfaces(fields: Mapping[str, Any], card_url: str) -> Iterator[_Interface]:
     """The interfaces of a card of 1.0, or of a card of 0.3, which has no list of all of them."""
     if "supportedInterfaces" in fields:
-        found = _objects(fields["supportedInterfaces"])
+        found = islice(_objects(fields["supportedInterfaces"]), _MAX_INTERFACES)
     else:
         version = fields.get("protocolVersion") or "0.3.0"
         main = {"url": fields.get("url"), "transport": fields.get("preferredTransport", "JSONRPC")}
-        found = [main, *_objects(fields.get("additionalInterfaces"))] if main["url"] else []
-        found = [
-            {"protocolVersion": version, "protocolBinding": each.get("transport"), **each} for each in found
-        ]
+        others = _objects(fields.get("additionalInterfaces"))
+        found = (
+            {"protocolVersion": version, "protocolBinding": each.get("transport"), **each}
+            for each in islice([main, *others] if main["url"] else [], _MAX_INTERFACES)
+        )
     for each in found:
         binding, url = _text(each.get("protocolBinding")).upper(), _text(each.get("url"))
         if binding != "GRPC":
@@ -222,7 +264,7 @@ def _age(version: str) -> int | None:
 
 def _skills(skills: Iterable[dict[str, Any]]) -> Iterator[AgentSkill]:
     """The skills, with the members that are required in our own card; their access rules are left out."""
-    for at, skill in enumerate(skills):
+    for at, skill in enumerate(islice(skills, _MAX_SKILLS)):
         given = {key: value for key, value in skill.items() if value and key != "securityRequirements"}
         name = given.get("name") or given.get("id") or f"skill {at + 1}"
         try:

@@ -8,10 +8,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from tailrace.streaming.a2a.extension import with_extension_facts
 from tailrace.streaming.a2a.models import Artifact, Message, Part
+from tailrace.streaming.a2a.stream_extension import with_extension_metadata
 
-_REASONING = with_extension_facts({}, channel="reasoning")
+_REASONING = with_extension_metadata({}, channel="reasoning")
 
 
 def split_reasoning(artifact: Artifact) -> Sequence[Artifact]:

@@ -1,4 +1,4 @@
-"""Events and tasks of a remote agent, validated; what an agent leaves out, and nothing depends on, is filled in."""
+"""Validation of the events and tasks of a remote agent. Missing members without importance get defaults."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -21,10 +21,10 @@ from tailrace.streaming.a2a.models import (
 from tailrace.wrappers import UpstreamError, UpstreamFault
 
 RemoteEvent = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
-"""One event of a remote agent."""
+"""An event of a remote agent."""
 
 MISSING_ID = "-"
-"""Stands for the id of a task or a context that an event does not have."""
+"""Placeholder for a missing id of a task or a context."""
 
 _Fields = dict[str, Any]
 _Model = TypeVar("_Model", bound=A2AModel)
@@ -33,16 +33,16 @@ _CONTENT = frozenset({"text", "raw", "url", "data"})
 
 
 def event_of(response: StreamResponse) -> RemoteEvent:
-    """The one member of a response that is set."""
+    """Return the member of a response that is set."""
     event = response.artifact_update or response.status_update or response.task or response.message
     return cast("RemoteEvent", event)
 
 
 def read_model(model: type[_Model], fields: Mapping[str, Any]) -> _Model:
-    """Validate an object in the JSON of 1.0; complete a task, and what is in an event or the result of a send.
+    """Validate an object in the JSON of 1.0. Tasks and events are completed with defaults first.
 
     Raises:
-        UpstreamError: It is not valid, and cannot be completed.
+        UpstreamError: The object is not valid.
     """
     try:
         return model.model_validate(fields)
@@ -70,7 +70,7 @@ def _complete(kind: str, fields: _Fields) -> None:
         _complete_message(fields)
         return
     if kind != "task":
-        # An event of 0.3 may have only one of the two; the other one is not used either.
+        # An event of 0.3 may have only one of the two ids; the other is not used.
         fields.setdefault("taskId", MISSING_ID)
         fields.setdefault("contextId", MISSING_ID)
     status = fields.get("status")
@@ -92,7 +92,7 @@ def _each(value: object, complete: Any) -> None:
 
 
 def _complete_timestamp(status: _Fields) -> None:
-    """Read a time without a zone as UTC; leave out what is no time."""
+    """Interpret a timestamp without a time zone as UTC, and remove an invalid timestamp."""
     given = status.get("timestamp")
     if given is None:
         return
@@ -118,7 +118,7 @@ def _complete_artifact(artifact: _Fields) -> None:
 
 
 def _complete_parts(owner: _Fields) -> None:
-    """Leave out empty parts; where none is left, add an empty text: a last chunk is often so."""
+    """Remove empty parts. Add an empty text if no part remains, as in the last chunk of many agents."""
     given = owner.get("parts")
     parts = cast("list[object]", given) if isinstance(given, list) else []
     objects = [cast("_Fields", part) for part in parts if isinstance(part, dict)]

@@ -18,18 +18,19 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
+import anyio.lowlevel
 import msgspec
 
 from tailrace.server.remote.relay import Relay
 from tailrace.server.remote.remote_agent import RemoteAgent
 from tailrace.server.runtime.handlers import Handler, Item, Turn
 from tailrace.server.runtime.upstream_gate import OWNER, UpstreamGate
-from tailrace.streaming.a2a.extension import EXTENSION_URI, extension_facts, with_extension_facts
-from tailrace.streaming.a2a.extension import without_extension_facts as without_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part
-from tailrace.streaming.agent.request_facts import REQUEST_FACTS
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, extension_metadata, with_extension_metadata
+from tailrace.streaming.a2a.stream_extension import without_extension_metadata as without_facts
+from tailrace.streaming.agent.caller_options import REQUEST_FACTS
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate
 from tailrace.wrappers import (
     ContentPart,
@@ -95,7 +96,9 @@ class RemoteAgentHandler(Handler):
             )
             async with self._gate.call(OWNER.get()), answer as events:
                 async for event in events:
-                    for update in relay.feed(event):
+                    for at, update in enumerate(relay.feed(event)):
+                        if at:  # a copy of a task may have many artifacts
+                            await anyio.lowlevel.checkpoint()
                         yield update
         except UpstreamError as error:
             failure = _failed_for(error)
@@ -155,7 +158,7 @@ def _place_of(messages: Iterable[CommonMessage], agent: str, context_id: str) ->
     for message in reversed(tuple(messages)):
         if message.role is not Role.MODEL:
             continue
-        fact = extension_facts(message.metadata).get("remote")
+        fact = extension_metadata(message.metadata).get("remote")
         if isinstance(fact, dict) and cast("dict[str, Any]", fact).get("agent") == agent:
             try:
                 place = msgspec.convert(fact, _Place)
@@ -195,9 +198,9 @@ def _to_send(turn: Turn, place: _Place | None, unsent: Iterable[CommonMessage]) 
 
 def _request_metadata(turn: Turn) -> Mapping[str, Any]:
     """Return the metadata of the request without its idempotency key, which belongs to our server."""
-    facts = extension_facts(turn.facts.to_metadata())
+    facts = extension_metadata(turn.facts.to_metadata())
     metadata = without_facts(turn.metadata, "idempotencyKey")
-    return with_extension_facts(metadata, **facts) if facts else metadata
+    return with_extension_metadata(metadata, **facts) if facts else metadata
 
 
 def _name_of(turn: Turn, message: Message, metadata: Mapping[str, Any]) -> str:

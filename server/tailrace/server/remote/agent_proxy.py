@@ -1,4 +1,4 @@
-"""The server as a proxy of a remote agent: its settings, its handler, and what its card takes from the agent's."""
+"""Proxy server for a remote agent: its settings, its handler and its agent card."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,25 +15,25 @@ from tailrace.server.settings import Settings
 
 
 class AgentProxy:
-    """A server's parts for the remote agent that the settings name.
+    """Settings, handler and capabilities of a server that forwards requests to a remote agent.
 
-    The agent is asked for its card here, and waited for.
+    The constructor fetches the card of the agent. It blocks until the card arrives.
 
     Args:
-        settings: ``agent`` says where the agent is.
-        gate: Passed by each turn before it calls the agent.
+        settings: Settings of the server; ``agent`` is the URL of the remote agent.
+        gate: Limits the concurrent requests to the agent.
 
     Attributes:
-        settings: The same, with the name and the description of the agent's card where they say none.
-        handler: Answers by the agent.
+        settings: The settings, with the name and the description of the remote agent as defaults.
+        handler: Forwards turns to the agent.
 
     Raises:
-        UpstreamError: The agent is away, or has no card that can be used.
-        ConfigurationError: ``agent`` is no URL.
+        UpstreamError: The agent cannot be reached, or its card is not valid.
+        ConfigurationError: ``agent`` is not a URL.
     """
 
     def __init__(self, settings: Settings, gate: UpstreamGate) -> None:
-        # In a thread, since an event loop may run here already.
+        # Use a thread, because an event loop may already run in this one.
         with ThreadPoolExecutor(1) as pool:
             self._card = pool.submit(anyio.run, _fetch_card, settings).result()
         named: dict[str, Any] = {}
@@ -45,9 +45,10 @@ class AgentProxy:
         self.handler = RemoteAgentHandler(_agent(settings, self._card), gate=gate)
 
     def capabilities(self, capabilities: Capabilities) -> Capabilities:
-        """What we offer, with what the agent offers where we say nothing.
+        """Return the capabilities of the server, with those of the remote agent as defaults.
 
-        Which media types it takes is the agent's to say for each message: cards are often wrong about it.
+        Input media types of the remote agent's card are not enforced, because cards are often wrong about them: the
+        agent itself accepts or rejects each message.
         """
         return replace(
             capabilities,

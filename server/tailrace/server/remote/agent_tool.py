@@ -1,4 +1,4 @@
-"""A remote A2A agent as a tool of an agent of ours.
+"""Remote A2A agents as tools of a local agent.
 
 ::
 
@@ -16,28 +16,28 @@ from uuid import uuid4
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.server.remote.relay import Relay
 from tailrace.server.remote.remote_agent import RemoteAgent
-from tailrace.streaming.a2a.extension import is_answer
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
+from tailrace.streaming.a2a.stream_extension import is_answer
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.streaming.tools.tools import Tool, ToolContext, ToolError, Toolset
 from tailrace.wrappers import ContentPartText, UpstreamError
-from tailrace.wrappers.conversion.options import ToolDefinition
-from tailrace.wrappers.conversion.texts import is_same_text, join_texts
+from tailrace.wrappers.conversion.request_options import ToolDefinition
+from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds that a remote agent may take for one answer; it may be at work with tools of its own."""
+"""Timeout of one call in seconds. It is long because a remote agent may run tools itself."""
 
 MAX_CONVERSATIONS = 10_000
-"""Conversations of which is remembered what the remote waits for; those left alone the longest are forgotten."""
+"""Maximum number of conversations whose state is stored. The least recently used ones are removed."""
 
 _PARAMETERS = {
     "type": "object",
     "properties": {
         "message": {
             "type": "string",
-            "description": "What to say to the agent, in full sentences. It knows nothing of this conversation but what "
-            "it was told by this tool.",
+            "description": "The message to the agent, in full sentences. The agent does not see this conversation: it "
+            "knows only the messages that were sent with this tool.",
         }
     },
     "required": ["message"],
@@ -46,19 +46,20 @@ _PARAMETERS = {
 
 
 class AgentTool(Tool):
-    """Says a message to a remote agent, and gives its answer.
+    """Tool that sends a message to a remote agent and returns the response.
 
-    The messages of one conversation of ours (`ToolContext.external_context_id`) are one conversation for the remote;
-    without that id each is a conversation of its own, as it is without a server. The remote knows one caller: the id is
-    unique to the conversation and its caller, and none that the caller chose is sent. An agent that asks something in return has its question given as the result, and the
-    next message answers it. When the call is cancelled, the remote's task is, too.
+    All messages of one local conversation belong to one conversation of the remote agent. Its id is
+    `ToolContext.external_context_id`, which is unique to the conversation and its caller; an id that a caller chose is
+    never sent, because all callers are one caller for the remote agent. If the id is empty (without a server), each
+    message starts a conversation. If the remote agent requests input, its question is the result, and the next message
+    is the reply. If the call is cancelled, the remote task is cancelled.
 
     Args:
-        agent: The remote agent; to be closed by whoever opened it.
-        card: Its card.
-        name: What the model calls it by; made of the card's name when empty.
-        description: What the model is told; the card's description and skills when empty.
-        timeout: Seconds that an answer may take.
+        agent: The remote agent, which the caller closes.
+        card: Its agent card.
+        name: Name of the tool; empty for the name on the card.
+        description: Description for the model; empty for the description and skills on the card.
+        timeout: Timeout of one call in seconds.
     """
 
     def __init__(
@@ -80,22 +81,22 @@ class AgentTool(Tool):
         )
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
-        """Ask the agent; see `Tool.call`.
+        """Send the message of a call; see `Tool.call`.
 
         Returns:
-            Text; a list of parts, as A2A has them in JSON, where files or data are among them. Of a file that came with its
-            bytes their number is told in their place (``omitted``): as text they would fill the model's window.
+            Text, or a list of A2A parts as JSON if the response has files or data. Bytes of files are replaced by their
+            number (``omitted``), because they would fill the context window of the model.
 
         Raises:
-            ToolError: The agent failed, refused, or cannot be reached.
+            ToolError: The agent failed, rejected the message, or cannot be reached.
         """
         text = arguments.get("message")
         if not isinstance(text, str) or not text:
-            raise ToolError("the arguments do not fit: message: a text is required")
+            raise ToolError("message: a text that is not empty is required")
         conversation = context.external_context_id
         context_id, task_id = self._places.get(conversation, (conversation, ""))
         if task_id:
-            self._places[conversation] = (context_id, "")  # what it asks for is answered once
+            self._places[conversation] = (context_id, "")  # only one message is the reply
         message = Message(
             message_id=str(uuid4()),
             role=Role.USER,
@@ -114,7 +115,7 @@ class AgentTool(Tool):
             raise ToolError(str(error)) from None
         ending = relay.close()[-1]
         if not isinstance(ending, StatusUpdate):
-            raise TypeError("an answer ends with a status")
+            raise TypeError("the events of a task end with a status")
         self._remember(conversation, relay, waits=ending.state.interrupted)
         return self._result(relay, ending)
 
@@ -129,14 +130,14 @@ class AgentTool(Tool):
     def _result(self, relay: Relay, ending: StatusUpdate) -> object:
         words = _joined(ending.message.parts) if ending.message is not None else []
         if ending.state is TaskState.INPUT_REQUIRED:
-            question = Part(text="The agent asks in return, and waits for the answer as the next message:")
-            # Without words, its response is complete: some agents never complete a task.
+            question = Part(text="The agent requests input. Send the reply as the next message:")
+            # Without a question the response is complete: some agents never complete a task.
             return _output([*_parts(relay.artifacts), *((question, *words) if words else ())])
         if ending.state is not TaskState.COMPLETED:
-            raise ToolError(_words(words) or "the agent did not answer")
+            raise ToolError(_words(words) or "the agent sent no response")
         parts = _parts(relay.artifacts) or words
         if not parts and relay.words is not None:
-            parts = _joined(relay.words.parts)  # an agent that says all it has to say as its progress
+            parts = _joined(relay.words.parts)  # some agents send their response as progress messages
         return _output(parts)
 
 
@@ -148,7 +149,7 @@ class _AgentTools(Toolset):
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[Sequence[Tool]]:
-        """Fetch the cards; keep connections as long as the block lasts."""
+        """Fetch the cards, and keep the connections open during the block."""
         async with AsyncExitStack() as stack:
             tools: list[Tool] = []
             for url in self._urls:
@@ -158,18 +159,20 @@ class _AgentTools(Toolset):
 
 
 def agent_tools(*urls: str, timeout: float | None = DEFAULT_TIMEOUT, **options: Any) -> Toolset:
-    """Remote agents as tools, each under the name of its card, which is fetched when the tools are needed.
+    """Create a toolset of remote agents. Each tool has the name on the agent card.
+
+    The cards are fetched when the toolset is connected.
 
     Args:
-        urls: Where the agents are; see `RemoteAgent`.
-        timeout: Seconds that an answer may take.
-        options: For each `RemoteAgent`: ``token``, ``headers``, ….
+        urls: URLs of the agents; see `RemoteAgent`.
+        timeout: Timeout of one call in seconds.
+        options: Options of each `RemoteAgent`: ``token``, ``headers``, ….
     """
     return _AgentTools(urls, options, timeout)
 
 
 def _tool_name(name: str) -> str:
-    """A name that every provider takes: letters, digits, ``_`` and ``-``, at most 64."""
+    """Return a name that all providers accept: at most 64 letters, digits, ``_`` and ``-``."""
     made = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:64]
     return made if made and not made[0].isdigit() else f"agent_{made}"[:64]
 
@@ -183,7 +186,7 @@ def _description(card: RemoteCard) -> str:
 
 
 def _parts(artifacts: Sequence[Artifact]) -> list[Part]:
-    """The parts of an answer; what its model thought, further choices and the tools it used are not the answer."""
+    """Return the parts of the response, without reasoning, further choices and tool calls."""
     parts: list[Part] = []
     for artifact in artifacts:
         if not is_answer(artifact.metadata):
@@ -193,7 +196,7 @@ def _parts(artifacts: Sequence[Artifact]) -> list[Part]:
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:
-    """The parts without empty texts, and with pieces of one text as one; see `tailrace.wrappers.texts`."""
+    """Join consecutive deltas of one text, and drop empty texts; see `tailrace.wrappers.conversion.text_joining`."""
     joined: list[Part] = []
     before: ContentPartText | None = None
     for part in parts:
@@ -215,7 +218,7 @@ def _output(parts: Sequence[Part]) -> object:
 
 
 def _shown(part: Part) -> dict[str, Any]:
-    """A part as a model is to see it, without a file's bytes."""
+    """Return a part as JSON for the model, without the bytes of a file."""
     shown = part.model_copy(update={"metadata": {}}).to_dict()
     if part.raw is not None:
         del shown["raw"]
@@ -224,7 +227,7 @@ def _shown(part: Part) -> dict[str, Any]:
 
 
 def _words(parts: Sequence[Part]) -> str:
-    """The parts as one text."""
+    """Return the parts as one text."""
     return " ".join(
         part.text if part.text is not None else json.dumps(_shown(part), ensure_ascii=False) for part in parts
     )

@@ -1,6 +1,6 @@
-"""Requests and responses of a remote agent over JSON-RPC and HTTP+JSON, in A2A 1.0 and 0.3. Sans-IO.
+"""Codecs for requests and responses of a remote agent: JSON-RPC and HTTP+JSON, in A2A 1.0 and 0.3. Sans-IO.
 
-The JSON of A2A 1.0 goes in and comes out, whatever the agent's version is.
+Callers use the JSON of A2A 1.0 for all versions.
 """
 
 import json
@@ -12,8 +12,8 @@ from urllib.parse import quote
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.streaming.a2a import errors, v0_3, v0_3_rest
 from tailrace.streaming.a2a.dialect import Operation
-from tailrace.streaming.a2a.encoding import encode_json
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError, MethodNotFoundError
+from tailrace.streaming.a2a.json_encoding import encode_json
 from tailrace.streaming.a2a.v1_0 import Version10
 from tailrace.wrappers import UpstreamError, UpstreamFault
 
@@ -25,16 +25,16 @@ _ERRORS: Mapping[object, type[A2AError]] = {
     if isinstance(kind, type) and issubclass(kind, A2AError) and kind is not A2AError
     for name in (kind.code, kind.reason, kind.__name__)
 }
-"""The errors of the protocol by JSON-RPC code, by ``ErrorInfo.reason``, and by the name that HTTP+JSON of 0.3 has."""
+"""Errors of the protocol by JSON-RPC code, by ``ErrorInfo.reason``, and by their names in HTTP+JSON of 0.3."""
 
 
 class Request(NamedTuple):
     """An HTTP request.
 
     Attributes:
-        method: Its method.
-        url: Its address.
-        body: Its JSON; empty for none.
+        method: The HTTP method.
+        url: The URL.
+        body: The JSON body; empty for none.
     """
 
     method: str
@@ -47,21 +47,21 @@ _PATHS: Mapping[Operation, tuple[tuple[str, ...], str]] = {
     Operation.SEND_STREAMING_MESSAGE: (("POST",), "/message:stream"),
     Operation.GET_TASK: (("GET",), "/tasks/{id}"),
     Operation.CANCEL_TASK: (("POST",), "/tasks/{id}:cancel"),
-    # The specification has GET; the official SDK sends POST, which is all that its older servers accept.
+    # The specification defines GET. The official SDK sends POST, and its older servers accept only POST.
     Operation.SUBSCRIBE_TO_TASK: (("POST", "GET"), "/tasks/{id}:subscribe"),
     Operation.GET_CONVERSATION: (("GET",), "/conversations/{contextId}"),
 }
-"""HTTP+JSON: the methods of each operation, the preferred one first, and its path."""
+"""HTTP+JSON: the methods of each operation in order of preference, and its path."""
 
 
 class Binding:
-    """Writes requests and reads responses for one interface of an agent, over JSON-RPC or HTTP+JSON.
+    """Encodes requests and decodes responses for one interface of an agent, over JSON-RPC or HTTP+JSON.
 
     Args:
-        card: The agent's card.
+        card: The agent card.
 
     Attributes:
-        is_json_rpc: It is JSON-RPC.
+        is_json_rpc: True for JSON-RPC.
         version: The value of ``A2A-Version``.
     """
 
@@ -74,10 +74,10 @@ class Binding:
         self._ids = count(1)
 
     def write(self, operation: Operation, fields: Fields) -> list[Request]:
-        """The request for an operation, and those to send in its place where its HTTP method is not allowed.
+        """Encode the request for an operation, and alternatives for agents that do not support its HTTP method.
 
         Args:
-            operation: What is requested.
+            operation: The operation.
             fields: The request in the JSON of 1.0.
 
         Raises:
@@ -89,7 +89,13 @@ class Binding:
         if card.is_v0_3 and sends:
             write_message = (v0_3 if self.is_json_rpc else v0_3_rest).write_message
             configuration = {"blocking": True, **fields.get("configuration", {})}
-            fields = {**fields, "message": write_message(fields["message"]), "configuration": configuration}
+            message = fields["message"]
+            if card.encodes_files_twice:
+                # A repeated message is encoded again.
+                message = v0_3_rest.encode_files(
+                    {**message, "parts": [dict(part) for part in message["parts"]]}
+                )
+            fields = {**fields, "message": write_message(message), "configuration": configuration}
         if self.is_json_rpc:
             tenant = {"tenant": card.tenant} if card.tenant and not card.is_v0_3 else {}
             call = {"jsonrpc": "2.0", "id": next(self._ids), "method": self._methods[operation]}
@@ -103,11 +109,11 @@ class Binding:
         return [Request(method, root + path, b"") for method in methods]
 
     def read(self, operation: Operation, body: bytes) -> Fields:
-        """The result of an operation or an event of its stream, in the JSON of 1.0.
+        """Decode the result of an operation, or an event of its stream, to the JSON of 1.0.
 
         Raises:
-            A2AError: It is an error of the protocol.
-            UpstreamError: It is another error, or cannot be read.
+            A2AError: The response is an error of the protocol.
+            UpstreamError: The response is another error, or not valid.
         """
         try:
             value: Any = json.loads(body)
@@ -128,18 +134,23 @@ class Binding:
                 f"the agent's answer is no {'JSON-RPC' if self.is_json_rpc else 'A2A'} response",
                 fault=UpstreamFault.INVALID,
             )
-        if not self._card.is_v0_3:
+        # The server of LangGraph returns objects of 0.3 for methods of 1.0.
+        if not self._card.is_v0_3 and "kind" not in result:
             return cast("Fields", result)
-        read = _read_task if operation in (Operation.GET_TASK, Operation.CANCEL_TASK) else _read_event
+        is_task = operation in (Operation.GET_TASK, Operation.CANCEL_TASK)
         try:
-            return read(cast("Fields", result))
+            read = (_read_task if is_task else _read_event)(cast("Fields", result))
+            if self._card.encodes_files_twice:
+                for each in [read] if is_task else read.values():
+                    v0_3_rest.decode_files(each)
+            return read
         except InvalidParamsError as error:
             reason = error.detail
         except (
             TypeError,
             AttributeError,
             ValueError,
-        ) as error:  # another JSON type than the version has there
+        ) as error:  # a value has another JSON type
             reason = str(error)
         raise UpstreamError(f"the agent sent what is not A2A 0.3: {reason}", fault=UpstreamFault.INVALID)
 
@@ -165,7 +176,7 @@ def _as_error(error: Mapping[str, Any]) -> A2AError | UpstreamError:
 
 
 def _read_event(value: Fields) -> Fields:
-    """An event of a stream, or the result of a send."""
+    """Decode an event of a stream, or the result of a send."""
     for name, read in _READERS.items():
         if isinstance(value.get(name), dict):
             return {name: read(value[name])}

@@ -1,4 +1,4 @@
-"""A client of A2A agents: it sends messages and follows tasks, and resumes streams whose connection is lost.
+"""Client of A2A agents: sends messages, streams events, and resumes streams after a lost connection.
 
 ::
 
@@ -7,7 +7,8 @@
             async for event in events:
                 ...
 
-It speaks A2A 1.0 and 0.3, over JSON-RPC, HTTP+JSON and (with ``tailrace[grpc]``) gRPC, as the agent's card requires.
+The client supports A2A 1.0 and 0.3 over JSON-RPC, HTTP+JSON and (with ``tailrace[grpc]``) gRPC. The agent card determines which
+it uses.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,10 +26,8 @@ from tailrace.server.remote.agent_card import BINDINGS, RemoteCard, credentials,
 from tailrace.server.remote.agent_events import MISSING_ID, read_model
 from tailrace.server.remote.agent_origins import AgentOrigins
 from tailrace.server.remote.http_calls import HttpCalls, fetch_card
-from tailrace.streaming.a2a.costs import cost_of, cost_of_task
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import (
     A2AModel,
@@ -39,9 +38,11 @@ from tailrace.streaming.a2a.models import (
     Task,
     TaskArtifactUpdateEvent,
 )
+from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
 from tailrace.streaming.a2a.requests import Conversation
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import TailraceError, UpstreamError, UpstreamFault
-from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
+from tailrace.wrappers.concurrency.worker_thread import json_cost, json_text_cost, run_bounded
 from tailrace.wrappers.model import REQUEST_HEADERS
 
 if TYPE_CHECKING:
@@ -50,19 +51,19 @@ if TYPE_CHECKING:
 _Model = TypeVar("_Model", bound=A2AModel)
 
 RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
-"""Seconds before each attempt to resume a lost stream; after as many failures in a row, the stream fails."""
+"""Delay in seconds before each attempt to resume a lost stream. If all of them fail in a row, the stream fails."""
 
 POLL_DELAYS = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between requests for a task that cannot be subscribed to; the last is repeated."""
+"""Intervals in seconds between requests for a task without subscriptions; the last interval is repeated."""
 
 COPY_INTERVAL = 1.0
 """Seconds between full copies of a task's artifacts, for an agent that does not number its events."""
 
 ANSWER_TIMEOUT = 600.0
-"""Seconds that an agent which does not stream has for its answer."""
+"""Timeout in seconds for the response of an agent that does not stream."""
 
 CARD_TIMEOUT = 60.0
-"""Seconds that an agent has to send its card, from the first byte to the last."""
+"""Timeout in seconds for the complete agent card."""
 
 _TRANSIENT_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
@@ -73,9 +74,9 @@ class StreamEvent:
     """One event of a stream.
 
     Attributes:
-        response: The event. A ``task``, or an artifact that is not appended, is a full copy: it replaces what came before.
-        id: The event's SSE id, after which the stream can be resumed; empty when the agent sends none.
-        raw: The event's JSON with every member that the agent sent, in the form of A2A 1.0.
+        response: The event. A ``task``, or an artifact without ``append``, is a full copy that replaces earlier content.
+        id: The SSE id of the event, after which the stream can be resumed; empty if the agent sends none.
+        raw: The JSON of the event with all members that the agent sent, in the form of A2A 1.0.
     """
 
     response: StreamResponse
@@ -84,28 +85,28 @@ class StreamEvent:
 
 
 class AgentClient:
-    """A client of one agent; an async context manager, in which all its methods are used.
+    """Client of one agent. Use it as an async context manager.
+
+    The client follows redirects only for the card, and only within its origin.
 
     Args:
-        url: The address of the agent, under which its card is found at a well-known path, or the address of the card
-            itself (ends in ``.json``). ``http://`` is assumed when no scheme is given.
-        token: A bearer token, or the API key that the agent's card asks for; empty for none.
-        headers: Further headers of every request (metadata, over gRPC).
-        card: The agent's card, where it was fetched before.
-        bindings: Bindings that may be used, the preferred one first.
-        connect_timeout: Seconds for opening a connection.
-        read_timeout: Seconds of silence after which a connection counts as lost. Most agents keep streams alive by
-            comments, every 15 seconds or so.
-        answer_timeout: Seconds that an agent which does not stream has for its answer.
-        retry_delays: As `RETRY_DELAYS`; empty to fail at the first loss.
+        url: URL of the agent, which has its card at a well-known path, or URL of the card (ends in ``.json``). The
+            default scheme is ``http://``.
+        token: Bearer token, or the API key that the card requires; empty for none.
+        headers: Further headers of every request (metadata in gRPC).
+        card: The agent card; None to fetch it.
+        bindings: Allowed bindings in order of preference.
+        connect_timeout: Timeout for opening a connection in seconds.
+        read_timeout: Time in seconds without data after which a connection is considered lost. Most agents send
+            keep-alive comments about every 15 seconds.
+        answer_timeout: Timeout in seconds for the response of an agent that does not stream.
+        retry_delays: See `RETRY_DELAYS`; empty for no attempts.
         on_reconnect: Called before each attempt to resume a stream, with the error and the number of the attempt, from 1.
-        allowed_origins: Origins (``https://HOST:PORT``) besides that of ``url`` at which the agent's card may place it.
-            Credentials and messages are sent to no other.
-
-    Redirects are followed for the card, within its origin.
+        allowed_origins: Origins (``https://HOST:PORT``) that the card may use in addition to the origin of ``url``.
+            Credentials and messages are not sent to other origins.
 
     Raises:
-        ConfigurationError: An origin is invalid.
+        ConfigurationError: An origin is not valid.
     """
 
     def __init__(
@@ -148,17 +149,17 @@ class AgentClient:
     def open(self) -> None:
         """Allow requests, in the running event loop; for use without ``async with``."""
         if self._http is None:
-            # Without a bound on connections: each is a turn in progress, and those are bounded.
+            # Connections are not limited here, because each belongs to a turn, and the number of turns is limited.
             connector = aiohttp.TCPConnector(limit=0)
             self._http = aiohttp.ClientSession(
                 connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),  # a cookie of one caller's response must not go with another's call
+                cookie_jar=aiohttp.DummyCookieJar(),  # callers share this session, but not their cookies
                 timeout=self._timeout,
                 auto_decompress=False,
             )
 
     async def aclose(self) -> None:
-        """Close the connections; the card is kept."""
+        """Close the connections. The card remains cached."""
         http, calls, self._http, self._calls = self._http, self._calls, None, None
         with anyio.CancelScope(shield=True):
             if calls is not None and not isinstance(calls, HttpCalls):
@@ -169,16 +170,16 @@ class AgentClient:
     # --- operations -------------------------------------------------------------------------------------------------
 
     async def card(self) -> RemoteCard:
-        """The agent's card; fetched once.
+        """Return the agent card. It is fetched once.
 
         Raises:
-            UpstreamError: There is none, it cannot be read, or it has no supported interface.
-            ConfigurationError: The URL is invalid.
+            UpstreamError: The card does not exist, is not valid, or has no supported interface.
+            ConfigurationError: The URL is not valid.
         """
         if self._card is None:
             try:
                 with anyio.fail_after(CARD_TIMEOUT):
-                    body, url = await fetch_card(
+                    found = await fetch_card(
                         self._session, self.url, {"accept": "application/json", **self.headers}, self._origins
                     )
             except TimeoutError:
@@ -186,7 +187,15 @@ class AgentClient:
                     f"the agent at {self.url} did not give its card within {CARD_TIMEOUT:g} seconds",
                     fault=UpstreamFault.TIMEOUT,
                 ) from None
-            self._card = read_card(body, url, self._bindings, self._origins)
+            self._card = await run_bounded(
+                json_text_cost(found.body),
+                read_card,
+                found.body,
+                found.url,
+                self._bindings,
+                self._origins,
+                found.powered_by,
+            )
         return self._card
 
     agent = card
@@ -194,7 +203,7 @@ class AgentClient:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every request, with credentials as the card requires them once it is known."""
+        """Headers of every request. Once the card is known, credentials have the form that it requires."""
         bearer = {"authorization": f"Bearer {self._token}"} if self._token else {}
         given = bearer if self._card is None else credentials(self._card, self._token)
         return {**given, **self._headers, "accept-encoding": "identity"}
@@ -210,27 +219,27 @@ class AgentClient:
         extensions: Iterable[str] = (),
         key: str = "",
     ) -> AsyncGenerator[StreamEvent]:
-        """Send a message and follow the task until it is over or waits for its caller.
+        """Send a message, and yield events until the task is finished or waits for input.
 
-        When the connection is lost, the stream resumes: after the last event where events have ids, else with full
-        copies, which replace what came before. An agent that does not stream gives its answer in one event, or is polled.
-        Cancelling, or closing the generator, closes the connection and leaves the task running.
+        After a lost connection, the stream resumes after the last event. If events have no ids, it resumes with full
+        copies, which replace earlier content. For an agent that does not stream, the generator yields one event, or polls
+        the task. A cancellation, or closing the generator, closes the connection and does not cancel the task.
 
         Args:
-            prompt: A text, or a message as it is.
-            context_id: The conversation to continue; a new one when empty.
-            task_id: The task to continue, which waits for its caller; a new one when empty.
-            metadata: Of the request.
+            prompt: A text or a message.
+            context_id: The conversation to continue; empty for a new one.
+            task_id: The task to continue, which waits for input; empty for a new one.
+            metadata: Metadata of the request.
             accepted_output_modes: Media types that the caller accepts.
             extensions: URIs of further extensions that the request uses.
-            key: An idempotency key. With it, a message whose connection is lost before the first event is sent again to an
-                agent that supports our extension; without it, it is never sent twice.
+            key: Idempotency key. With a key, the client repeats a message if the connection is lost before the first event
+                and the agent supports the extension. Without a key, it never repeats a message.
 
         Raises:
-            A2AError: The agent refuses, with an error of the protocol.
-            UpstreamError: The agent cannot be reached, breaks the protocol, or a lost stream could not be resumed in any
-                of the attempts.
-            ConfigurationError: As `card`.
+            A2AError: The agent returns an error of the protocol.
+            UpstreamError: The agent cannot be reached, violates the protocol, or all attempts to resume a lost stream
+                failed.
+            ConfigurationError: See `card`.
         """
         if isinstance(prompt, str):
             prompt = Message(message_id=str(uuid4()), role=Role.USER, parts=(Part(text=prompt),))
@@ -251,28 +260,27 @@ class AgentClient:
                 yield event
 
     def follow(self, task_id: str, *, after: str = "") -> AsyncGenerator[StreamEvent]:
-        """Follow an existing task, as `stream` does; one that is over is returned as it stands.
+        """Subscribe to an existing task, and yield events as `stream` does. For a finished task, yield the task.
 
         Args:
             task_id: The task.
-            after: The id of the last event that was received, to resume after it; empty for the task as it stands, and
-                what follows.
+            after: Id of the last received event, after which the stream resumes; empty to begin with the task.
 
         Raises:
-            A2AError: The agent refuses; `TaskNotFoundError` when it has no such task.
-            UpstreamError: As `stream`.
-            ConfigurationError: As `card`.
+            A2AError: The agent returns an error of the protocol; `TaskNotFoundError` if it has no such task.
+            UpstreamError: See `stream`.
+            ConfigurationError: See `card`.
         """
         position = _Position(task_id, after)
         return self._follow(position, partial(self._subscribe, position))
 
     async def get_task(self, task_id: str) -> Task:
-        """The task as it stands.
+        """Return the current state of a task.
 
         Raises:
-            A2AError: The agent refuses; `TaskNotFoundError` when it has no such task.
-            UpstreamError: As `stream`.
-            ConfigurationError: As `card`.
+            A2AError: The agent returns an error of the protocol; `TaskNotFoundError` if it has no such task.
+            UpstreamError: See `stream`.
+            ConfigurationError: See `card`.
         """
         return await _read(Task, await self._result(Operation.GET_TASK, {"id": task_id}))
 
@@ -280,28 +288,28 @@ class AgentClient:
         """Cancel a task.
 
         Returns:
-            The task as it then stands.
+            The task after the cancellation.
 
         Raises:
-            A2AError: The agent refuses; `TaskNotCancelableError` when the task is over already.
-            UpstreamError: As `stream`.
-            ConfigurationError: As `card`.
+            A2AError: The agent returns an error of the protocol; `TaskNotCancelableError` if the task is finished.
+            UpstreamError: See `stream`.
+            ConfigurationError: See `card`.
         """
         return await _read(Task, await self._result(Operation.CANCEL_TASK, {"id": task_id}))
 
     async def conversation(self, context_id: str) -> tuple[Message, ...]:
-        """The messages of a conversation, oldest first: an operation of our extension.
+        """Return the messages of a conversation, oldest first. The operation belongs to the extension.
 
         Raises:
             MethodNotFoundError: The agent does not support the extension.
-            A2AError: The agent refuses.
-            UpstreamError: As `stream`.
-            ConfigurationError: As `card`.
+            A2AError: The agent returns an error of the protocol.
+            UpstreamError: See `stream`.
+            ConfigurationError: See `card`.
         """
         fields = await self._result(Operation.GET_CONVERSATION, {"contextId": context_id})
         return (await _read(Conversation, fields)).messages
 
-    # --- following a task -------------------------------------------------------------------------------------------
+    # --- subscription -----------------------------------------------------------------------------------------------
 
     async def _follow(
         self,
@@ -332,8 +340,8 @@ class AgentClient:
                     raise
                 trouble = error
             if position.authorizing and attempts >= len(self._retry_delays):
-                return  # the task waits for credentials, connected or not
-            # Without the task's id it is unknown whether the message arrived.
+                return  # the task waits for credentials; a connection is not needed
+            # Without the id of the task, the client cannot determine whether the message arrived.
             if attempts >= len(self._retry_delays) or not (position.task_id or repeatable):
                 raise trouble
             attempts += 1
@@ -357,10 +365,10 @@ class AgentClient:
                     raise
 
     async def _subscribe(self, position: "_Position") -> AsyncGenerator[StreamEvent]:
-        """What is new of a task; the task in full, again and again, where it cannot be subscribed to.
+        """Yield the new events of a task. If the agent has no subscriptions, poll the task.
 
-        Where events have no ids, it is unknown whether a full copy contains a delta: copies are then fetched in place of
-        deltas.
+        If events have no ids, the client cannot determine whether a full copy contains a delta. It then fetches copies
+        instead of using deltas.
         """
         headers = {"a2a-extensions": EXTENSION_URI}
         if position.last_id:
@@ -383,7 +391,7 @@ class AgentClient:
                         yield event
             return
         except A2AError:
-            pass  # the task is over, or the agent has no subscriptions
+            pass  # the task is finished, or the agent has no subscriptions
         except UpstreamError as error:
             if error.fault is not UpstreamFault.PROVIDER:
                 raise
@@ -443,15 +451,15 @@ class AgentClient:
 
 
 class _Position:
-    """How far a task has been read.
+    """Position in the events of a task.
 
     Attributes:
-        operation: The operation whose response is read.
-        task_id: The task, once it is known.
-        last_id: The id of the last event, where events have ids.
-        settled: A stream that ends here is complete.
-        ended: Nothing more is expected.
-        authorizing: The task requires credentials; its stream may stay open until they arrive, and continue.
+        operation: The operation that returned the current stream.
+        task_id: The id of the task; empty until it is known.
+        last_id: The id of the last event; empty without ids.
+        settled: True if a stream that ends here is complete.
+        ended: True if no further event is expected.
+        authorizing: True if the task requires credentials; its stream may stay open and continue when they arrive.
     """
 
     def __init__(self, task_id: str = "", last_id: str = "") -> None:
@@ -464,7 +472,7 @@ class _Position:
         self._last_task: Task | None = None
 
     def advance(self, event: StreamEvent) -> bool:
-        """Record an event; return whether it has anything new."""
+        """Record an event. Return True if it has new content."""
         response = event.response
         self.last_id = event.id or self.last_id
         update = response.artifact_update or response.status_update
@@ -472,10 +480,10 @@ class _Position:
             self.settled = self.ended = True
         elif response.task is not None:
             self.task_id = response.task.id
-            # The task with which a stream begins may still be as it was before the message.
+            # The task at the beginning of a stream may have its state from before the message.
             streamed = self.operation is Operation.SEND_STREAMING_MESSAGE
             self._enter(response.task.status.state, waits=not streamed)
-            # An agent may send a copy and break off, again and again.
+            # An agent may repeatedly send a copy and close the connection.
             known, self._last_task = self._last_task, response.task
             return response.task != known
         elif update is not None and update.task_id != MISSING_ID:

@@ -1,24 +1,35 @@
 """Calls to a remote agent over gRPC, through the official SDK's client."""
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any, cast
 
 from a2a.client.client import ClientCallContext, ClientConfig
 from a2a.client.client_factory import ClientFactory
 from a2a.client.errors import A2AClientTimeoutError
+from a2a.compat.v0_3.grpc_transport import CompatGrpcTransport
 from a2a.types import a2a_pb2
 from a2a.utils.errors import A2A_ERROR_REASONS
 from a2a.utils.errors import A2AError as SdkError
+from google.protobuf.message import Message as ProtoMessage
 from grpc import ssl_channel_credentials
-from grpc.aio import AioRpcError, insecure_channel, secure_channel
+from grpc.aio import (
+    AioRpcError,
+    ClientInterceptor,
+    UnaryStreamClientInterceptor,
+    UnaryUnaryClientInterceptor,
+    insecure_channel,
+    secure_channel,
+)
 
 from tailrace.server.protocols.a2a.sdk_errors import from_sdk_error
 from tailrace.server.protocols.a2a.sdk_types import fill, to_json
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import InvalidParamsError, MethodNotFoundError
-from tailrace.streaming.a2a.extension import extension_facts
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.wrappers import UpstreamError, UpstreamFault
 
 
@@ -30,8 +41,14 @@ class GrpcCalls:
     """
 
     def __init__(self, card: RemoteCard) -> None:
-        config = ClientConfig(supported_protocol_bindings=["GRPC"], grpc_channel_factory=_channel)
-        self._client = ClientFactory(config).create(card.raw)
+        encodes_once = card.is_v0_3 and not card.encodes_files_twice
+        channel = partial(_channel, interceptors=(_Calls(), _Streams()) if encodes_once else ())
+        config = ClientConfig(supported_protocol_bindings=["GRPC"], grpc_channel_factory=channel)
+        factory = ClientFactory(config)
+        if card.is_v0_3:
+            # The factory has no transport for 0.3 if a program imports `a2a.server` before `a2a.client`.
+            factory.register("GRPC", CompatGrpcTransport.create)
+        self._client = factory.create(card.raw)
         self._url = card.url
 
     async def aclose(self) -> None:
@@ -54,7 +71,7 @@ class GrpcCalls:
                 async for response in each:
                     event = to_json(response)
                     [update] = event.values()
-                    number = extension_facts(update.get("metadata", {})).get("number")
+                    number = extension_metadata(update.get("metadata", {})).get("number")
                     yield event, str(number) if isinstance(number, int) else ""
 
     async def result(
@@ -99,9 +116,44 @@ class GrpcCalls:
         )
 
 
-def _channel(url: str) -> Any:
+def _channel(url: str, interceptors: Sequence[ClientInterceptor]) -> Any:
     """The gRPC channel to ``host:port``, or to a URL as cards of 0.3 have it; with TLS where that is meant."""
     scheme, _, target = url.rpartition("://")
     target = target.rstrip("/")
-    secure = scheme == "https" or (not scheme and target.endswith(":443"))
-    return secure_channel(target, ssl_channel_credentials()) if secure else insecure_channel(target)
+    if scheme == "https" or (not scheme and target.endswith(":443")):
+        return secure_channel(target, ssl_channel_credentials(), interceptors=interceptors)
+    return insecure_channel(target, interceptors=interceptors)
+
+
+# --- 0.3: the SDK's client encodes the bytes of files twice (`tailrace.streaming.a2a.v0_3_rest`) ------------------------
+
+
+class _Calls(UnaryUnaryClientInterceptor):
+    """Encode the bytes of files once, for servers that read them so."""
+
+    async def intercept_unary_unary(
+        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
+    ) -> ProtoMessage:
+        call = await continuation(client_call_details, _with_files(request, b64decode))
+        return _with_files(await call, b64encode)
+
+
+class _Streams(UnaryStreamClientInterceptor):
+    """As `_Calls`, for calls whose response is a stream."""
+
+    async def intercept_unary_stream(
+        self, continuation: Callable[..., Any], client_call_details: Any, request: Any
+    ) -> AsyncGenerator[ProtoMessage]:
+        call = await continuation(client_call_details, _with_files(request, b64decode))
+        return (_with_files(response, b64encode) async for response in call)
+
+
+def _with_files(message: ProtoMessage, convert: Callable[[bytes], bytes]) -> ProtoMessage:
+    """Convert the bytes of all files in a message of the proto, in place."""
+    for field, value in message.ListFields():
+        if field.name == "file_with_bytes":
+            setattr(message, field.name, convert(value))
+        elif field.message_type is not None and field.message_type.file is message.DESCRIPTOR.file:
+            for each in [value] if isinstance(value, ProtoMessage) else value:
+                _with_files(each, convert)
+    return message

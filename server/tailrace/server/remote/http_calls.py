@@ -1,42 +1,58 @@
-"""HTTP requests to a remote agent: bounded, uncompressed, and not redirected to another origin."""
+"""HTTP requests to a remote agent. Responses are limited and not compressed; redirects stay within the origin."""
 
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
 from tailrace.server.remote.agent_card import CARD_PATHS, RemoteCard
 from tailrace.server.remote.agent_origins import MAX_REDIRECTS, AgentOrigins, join_url, origin_of
 from tailrace.server.remote.bindings import Binding
+from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError, UpstreamFault
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded, text_cost
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES, SSEDecoder
 from tailrace.wrappers.decoding.json_size import count_json_values
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES, SSEDecoder
+from tailrace.wrappers.http.http_model import retry_after
 
 MAX_CARD_BYTES = 1024 * 1024
-"""Size of a card."""
+"""Maximum size of an agent card."""
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Size of all events of one response."""
+"""Maximum size of all events of one response."""
 
 MAX_EVENT_VALUES = 100_000
-"""JSON values of one event, or of a response that is not a stream."""
+"""Maximum number of JSON values in one event, or in a response that is not a stream."""
 
-_SMALL = 16 * 1024  # bytes of an event whose values need not be counted
+_SMALL = 16 * 1024  # bytes of events whose values are not counted
 
 _EVENTS = "text/event-stream"
+
+
+class CardResponse(NamedTuple):
+    """A response with an agent card.
+
+    Attributes:
+        body: The agent card.
+        url: The URL of the card.
+        powered_by: The ``X-Powered-By`` header; empty without one.
+    """
+
+    body: bytes
+    url: str
+    powered_by: str
 
 
 class HttpCalls:
     """Calls to an agent over JSON-RPC or HTTP+JSON, in the JSON of A2A 1.0.
 
     Args:
-        session: Its connections and timeouts are used.
-        card: How the agent is called.
-        patience: The timeouts for an agent that does not stream its answer.
+        session: Session with connections and timeouts.
+        card: The agent card.
+        patience: Timeouts for an agent that does not stream its response.
     """
 
     def __init__(
@@ -50,11 +66,11 @@ class HttpCalls:
     async def events(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[tuple[dict[str, Any], str]]:
-        """The events of one response, each with the id after which the stream can be resumed, if it has one.
+        """Yield the events of one response, each with the id after which the stream can be resumed; empty without an id.
 
         Raises:
             A2AError: The agent returns an error of the protocol.
-            UpstreamError: The call fails otherwise.
+            UpstreamError: The call fails with another error.
         """
         accept = {"accept": f"{_EVENTS}, application/json", **headers}
         async with self._response(operation, fields, accept) as response:
@@ -65,7 +81,7 @@ class HttpCalls:
             async for data in response.content.iter_any():
                 for frame in decoder.feed(data[:room]):
                     if frame.data:
-                        yield await self._read(operation, frame.data), frame.id
+                        yield await self._read(operation, frame.data), _event_id(frame.id)
                 room -= len(data)
                 if room < 0:
                     raise _too_large(f"{MAX_ANSWER_BYTES} bytes")
@@ -73,17 +89,17 @@ class HttpCalls:
     async def result(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> dict[str, Any]:
-        """The result of an operation that does not stream.
+        """Return the result of an operation without a stream.
 
         Raises:
-            A2AError: As `events`.
-            UpstreamError: As `events`.
+            A2AError: See `events`.
+            UpstreamError: See `events`.
         """
         async with self._response(operation, fields, {"accept": "application/json", **headers}) as response:
             return await self._read(operation, await read_body(response))
 
     async def _read(self, operation: Operation, body: bytes) -> dict[str, Any]:
-        """As `Binding.read`, within bounds."""
+        """Decode a response with `Binding.read`, within the limits."""
         if len(body) <= _SMALL:
             return self._binding.read(operation, body)
         values = count_json_values(body, MAX_EVENT_VALUES)
@@ -95,7 +111,7 @@ class HttpCalls:
     async def _response(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """The response to a request, with its body unread, once its status is 200."""
+        """Return the successful response to a request. The body is not read."""
         headers = {"content-type": "application/json", "a2a-version": self._binding.version, **headers}
         timeout = self._patience if operation is Operation.SEND_MESSAGE else self._session.timeout
         requests = await run_bounded(json_cost(fields), self._binding.write, operation, fields)
@@ -106,7 +122,9 @@ class HttpCalls:
                     method, url, data=body or None, headers=headers, allow_redirects=False, timeout=timeout
                 ) as response:
                     _refuse_encoding(response)
-                    if response.status == 200:
+                    if (
+                        200 <= response.status < 300
+                    ):  # the SDK in JavaScript returns 201 and 202 with HTTP+JSON of 0.3
                         yield response
                         return
                     refusal = await self._refusal(operation, response)
@@ -114,7 +132,7 @@ class HttpCalls:
                     raise refusal
 
     async def _refusal(self, operation: Operation, response: aiohttp.ClientResponse) -> TailraceError:
-        """The error of the protocol in a response with another status than 200, or an error that names the status."""
+        """Return the error of the protocol in an error response, or an error with the HTTP status."""
         try:
             await self._read(operation, await read_body(response))
         except A2AError as error:
@@ -122,7 +140,7 @@ class HttpCalls:
         except UpstreamError as error:
             if error.fault is UpstreamFault.PROVIDER:
                 return error
-        status, after = response.status, response.headers.get("retry-after", "")
+        status = response.status
         if status in (404, 405) and not self._binding.is_json_rpc:
             return MethodNotFoundError(f"HTTP {status}")
         what = "answered with an HTTP error"
@@ -133,27 +151,24 @@ class HttpCalls:
             f"the agent at {self._url} {what}",
             fault=UpstreamFault.STATUS,
             status=status,
-            retry_after=float(after) if after.isdigit() else None,
+            retry_after=retry_after(response.headers),
         )
 
 
 async def fetch_card(
     session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], origins: AgentOrigins
-) -> tuple[bytes, str]:
+) -> CardResponse:
     """Fetch an agent card; follow redirects within its origin.
 
     Args:
-        session: Its connections and timeouts are used.
-        url: The address of the agent, or of its card (ends in ``.json``).
-        headers: Sent with the request.
-        origins: The origins that may be called.
-
-    Returns:
-        The card, and the address at which it was found.
+        session: Session with connections and timeouts.
+        url: URL of the agent, or of its card (ends in ``.json``).
+        headers: Headers of the request.
+        origins: Allowed origins.
 
     Raises:
-        UpstreamError: There is none, or the agent cannot be reached.
-        ConfigurationError: The URL is invalid.
+        UpstreamError: There is no card, or the agent cannot be reached.
+        ConfigurationError: The URL is not valid.
     """
     urls = [url] if url.endswith(".json") else [url.rstrip("/") + path for path in CARD_PATHS]
     refusal = None
@@ -170,13 +185,14 @@ async def fetch_card(
 
 async def _follow_redirects(
     session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], origins: AgentOrigins
-) -> tuple[bytes, str] | int:
-    """The card and its address; the HTTP status where there is none."""
+) -> CardResponse | int:
+    """Return the response with the card; the HTTP status if there is no card."""
     for _ in range(MAX_REDIRECTS + 1):
         async with session.get(url, headers=headers, allow_redirects=False) as response:
             _refuse_encoding(response)
             if response.status == 200:
-                return await read_body(response, MAX_CARD_BYTES), url
+                body = await read_body(response, MAX_CARD_BYTES)
+                return CardResponse(body, url, response.headers.get("x-powered-by", ""))
             if "location" not in response.headers or not 300 <= response.status < 400:
                 return response.status
             url = origins.redirect(url, response.headers["location"])
@@ -187,7 +203,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int = MAX_EVENT_BYT
     """Read a complete body.
 
     Raises:
-        UpstreamError: It is larger than the limit.
+        UpstreamError: The body is larger than the limit.
     """
     body = bytearray()
     async for data in response.content.iter_any():
@@ -197,6 +213,11 @@ async def read_body(response: aiohttp.ClientResponse, limit: int = MAX_EVENT_BYT
     return bytes(body)
 
 
+def _event_id(given: str) -> str:
+    """Return the id of an event; empty if it is not valid in a header of a later request."""
+    return given if given.isascii() and given.isprintable() and len(given) <= MAX_ID_LENGTH else ""
+
+
 def _too_large(allowed: str) -> UpstreamError:
     return UpstreamError(
         f"the agent's answer is larger than the allowed {allowed}", fault=UpstreamFault.TOO_LARGE
@@ -204,7 +225,7 @@ def _too_large(allowed: str) -> UpstreamError:
 
 
 def _refuse_encoding(response: aiohttp.ClientResponse) -> None:
-    """Refuse a compressed response, which was not requested: a small one could expand beyond the memory."""
+    """Reject a compressed response. It was not requested, and could expand beyond the available memory."""
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UpstreamError(
             "the agent compresses what was asked for uncompressed", fault=UpstreamFault.INVALID
@@ -213,10 +234,10 @@ def _refuse_encoding(response: aiohttp.ClientResponse) -> None:
 
 @contextmanager
 def network_errors(url: str) -> Generator[None]:
-    """Turn errors of the HTTP client into ours.
+    """Convert errors of the HTTP client to `UpstreamError`.
 
     Args:
-        url: What was called, for the message.
+        url: The requested URL, for the message.
     """
     try:
         yield

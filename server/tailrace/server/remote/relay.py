@@ -14,7 +14,6 @@ from pydantic_core import to_json
 from tailrace.server.remote.agent_dialects import output_of_status, split_reasoning
 from tailrace.server.remote.agent_events import MISSING_ID, RemoteEvent
 from tailrace.server.runtime.limits import size_of
-from tailrace.streaming.a2a.extension import extension_facts, with_extension_facts, without_extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import (
     Artifact,
@@ -26,8 +25,17 @@ from tailrace.streaming.a2a.models import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from tailrace.streaming.conversion.conversation import results_message, to_a2a_message, to_common_message
-from tailrace.streaming.task.task import GrowingArtifact, agent_message
+from tailrace.streaming.a2a.stream_extension import (
+    extension_metadata,
+    with_extension_metadata,
+    without_extension_metadata,
+)
+from tailrace.streaming.conversion.message_conversion import (
+    results_message,
+    to_a2a_message,
+    to_common_message,
+)
+from tailrace.streaming.task.task_record import GrowingArtifact, agent_message
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import (
     ContentPart,
@@ -121,6 +129,8 @@ class Relay:
         if isinstance(event, Task):
             self._take_ids(event.id, event.context_id)
             updates: list[Update] = []
+            if len(event.artifacts) > MAX_ARTIFACTS:
+                raise _too_large(f"{MAX_ARTIFACTS} artifacts")
             for artifact in [part for each in event.artifacts for part in split_reasoning(each)]:
                 # A copy has the deltas of a text as its server stored them; as one text they are equivalent.
                 whole = artifact.model_copy(update={"parts": tuple(_joined(artifact.parts))})
@@ -176,14 +186,16 @@ class Relay:
     # --- statuses -----------------------------------------------------------------------------------------------
 
     def _status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> list[Update]:
-        facts = without_extension_facts(metadata, *_OF_THE_REMOTE) or None
+        facts = without_extension_metadata(metadata, *_OF_THE_REMOTE) or None
         message = status.message and status.message.model_copy(update={"reference_task_ids": ()})
-        if "received" in extension_facts(metadata):
+        if "received" in extension_metadata(metadata):
             return []  # the caller's message is known here
         if message is not None and len(message.parts) > MAX_MESSAGE_PARTS:
             raise _too_large(f"{MAX_MESSAGE_PARTS} parts in a message")
         if message is not None and _size_of(message) > MAX_ARTIFACT_BYTES:
             raise _too_large(f"{MAX_ARTIFACT_BYTES} bytes in a message")
+        if message is not None and any(part.data is not None for part in message.parts):
+            message = message.model_copy(update={"parts": tuple(map(_readable, message.parts))})
         output = (
             output_of_status(message, metadata, self._turn) if status.state is TaskState.WORKING else None
         )
@@ -300,7 +312,7 @@ class Relay:
         """
         content: list[ContentPart] = []
         for artifact in self.artifacts:
-            facts = extension_facts(artifact.metadata)
+            facts = extension_metadata(artifact.metadata)
             channel = facts.get("channel")
             if facts.get("choice") or channel == "output":
                 continue  # of several choices, the conversation continues with the first; a value is in the text, too
@@ -372,14 +384,19 @@ def _content_of(parts: Iterable[Part]) -> list[ContentPart]:
     for part in parts:
         if part.text == "":
             continue
-        try:
-            content += to_common_message(_in_a_message(part)).content
-        except ValueError:
-            metadata = with_extension_facts(part.metadata, channel="data")
-            content += to_common_message(
-                _in_a_message(part.model_copy(update={"metadata": metadata}))
-            ).content
+        content += to_common_message(_in_a_message(_readable(part))).content
     return content
+
+
+def _readable(part: Part) -> Part:
+    """Return a part; one with invalid tool calls or results as data."""
+    if part.data is None:
+        return part
+    try:
+        to_common_message(_in_a_message(part))
+    except ValueError:
+        return part.model_copy(update={"metadata": with_extension_metadata(part.metadata, channel="data")})
+    return part
 
 
 def _in_a_message(part: Part) -> Message:

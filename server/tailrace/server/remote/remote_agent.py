@@ -1,4 +1,4 @@
-"""A remote agent as a server uses it: errors are safe for callers, and abandoned tasks are cancelled.
+"""Client of a remote agent for use in a server: errors are safe for callers, and abandoned tasks are cancelled.
 
 ::
 
@@ -24,37 +24,37 @@ from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from tailrace.wrappers import ConfigurationError, UpstreamError, UpstreamFault
-from tailrace.wrappers.redaction.redaction import Redactor
+from tailrace.wrappers.redaction.redactor import Redactor
 
 READ_TIMEOUT = 120.0
-"""Seconds of silence after which a stream counts as lost."""
+"""Time in seconds without data after which a stream is considered lost."""
 
 CANCEL_TIMEOUT = 3.0
-"""Seconds that a remote agent has to confirm a cancellation."""
+"""Timeout of a cancellation in seconds."""
 
 _Event = TypeVar("_Event", bound=RemoteEvent)
 
-_MAX_REASON = 4000  # characters of a part of an agent's message about a failure
-_MAX_REASON_PARTS = 20  # of such a message; the rest is left out
+_MAX_REASON = 4000  # maximum characters of a part of a failure message
+_MAX_REASON_PARTS = 20  # maximum parts of a failure message; further parts are omitted
 
 
 class RemoteAgent:
-    """A remote agent; to be closed (`aclose`, or ``async with``) in the event loop that it was used in.
+    """A remote agent. Close it (`aclose` or ``async with``) in the event loop in which it was used.
 
     Args:
-        url: The address of the agent, or of its card; see `AgentClient`.
-        token: A bearer token, or the API key that the card asks for; empty for none.
-        headers: Further headers of every request (metadata, over gRPC).
-        card: The agent's card, where it was fetched before.
-        bindings: Bindings that may be used, the preferred one first.
-        connect_timeout: Seconds for opening a connection.
-        read_timeout: Seconds of silence after which a stream counts as lost, and is resumed.
-        answer_timeout: Seconds that an agent which does not stream has for its answer.
-        retry_delays: Seconds before each attempt to resume a lost stream; empty to fail at the first loss.
-        allowed_origins: Origins (``https://HOST:PORT``) besides that of ``url`` at which the agent's card may place it.
+        url: URL of the agent or of its card; see `AgentClient`.
+        token: Bearer token, or the API key that the card requires; empty for none.
+        headers: Further headers of every request (metadata in gRPC).
+        card: The agent card; None to fetch it.
+        bindings: Allowed bindings in order of preference.
+        connect_timeout: Timeout for opening a connection in seconds.
+        read_timeout: Time in seconds without data after which a stream is considered lost and resumed.
+        answer_timeout: Timeout in seconds for the response of an agent that does not stream.
+        retry_delays: Delay in seconds before each attempt to resume a lost stream; empty for no attempts.
+        allowed_origins: Origins (``https://HOST:PORT``) that the card may use in addition to the origin of ``url``.
 
     Raises:
-        ConfigurationError: The URL, or an origin, is invalid.
+        ConfigurationError: The URL or an origin is not valid.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class RemoteAgent:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections; the card is kept."""
+        """Close the connections. The card remains cached."""
         await self._client.aclose()
 
     async def card(self) -> RemoteCard:
-        """The agent's card; fetched once.
+        """Return the agent card. It is fetched once.
 
         Raises:
-            UpstreamError: There is none, it cannot be read, or it has no supported interface.
+            UpstreamError: The card does not exist, is not valid, or has no supported interface.
         """
         self._client.open()
         with self._errors():
@@ -120,22 +120,22 @@ class RemoteAgent:
         extensions: Iterable[str] = (),
         key: str = "",
     ) -> AsyncGenerator[RemoteEvent]:
-        """Send a message and follow the answer until it is over, or waits for its caller.
+        """Send a message, and yield the events until the task is finished or waits for input.
 
-        The events are those of `AgentClient.stream`, without what is around them. Cancelling, or closing the generator,
-        closes the connection and leaves the task running (see `answer`).
+        The events are those of `AgentClient.stream` without their envelopes. A cancellation, or closing the generator,
+        closes the connection and does not cancel the task (see `answer`).
 
         Args:
-            message: Its ids name the conversation and the task that it continues.
-            metadata: Of the request.
+            message: The message, with the ids of the conversation and the task that it continues.
+            metadata: Metadata of the request.
             accepted_output_modes: Media types that the caller accepts.
             extensions: URIs of extensions that the request uses.
-            key: An idempotency key, by which an agent that supports our extension accepts the message only once; made
-                here when empty.
+            key: Idempotency key, with which an agent that supports the extension accepts a message only once; empty to
+                create one.
 
         Raises:
-            UpstreamError: The agent cannot be reached, refuses (``code`` is the protocol's reason: ``TASK_NOT_FOUND``),
-                breaks the protocol, or a lost stream could not be resumed in any of the attempts.
+            UpstreamError: The agent cannot be reached, returns an error (``code`` is the reason of the protocol, such as
+                ``TASK_NOT_FOUND``), violates the protocol, or all attempts to resume a lost stream failed.
         """
         await self.card()
         with self._errors():
@@ -152,16 +152,16 @@ class RemoteAgent:
 
     @asynccontextmanager
     async def answer(self, message: Message, **options: Any) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
-        """As `stream`, for a caller that alone wants the answer: when it leaves before the end, the task is cancelled.
+        """Send a message as `stream` does, and cancel the task if the block ends before the task.
 
-        A caller that leaves a task in AUTH_REQUIRED without an exception continues it with its next message.
+        A task in AUTH_REQUIRED is not cancelled if the block ends without an exception: the next message continues it.
 
-        Leaving the block, by cancellation too, then takes up to `CANCEL_TIMEOUT` seconds, and as many before that for the
-        first event, if it has not come yet: it names the task.
+        The end of the block, also by a cancellation, then takes up to `CANCEL_TIMEOUT` seconds. If the first event, which
+        has the id of the task, has not arrived yet, it takes up to twice as long.
 
         Args:
-            message: As for `stream`.
-            options: As for `stream`.
+            message: See `stream`.
+            options: See `stream`.
         """
         active = ""
         authorizing = False
@@ -184,13 +184,15 @@ class RemoteAgent:
         finally:
             if active and (failed or not authorizing):
                 with anyio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(UpstreamError):
-                    await self.cancel_task(active)  # an error: it is over by now, or the agent is away
+                    await self.cancel_task(
+                        active
+                    )  # errors are ignored: the task is finished, or the agent cannot be reached
 
     async def get_task(self, task_id: str) -> Task:
-        """The task as it stands.
+        """Return the current state of a task.
 
         Raises:
-            UpstreamError: As `stream`.
+            UpstreamError: See `stream`.
         """
         await self.card()
         with self._errors():
@@ -200,10 +202,10 @@ class RemoteAgent:
         """Cancel a task.
 
         Returns:
-            The task as it then stands.
+            The task after the cancellation.
 
         Raises:
-            UpstreamError: As `stream`; ``TASK_NOT_CANCELABLE`` when the task is over already.
+            UpstreamError: See `stream`; the code is ``TASK_NOT_CANCELABLE`` if the task is already finished.
         """
         await self.card()
         with self._errors():
@@ -211,9 +213,9 @@ class RemoteAgent:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Turn refusals into errors of an upstream; remove from errors what callers must not see.
+        """Convert errors of the protocol to `UpstreamError`, and remove internal details from errors.
 
-        The operator finds addresses in their ``diagnosis``.
+        The operator finds URLs in the ``diagnosis`` of an error.
         """
         try:
             try:
@@ -227,7 +229,7 @@ class RemoteAgent:
             if status in (401, 403):
                 error.fault, error.status, error.code = UpstreamFault.STATUS, status, None
                 error.message = "the agent does not let us in; the operator has to check TAILRACE_AGENT_TOKEN"
-            if error.fault is not UpstreamFault.PROVIDER:  # the words are ours
+            if error.fault is not UpstreamFault.PROVIDER:  # the text is not from the agent
                 error.diagnosis = error.diagnosis or error.message
             self._redactor.redact(error)
             raise
@@ -237,7 +239,7 @@ class RemoteAgent:
         return Redactor.of_request(self._card.url if self._card else self.url, self._client.headers)
 
     def _redacted(self, event: _Event) -> _Event:
-        """An event; where it has the reason of a failure, without our credentials and internal addresses."""
+        """Remove credentials and internal addresses from the text of a failure."""
         if not isinstance(event, Task | TaskStatusUpdateEvent) or event.status.message is None:
             return event
         if event.status.state not in (TaskState.FAILED, TaskState.REJECTED):
@@ -252,7 +254,7 @@ class RemoteAgent:
 
 
 def _active_task(event: RemoteEvent, known: str) -> str:
-    """The id of the task that works after an event; empty where none is known to."""
+    """Return the id of the task that is active after an event; empty if no task is known to be active."""
     if isinstance(event, Message):
         return ""
     if not isinstance(event, TaskArtifactUpdateEvent):
@@ -264,7 +266,7 @@ def _active_task(event: RemoteEvent, known: str) -> str:
 
 
 async def _shield_first(events: AsyncGenerator[RemoteEvent]) -> AsyncGenerator[RemoteEvent]:
-    """The same events; a cancellation before the first one waits a while for it."""
+    """Yield the events. A cancellation before the first event waits for it, up to a timeout."""
     first: list[RemoteEvent] = []
     failure: Exception | None = None
     over = anyio.Event()
@@ -278,7 +280,7 @@ async def _shield_first(events: AsyncGenerator[RemoteEvent]) -> AsyncGenerator[R
             except StopAsyncIteration:
                 pass
             except Exception as error:
-                failure = error  # raised as it is, and not in a group
+                failure = error  # raised without an exception group
         over.set()
 
     async with anyio.create_task_group() as group:

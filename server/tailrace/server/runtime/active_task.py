@@ -1,4 +1,7 @@
-"""The tasks of this process: running, with subscribers, or with events to persist."""
+"""Tasks in memory, and the subscriptions that read their events.
+
+The engine keeps a task in memory while the task runs, has subscribers, or has events that are not persisted yet.
+"""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,37 +13,37 @@ from opentelemetry.trace import SpanContext
 from tailrace.server.store.store import PushConfig, SendKey
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import turn_continues
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, StreamResponse
 from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.task.log import LogCursor, TaskLog
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.a2a.stream_extension import turn_continues
+from tailrace.streaming.task.event_log import LogCursor, TaskLog
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.wrappers import StoreError
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class ActiveTask:
-    """A task with its log and the state of its turn.
+    """A task in memory, with its event log and the state of its turn.
 
     Attributes:
         record: The task as of its last event, which may not be persisted yet.
-        owner: The owner.
+        owner: The owner of the task.
         log: The persisted and published events.
         running: A turn is running, or about to begin.
         waiting: The messages whose turns have not begun, oldest first.
-        scope: Cancelled to end the turn.
-        ending: The last status of a cancelled turn.
+        scope: The cancel scope in which the turn runs.
+        ending: The last status that a cancelled turn writes; None if the turn is not cancelled.
         new_messages: Messages to persist with the next event.
-        recorded_rounds: The number of responses of the turn in the conversation, after a crash interrupted it.
-        round_calls: The ids of the calls in the last message that was added to the conversation.
-        webhooks: Webhooks to persist with the next event, which they receive.
+        recorded_rounds: If a crash interrupted the turn, the number of its model responses that are in the conversation.
+        round_calls: The ids of the tool calls in the last message that was added to the conversation.
+        webhooks: Webhooks to persist with the next event. They receive this event.
         send_key: The idempotency key of the message that causes the next event, to persist with it.
-        holds_conversation: Its turn holds the lock of the conversation.
-        error: The reason why the task was given up: its events cannot be persisted.
-        followed: Another process writes the task; record and log follow its events.
-        moved: Another process writes the task now: it must be looked up again.
+        holds_conversation: True while the turn of this task holds the lock of the conversation.
+        error: The error that ended the task because its events could not be persisted; None if there was no such error.
+        followed: True if another process writes the task. ``record`` and ``log`` then receive the events of that process.
+        moved: True if another process has started to write the task. Subscribers must look the task up again.
     """
 
     record: TaskRecord
@@ -49,7 +52,7 @@ class ActiveTask:
     running: bool = False
     waiting: list["PendingMessage"] = field(
         default_factory=list["PendingMessage"]
-    )  # few: an empty deque takes 0.8 KB
+    )  # a list, since an empty deque takes 0.8 KB
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ending: StatusUpdate | None = None
     new_messages: list[Message] = field(default_factory=list[Message])
@@ -71,17 +74,19 @@ class ActiveTask:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The context of a caller's message: data beside the request itself, the same on every node.
+    """Data of a caller's request that is not part of the message. Nodes forward it to each other.
 
     Attributes:
-        named_in: The protocol version in which the caller chooses the ids of its tasks: an unknown id creates a task.
-            Empty if the server chooses them.
-        spoken: The protocol version of notifications to a webhook of the request.
+        named_in: The protocol version of a caller that chooses task ids itself, as clients of A2A 0.1 do. An unknown id
+            then creates a task. Empty if the server chooses the ids.
+        spoken: The protocol version in which the server sends notifications to the webhook of the request.
         extensions: URIs of the activated extensions.
-        send_key: The idempotency key of the message. A message with a key that was used before is not accepted again:
-            the task that it created is returned. The key is kept as long as the task. Empty for none.
-        fingerprint: The fingerprint of the request, if the message alone does not identify it; see `Engine.sent_as`.
-        cost: The number of values in the request, with the messages that precede it.
+        send_key: The idempotency key of the message. If a message with this key was accepted before, the server returns the
+            task of that message. The key is stored as long as the task. Empty if the message has no key.
+        fingerprint: The fingerprint of the request (see `Engine.sent_as`). Empty to compute it from the message.
+        cost: The number of JSON values in the request, including the messages that precede the new message.
+        record: An API's record of the request, which is stored in the metadata ``apiRequest`` of its message; may be empty.
+        operator_form: The form of the operator's webhook that is notified of the turn's end; may be empty.
     """
 
     named_in: str = ""
@@ -90,6 +95,8 @@ class CallContext:
     send_key: str = ""
     fingerprint: str = ""
     cost: int = 0
+    record: str = ""
+    operator_form: str = ""
 
 
 PLAIN_CALL = CallContext()
@@ -98,16 +105,16 @@ PLAIN_CALL = CallContext()
 
 @dataclass(frozen=True, slots=True)
 class PendingMessage:
-    """A message of the caller that waits for its turn.
+    """A message of the caller whose turn has not begun.
 
     Attributes:
         message: The message, with the ids of the task.
-        request: Its request.
+        request: The request that contained the message.
         extensions: URIs of the activated extensions.
         number: 1 for the task's first message, 2 for the second, ….
-        in_history: It is in the conversation already: a crash interrupted its turn.
+        in_history: True if the message is already in the conversation, because a crash interrupted its turn.
         preceding: Earlier messages of a new conversation, as the caller sent them.
-        origin: The trace of the request; None for none.
+        origin: The trace of the request; None if the request is not traced.
         cost: As `CallContext.cost`.
     """
 
@@ -129,11 +136,11 @@ class PendingMessage:
 
 @dataclass(eq=False, slots=True)
 class DirectReply:
-    """The result of a turn that may respond directly.
+    """The result of a turn that may respond with a message instead of a task.
 
     Attributes:
-        message: The direct response, if there is one; otherwise the turn creates a task.
-        ready: Set when the result is known.
+        message: The direct response; None if the turn creates a task.
+        ready: An event that is set when the result is known.
     """
 
     message: Message | None = None
@@ -141,32 +148,33 @@ class DirectReply:
 
 
 class ReadEvents(Protocol):
-    """Reads a task's events after a number."""
+    """The part of `TaskRegistry` that a subscription uses."""
 
     def read(self, active: ActiveTask, after: int, *, max_lag: int | None = None) -> Awaitable[list[Event]]:
         """Read events; see `TaskRegistry.read`."""
         ...
 
     def find(self, task_id: str, owner: str) -> Awaitable[ActiveTask]:
-        """Look up a task that has moved; see `TaskRegistry.find`."""
+        """Look up a task that another process writes now; see `TaskRegistry.find`."""
         ...
 
 
 class Subscription(LogCursor):
-    """A subscriber of one task: a cursor into its log, which continues in the store and on other nodes.
+    """A subscription to one task: a cursor into the event log of the task.
 
-    It returns every event after the first one. A subscriber that has caught up once and then lags more than the bound
-    gets a snapshot (`TaskRecord.overview`), and continues after it without loss.
+    `read` returns each event after ``after`` once. It reads from the log in memory, from the store for older events, or from
+    another node that runs the task. If the subscriber has caught up once and then lags more than ``max_lag`` events, `read`
+    returns a snapshot of the task (`TaskRecord.overview`) instead of the missed events.
 
     Args:
         active: The task.
         after: The number of the last event that the subscriber has.
-        first: An event to return before all others; None for none.
+        first: An event to return before all other events; None to return only the events of the log.
         tasks: Reads events that are no longer in memory.
         max_lag: The number of events that a subscriber may lag after it has caught up once.
 
     Attributes:
-        task_id: The task.
+        task_id: The id of the task.
     """
 
     __slots__ = ("_active", "_max_lag", "_tasks", "task_id")
@@ -188,23 +196,23 @@ class Subscription(LogCursor):
 
     @property
     def artifact_ids(self) -> Sequence[str]:
-        """The task's artifacts so far, in the order of their creation."""
+        """The ids of the task's artifacts, in the order of their creation."""
         return self._active.record.artifact_ids
 
     def read_every_event(self) -> None:
-        """Return every event however far the subscriber lags, and no snapshot in place of those that the store has."""
+        """Disable snapshots: return each event from now on, however far the subscriber lags."""
         self._max_lag = None
 
     async def begun(self) -> None:
-        """Wait until the first event is persisted, or cannot be, which `read` then raises."""
-        if self.first is None:  # else it is persisted
+        """Wait until the first event is persisted. If it cannot be persisted, return too: `read` then raises the error."""
+        if self.first is None:  # otherwise the first event is persisted already
             await self._active.log.reach(self.after + 1)
 
     def batches(self, *, until_interrupted: bool = False) -> AsyncGenerator[Sequence[Event]]:
-        """Yield the results of `read`, to the last.
+        """Yield the results of `read`, up to the last event.
 
         Args:
-            until_interrupted: End also when the task becomes input-required.
+            until_interrupted: Also end when the task becomes input-required.
 
         Raises:
             StoreError: Events could not be persisted or read.
@@ -212,7 +220,7 @@ class Subscription(LogCursor):
         return read_batches(self.read, lambda event: until_interrupted and ends_turn(event.state))
 
     async def _read_missing(self) -> list[Event]:
-        """Read events that the log no longer has, or continue with the task if another process writes it now."""
+        """Read events that the log no longer has, or the events of the process that writes the task now."""
         while True:
             max_lag = self._max_lag if self.has_caught_up else None
             events = await self._tasks.read(self._active, self.after, max_lag=max_lag)
@@ -223,8 +231,8 @@ class Subscription(LogCursor):
                 return events
             try:
                 self._active = await self._tasks.find(self.task_id, self._active.owner)
-            except TaskNotFoundError:  # its first event was not persisted
-                raise self._active.error or StoreError("the task is not there any more") from None
+            except TaskNotFoundError:  # the first event of the task was not persisted
+                raise self._active.error or StoreError("the task no longer exists") from None
             self._log = self._active.log
 
 
@@ -236,9 +244,9 @@ async def read_batches(
     """Read batches of events up to the last one.
 
     Args:
-        read: Reads the next batch; an empty one is the end.
-        is_last: Whether an event is the last one to read.
-        close: Called at the end.
+        read: Reads the next batch. An empty batch ends the iteration.
+        is_last: Returns whether an event is the last one to read.
+        close: Called when the iteration ends.
     """
     try:
         while events := await read():
@@ -252,12 +260,12 @@ async def read_batches(
 
 
 def ends_turn(state: TaskState | None) -> bool:
-    """Return whether a task's turn has ended in this state, unless it continues (`continues_turn`)."""
+    """Return whether this state ends a turn. For AUTH_REQUIRED, see also `continues_turn`."""
     return state is not None and (state.terminal or state.interrupted)
 
 
 def continues_turn(event: Event) -> bool:
-    """Return whether the turn continues after a status that requires authorization."""
+    """Return whether the turn continues after this event, although its status requires authorization."""
     if event.state is not TaskState.AUTH_REQUIRED:
         return False
     update = StreamResponse.from_json(event.body).status_update

@@ -1,21 +1,21 @@
-"""The capabilities and requirements of an agent: the part of its card that binds both sides.
+"""The capabilities and requirements of an agent: extensions, skills, and media types of input and output.
 
-The card declares them (`tailrace.server.protocols.a2a.card`);
-`tailrace.server.runtime.operations.Operations` enforces them for every protocol.
+The agent card declares them (`tailrace.server.protocols.a2a.card`).
+`tailrace.server.runtime.operations.Operations` checks each request against them, for all protocols.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from tailrace.streaming.a2a.errors import ContentTypeNotSupportedError, ExtensionSupportRequiredError
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import AgentExtension, AgentSkill, Message, Part
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 OWN_EXTENSION = AgentExtension(
     uri=EXTENSION_URI,
     description="Numbered events, resumable streams, reasoning and tool-call channels, usage.",
 )
-"""The extension that every agent of this server supports, and no client needs."""
+"""The stream extension, which each agent of this server supports and no client is required to support."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class Capabilities:
     """The capabilities and requirements of an agent.
 
     Attributes:
-        extensions: Extensions of the handler, beside `OWN_EXTENSION`. Every request must activate those that are
-            ``required``.
-        skills: The skills; one general skill when empty.
-        input_modes: Accepted media types, ``*`` for any (``image/*``); all when empty.
-        output_modes: Media types of the output; a request that accepts none of them is refused.
-        checks_input: Check messages against the input modes; False if the handler does.
+        extensions: Extensions of the handler, in addition to `OWN_EXTENSION`. Each request must activate the extensions that
+            are marked ``required``.
+        skills: The skills. If empty, the card has one general skill.
+        input_modes: The media types that messages may contain, for example ``image/*``. If empty, all are accepted.
+        output_modes: The media types of the output. A request that accepts none of these media types is rejected.
+        checks_input: True to check messages against ``input_modes`` here; False if the handler checks messages itself.
+        webhook_keys: The address of the public keys of signed push notifications, which the card names as a parameter of
+            `OWN_EXTENSION`. Empty if they are not signed.
     """
 
     extensions: tuple[AgentExtension, ...] = ()
@@ -36,22 +38,26 @@ class Capabilities:
     input_modes: tuple[str, ...] = ()
     output_modes: tuple[str, ...] = ()
     checks_input: bool = True
+    webhook_keys: str = ""
 
     @property
     def all_extensions(self) -> tuple[AgentExtension, ...]:
-        """Return the extensions for the card."""
-        return (OWN_EXTENSION, *self.extensions)
+        """Return the extensions that the card declares."""
+        own = OWN_EXTENSION
+        if self.webhook_keys:
+            own = own.model_copy(update={"params": {"webhookKeys": self.webhook_keys}})
+        return (own, *self.extensions)
 
     def activated(self, requested: Iterable[str]) -> tuple[str, ...]:
-        """Return the extensions that a request activates: those it names that are supported."""
+        """Return the requested extensions that the agent supports. The request activates them."""
         wanted = set(requested)
         return tuple(each.uri for each in self.all_extensions if each.uri in wanted)
 
     def check_extensions(self, activated: Iterable[str]) -> None:
-        """Refuse a request that does not activate a required extension (A2A 1.0, section 3.3.4).
+        """Check that a request activates all required extensions (A2A 1.0, section 3.3.4).
 
         Raises:
-            ExtensionSupportRequiredError: It does not activate one.
+            ExtensionSupportRequiredError: The request does not activate a required extension.
         """
         given = set(activated)
         missing = [each.uri for each in self.extensions if each.required and each.uri not in given]
@@ -62,10 +68,10 @@ class Capabilities:
             )
 
     def check_message(self, message: Message) -> None:
-        """Refuse a message with a part of a media type that is not accepted (A2A 1.0, section 3.1.1).
+        """Check that the agent accepts the media type of each part of a message (A2A 1.0, section 3.1.1).
 
         Raises:
-            ContentTypeNotSupportedError: It has one.
+            ContentTypeNotSupportedError: The agent does not accept the media type of a part.
         """
         if not self.input_modes or not self.checks_input:
             return
@@ -74,17 +80,19 @@ class Capabilities:
             if not any(fits(media_type, mode) for mode in self.input_modes):
                 taken = ", ".join(self.input_modes)
                 raise ContentTypeNotSupportedError(
-                    f"message.parts[{at}] is {media_type}; taken: {taken}", metadata={"supportedTypes": taken}
+                    f"message.parts[{at}] is {media_type}; accepted: {taken}",
+                    metadata={"supportedTypes": taken},
                 )
 
     def check_output_modes(self, accepted: Collection[str]) -> None:
-        """Refuse a request whose client accepts none of the media types that the agent gives (A2A 1.0, section 3.2.2).
+        """Check that a client accepts a media type of the agent's output (A2A 1.0, section 3.2.2).
 
         Args:
-            accepted: Media types, or what clients of older versions send (``text``); everything when empty.
+            accepted: The media types that the client accepts, or ``text`` from clients of older versions. If empty, the
+                client accepts all media types.
 
         Raises:
-            ContentTypeNotSupportedError: It accepts none of them.
+            ContentTypeNotSupportedError: The client accepts no media type of the output.
         """
         if not accepted or not self.output_modes:
             return
@@ -97,7 +105,7 @@ class Capabilities:
 
 
 def media_type_of(part: Part) -> str:
-    """Return the media type of a part: the declared one, or the usual one of its kind."""
+    """Return the declared media type of a part, or the default media type for text, JSON data or a file."""
     if part.media_type:
         return part.media_type.partition(";")[0].strip().lower()
     if part.kind == "text":
@@ -106,7 +114,7 @@ def media_type_of(part: Part) -> str:
 
 
 def fits(media_type: str, mode: str) -> bool:
-    """Return whether a media type matches a mode, either half of which may be ``*``: ``image/*``, ``*/*``."""
+    """Return whether a media type matches a pattern such as ``image/png``, ``image/*`` or ``*/*``."""
     mode = mode.partition(";")[0].strip().lower()
     return mode in ("*", "*/*", media_type) or (
         mode.endswith("/*") and media_type.startswith(mode.removesuffix("*"))

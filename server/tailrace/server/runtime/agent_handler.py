@@ -1,43 +1,49 @@
-"""An agent (a model with tools) as a handler: what happens in its turn becomes updates of the task."""
+"""The handler that runs an `Agent`, which is a model with tools.
+
+The engine runs each turn of a task with a handler. This handler runs one turn of the agent and yields the updates of the task.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from tailrace.server.runtime.caller_content import without_provider_metadata
 from tailrace.server.runtime.handlers import Handler, Item, Turn
+from tailrace.server.runtime.provider_references import without_provider_metadata
 from tailrace.streaming.a2a.errors import InvalidParamsError
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message as A2AMessage
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.agent.agent import Agent
-from tailrace.streaming.agent.request_facts import RequestFacts, facts_cost
-from tailrace.streaming.conversion.conversation import results_message
-from tailrace.streaming.conversion.translator import calls_message
+from tailrace.streaming.agent.caller_options import CallerOptions, caller_options_cost
+from tailrace.streaming.conversion.message_conversion import results_message
+from tailrace.streaming.conversion.response_translator import calls_message
 from tailrace.streaming.conversion.turn_translator import TurnTranslator
-from tailrace.streaming.schemas.output import OutputReader
+from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, History, Message, Role
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
-from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.conversion.tool_ids import unanswered_calls
 
-_LOST = "the server stopped before the tool had answered; whether it did anything is not known"
+_LOST = "the server stopped before the tool returned a result; the tool may have had an effect"
 
 
 class AgentHandler(Handler):
-    """Answers each turn of a task by a turn of an agent.
+    """Runs each turn of a task as a turn of an agent.
 
-    Text, reasoning and the arguments of calls are shown as they come, results of tools when they are there. What
-    was said joins the conversation round by round: after a crash, a turn that is begun again goes on behind its last
-    whole round. Calls of tools that the caller declared (`tailrace.streaming.agent.request_facts`) end the turn
-    INPUT_REQUIRED, and their results, in a message to the same task, continue it.
+    Text, reasoning and the arguments of tool calls are streamed. Each round (a model response and its tool results) is added to
+    the conversation when it is complete. A turn that a crash interrupted is resumed after its last complete round.
 
-    A class derived from this one overrides `run` or `begin`. An overridden `run` is driven update by update.
+    If the model calls a tool that the caller declared (`tailrace.streaming.agent.caller_options`), the turn ends with
+    INPUT_REQUIRED. The caller continues the task with a message that contains the tool results.
+
+    Subclasses can override `run`, which yields one update at a time, or `begin`, which yields batches of updates.
 
     Args:
-        agent: Closed with the handler.
+        agent: The agent. The handler closes it when the server stops.
     """
+
+    continues = True
 
     def __init__(self, agent: Agent[Any]) -> None:
         self._agent = agent
@@ -46,25 +52,29 @@ class AgentHandler(Handler):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Connect the agent's tools; disconnect them and close the model at the end."""
+        """Connect the agent's tools while the block runs. At the end, disconnect the tools and close the model."""
         async with self._agent:
             yield
 
-    def check(self, facts: RequestFacts) -> None:
-        """Refuse tools of the caller's that have the name of one of the agent's."""
+    def check(self, facts: CallerOptions) -> None:
+        """Check that no tool of the caller has the name of a tool of the agent.
+
+        Raises:
+            InvalidParamsError: A name is used twice.
+        """
         for name in facts.tool_names:
             if self._agent.has_tool(name):
                 raise InvalidParamsError(
-                    f"metadata: {EXTENSION_URI}: tools: the agent has a tool named {name!r} itself: give yours "
+                    f"metadata: {EXTENSION_URI}: tools: the agent already has a tool named {name!r}; choose "
                     "another name"
                 )
 
     def received(self, message: A2AMessage) -> A2AMessage:
-        """Remove provider-specific metadata, which the model's converter would send as it is."""
+        """Remove provider-specific metadata, which the converter would send to the provider unchanged."""
         return without_provider_metadata(message)
 
     async def run(self, turn: Turn) -> AsyncIterator[Item]:
-        """The updates of a turn, one at a time."""
+        """Yield the updates of a turn, one at a time."""
         begun = self._begin_agent(turn) if self._overrides_run else self.begin(turn)
         async with aclosing(await begun) as batches:
             async for items in batches:
@@ -72,11 +82,11 @@ class AgentHandler(Handler):
                     yield item
 
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        """Prepare a turn; an upstream that fails ends the task FAILED with what arrived persisted."""
+        """Return the updates of a turn in batches. If the provider fails, the task ends FAILED and keeps the received text."""
         return await (super().begin(turn) if self._overrides_run else self._begin_agent(turn))
 
     async def _begin_agent(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        cost = history_cost(turn.history) + facts_cost(turn.facts)
+        cost = history_cost(turn.history) + caller_options_cost(turn.facts)
         history, opening, options = await run_bounded(cost, _prepared, turn)
         if isinstance(opening[-1], StatusUpdate) and opening[-1].state.interrupted:
             return _only(opening)
@@ -100,13 +110,14 @@ class AgentHandler(Handler):
             task_id=turn.task_id,
             context_id=turn.context_id,
             external_context_id=turn.external_context_id,
+            cut_text=turn.cut_text,
         )
 
 
 def _prepared(turn: Turn) -> tuple[History, list[Update | MessageAdded], RequestOptions]:
-    """Return the conversation for the model, the first updates of a turn, and its options.
+    """Return the conversation for the model, the first updates of the turn, and the request options.
 
-    The last of the updates ends the turn if the caller has not sent the results of all calls yet.
+    If the caller has not sent the results of all calls, the last of these updates ends the turn.
     """
     opening: list[Update | MessageAdded] = [StatusUpdate(TaskState.WORKING)]
     history = turn.history
@@ -130,13 +141,13 @@ async def _only(items: Sequence[Item]) -> AsyncGenerator[Sequence[Item]]:
 
 
 def _behind(turn: Turn) -> Sequence[Message]:
-    """Return the messages of a turn that a crash interrupted."""
+    """Return the messages that the turn had added to the conversation before a crash interrupted it."""
     conversation = turn.history.conversation
     return conversation[len(conversation) - turn.resumed :]
 
 
 def _calls_lost(turn: Turn) -> Sequence[ContentPartToolCall]:
-    """Return the calls whose tools were running when a crash interrupted the turn: their effects are unknown."""
+    """Return the tool calls that were running when a crash interrupted the turn. Their effects are unknown."""
     if not turn.resumed:
         return ()
     theirs = turn.facts.tool_names
@@ -144,12 +155,12 @@ def _calls_lost(turn: Turn) -> Sequence[ContentPartToolCall]:
 
 
 def _ends_in_results(history: History) -> bool:
-    """Return whether tool results are last; if the round is incomplete, the caller has to send the rest."""
+    """Return whether the last message contains tool results."""
     return bool(history.conversation) and history.conversation[-1].role is Role.TOOL
 
 
 def _open_calls(history: History) -> Sequence[ContentPartToolCall]:
-    """Return the calls of the last round without results."""
+    """Return the calls of the last round that have no result."""
     conversation = history.conversation
     last = max((at for at, message in enumerate(conversation) if message.role is Role.MODEL), default=0)
     return unanswered_calls(history, since=last)

@@ -1,8 +1,7 @@
-"""Handlers: a handler runs the turns of tasks and yields updates.
+"""The interface of handlers, which run the turns of tasks and yield updates.
 
-The engine behind every binding drives a task by iterating its handler. An agent is one (`AgentHandler`); any code of
-yours is another: an async generator function that takes a `Turn` and yields artifacts, status changes, or one direct
-message::
+The engine iterates over the updates of the handler. `AgentHandler` is the handler for a model with tools. A custom handler is an
+async generator function that takes a `Turn` and yields artifacts and status changes, or one direct message::
 
     async def handle(turn: Turn) -> AsyncIterator[Item]:
         yield StatusUpdate(TaskState.WORKING)
@@ -20,21 +19,21 @@ from typing import Any, ClassVar
 
 import anyio.lowlevel
 
-from tailrace.server.runtime.large_updates import MAX_DELTA_CHARACTERS, encoded_if_large, slices_of
+from tailrace.server.runtime.large_updates import MAX_DELTA_CHARACTERS, slices_of
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.agent.request_facts import NO_FACTS, RequestFacts
-from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
+from tailrace.streaming.agent.caller_options import NO_FACTS, CallerOptions
+from tailrace.streaming.task.updates import MessageAdded, TextDelta, Update
 from tailrace.wrappers import History
 
 Item = Update | MessageAdded | Message
-"""An item that a handler yields: an update of its task, a message of the conversation, or its direct response."""
+"""An item that a handler yields: an update of the task, a message to record in the conversation, or a direct response."""
 
 HandlerFunction = Callable[["Turn"], AsyncIterator[Item]]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of a caller, and all that is known when it is to be answered.
+    """One message of a caller, with the conversation and the options of the request. The input of a handler.
 
     Attributes:
         task_id: The task that the answer belongs to.
@@ -52,6 +51,8 @@ class Turn:
         facts: What the caller asks for beyond the message, in this request or in one for the same task before it.
         extensions: URIs of the extensions that the request uses, of those that the agent's card lists.
         resumed: How many messages of the history stand behind this one: a crash interrupted the turn after them.
+        cut_text: The text of the response that a crash interrupted, as it was published, if that response consisted of text
+            alone: an open artifact, which the handler may extend or replace.
         max_event_bytes: How large an update may be; 0 for any size.
         at_once: Deprecated, always None: yield every update.
     """
@@ -64,8 +65,9 @@ class Turn:
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     extensions: tuple[str, ...] = ()
-    facts: RequestFacts = NO_FACTS
+    facts: CallerOptions = NO_FACTS
     resumed: int = 0
+    cut_text: str = ""
     max_event_bytes: int = 0
     at_once: None = None
     external_context_id: str = ""
@@ -73,53 +75,55 @@ class Turn:
 
 
 class Handler(ABC):
-    """Does the work of tasks.
+    """Runs the turns of tasks. Base class of `AgentHandler`; to use a function instead, see `FunctionHandler`.
 
     Attributes:
         replies_directly: True if a turn may be answered by a bare `Message`, yielded first, without a task.
             The caller then sees nothing of a task before the handler's first update, so the default is False:
             the task exists, and its stream has begun, before the handler runs.
+        continues: A turn that a crash interrupted may begin again, behind the rounds in its history.
         accepts_native_tools: As `Model.accepts_native_tools`, for the options of a request.
     """
 
     replies_directly: ClassVar[bool] = False
+    continues: ClassVar[bool] = False
     accepts_native_tools: bool = False
 
     @abstractmethod
     def run(self, turn: Turn) -> AsyncIterator[Item]:
-        """The updates that answer a turn, as an async generator.
+        """Yield the updates of a turn, as an async generator.
 
-        It ends the turn by a `StatusUpdate` with a terminal or interrupted state (unless it ``continues``); when it just returns, the
-        task is completed, and when it raises, the task fails with the exception's text if it is a
-        `TailraceError` and a general one otherwise. On cancel the generator gets the usual cancellation at
-        its await; what it yielded until then is kept.
+        A `StatusUpdate` with a terminal or interrupted state ends the turn, unless its field ``continues`` is True. If the
+        generator returns without such an update, the task ends COMPLETED. If the generator raises an error, the task ends FAILED
+        with the error's text for a `TailraceError`, or with a general text for other errors. If the task is canceled, the await
+        of the generator raises the usual cancellation error. Updates that the generator yielded before remain in the task.
         """
 
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
-        """Prepare a turn, and return its updates in batches; the engine iterates over them, and closes the generator.
+        """Prepare a turn, and return an async generator of batches of updates. The engine closes the generator.
 
-        By itself, the updates of `run`, one at a time; large ones are encoded in a thread, and long texts become several
-        updates. A handler that has several at once overrides it.
+        By itself, the updates of `run`, one at a time; long texts become several updates. A handler that has several at
+        once overrides it.
         """
-        return _one_by_one(self.run(turn), turn)
+        return _one_by_one(self.run(turn))
 
-    def check(self, facts: RequestFacts) -> None:  # noqa: B027 — by itself a handler refuses nothing
-        """Refuse now what a request asks for and cannot have.
+    def check(self, facts: CallerOptions) -> None:  # noqa: B027 — accepts all options by default
+        """Check the options of a request before its task is created. Accepts all options by default.
 
         Raises:
-            InvalidParamsError: And says why.
+            InvalidParamsError: The handler does not support an option. The text states the reason.
         """
 
     def received(self, message: Message) -> Message:
-        """Return a caller's message as it is recorded; by itself a handler changes nothing."""
+        """Return the message to record for a caller's message. Returns the message unchanged by default."""
         return message
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Hold what the handler needs (connections, processes) as long as the server runs; nothing by itself.
+        """Hold the resources of the handler (connections, processes) while the server runs. Holds none by default.
 
         Raises:
-            TailraceError: It cannot be had: the server does not start.
+            TailraceError: A resource is not available. The server then does not start.
         """
         yield
 
@@ -141,22 +145,19 @@ class DirectHandler(FunctionHandler):
     replies_directly = True
 
 
-async def _one_by_one(updates: AsyncIterator[Item], turn: Turn) -> AsyncGenerator[Sequence[Item]]:
+async def _one_by_one(updates: AsyncIterator[Item]) -> AsyncGenerator[Sequence[Item]]:
     async with closing(updates):
         async for item in updates:
             if isinstance(item, TextDelta) and len(item.text) > MAX_DELTA_CHARACTERS:
                 for delta in slices_of(item):
                     yield (delta,)
                     await anyio.lowlevel.checkpoint()
-            elif isinstance(item, ArtifactUpdate | StatusUpdate):
-                ids = (turn.task_id, turn.context_id)
-                yield (await encoded_if_large(item, *ids, turn.max_event_bytes),)
             else:
                 yield (item,)
 
 
 class closing:
-    """Close an async generator at the end of the block; an iterator of another kind has nothing to close."""
+    """Close an async generator at the end of the block. Other async iterators, which have no ``aclose``, are left alone."""
 
     __slots__ = ("_updates",)
 

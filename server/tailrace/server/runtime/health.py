@@ -1,4 +1,4 @@
-"""The health of a server, for probes and people."""
+"""The result of a health check, which ``/readyz`` returns."""
 
 import msgspec
 
@@ -7,9 +7,9 @@ class Health(msgspec.Struct, frozen=True):
     """The result of a health check.
 
     Attributes:
-        problems: Short descriptions of failures, by the name of the part (``engine``, ``store``). Empty if all parts
-            work.
-        parts: The names of all checked parts.
+        problems: A short description of each failure, by the name of the failed part (``engine``, ``store``). Empty if all
+            parts work.
+        parts: The names of all parts that were checked.
     """
 
     problems: dict[str, str]

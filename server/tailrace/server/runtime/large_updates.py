@@ -1,4 +1,7 @@
-"""Large updates of handlers: checked and encoded outside of the event loop, and long texts in several events."""
+"""Checks and encodes large updates of handlers in a thread, so that they do not block the event loop.
+
+Long texts are split into several events. `Handler.begin` calls this module for each update.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import cast
@@ -8,7 +11,7 @@ import msgspec
 from tailrace.server.runtime.limits import size_of
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.models import Part
-from tailrace.streaming.task.task import encode_artifact_event
+from tailrace.streaming.task.task_record import encode_artifact_event
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta
 from tailrace.wrappers.concurrency.worker_thread import (
     CHARACTERS_OF_VALUE,
@@ -18,45 +21,53 @@ from tailrace.wrappers.concurrency.worker_thread import (
 )
 
 MAX_DELTA_CHARACTERS = MAX_INLINE_COST * CHARACTERS_OF_VALUE
-"""Characters of a delta of one event; a longer one becomes several."""
+"""Maximum number of characters of a text delta in one event. A longer delta is split into several events."""
 
 MAX_VALUES = 100_000
-"""JSON values of a large update, as of a request: encoding more would delay other requests, also in a thread."""
+"""Maximum number of JSON values in a large update. Encoding more values would delay other requests, even in a thread."""
 
 Update = ArtifactUpdate | StatusUpdate
 
 
 def check_size(update: Update, max_bytes: int) -> None:
-    """Check the bytes of the parts of an update; 0 for any number.
+    """Check the total size of the parts of an update.
+
+    Args:
+        update: The update.
+        max_bytes: The maximum size in bytes; 0 for no limit.
 
     Raises:
-        InvalidAgentResponseError: There are more.
+        InvalidAgentResponseError: The update is larger than ``max_bytes``.
     """
     if max_bytes:
         check_bytes(sum(map(size_of, _parts_of(update))), max_bytes)
 
 
 def check_bytes(size: int, max_bytes: int) -> None:
-    """Check the bytes of an update.
+    """Check the size of an update in bytes.
 
     Raises:
-        InvalidAgentResponseError: There are more than the maximum.
+        InvalidAgentResponseError: The size exceeds the maximum.
     """
     if size > max_bytes:
-        raise InvalidAgentResponseError(f"an update has {size} bytes, and an event may have {max_bytes}")
+        raise InvalidAgentResponseError(
+            f"an update has {size} bytes; the maximum for an event is {max_bytes}"
+        )
 
 
 async def encoded_if_large(update: Update, task_id: str, context_id: str, max_bytes: int) -> Update:
-    """Return an artifact or a status with its JSON, which is made in a thread, if it is large.
+    """Return an update with its encoded JSON if it is a large artifact or status; otherwise return it unchanged.
+
+    The JSON is encoded in a thread.
 
     Args:
         update: The update.
-        task_id: The task of the turn.
-        context_id: The conversation of the turn.
-        max_bytes: The maximum bytes of an update; 0 for any number.
+        task_id: The id of the task.
+        context_id: The id of the conversation.
+        max_bytes: The maximum size of an update in bytes; 0 for no limit.
 
     Raises:
-        InvalidAgentResponseError: A large update has more bytes, or more than `MAX_VALUES`.
+        InvalidAgentResponseError: The update has more than ``max_bytes`` bytes or more than `MAX_VALUES` JSON values.
     """
     cost = json_cost(update.artifact if isinstance(update, ArtifactUpdate) else update.message)
     if cost <= MAX_INLINE_COST:
@@ -65,11 +76,11 @@ async def encoded_if_large(update: Update, task_id: str, context_id: str, max_by
 
 
 def slices_of(delta: TextDelta) -> Iterator[TextDelta]:
-    """Yield the parts of a delta with more than `MAX_DELTA_CHARACTERS`."""
+    """Split a delta into deltas of at most `MAX_DELTA_CHARACTERS` characters."""
     text, at = delta.text, 0
     while at < len(text):
         end = at + MAX_DELTA_CHARACTERS
-        if "\ud800" <= text[end - 1 : end] <= "\udbff":  # with the other half of its character
+        if "\ud800" <= text[end - 1 : end] <= "\udbff":  # do not split a surrogate pair
             end += 1
         yield TextDelta(delta.artifact_id, text[at:end], last=delta.last and end >= len(text))
         at = end

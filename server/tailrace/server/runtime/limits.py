@@ -1,24 +1,23 @@
-"""Limits of one caller, and of all callers together.
+"""Limits for one caller and for all callers together, and the errors for requests that exceed a limit.
 
-Requests and streams are counted, never events: a limit costs nothing while a response streams. Nothing is stored for a caller
-that holds nothing. Unauthenticated callers cannot be distinguished: the limits of one caller do not apply to them, those of the
-server do.
+Tasks and streams are counted, but not events, so a limit costs no time while a response streams. The server cannot distinguish
+unauthenticated callers. Only the limits for all callers apply to them.
 
-Every refusal names the limit, who is at fault, the remedy, and the time to wait:
+Each error states the limit, whether the caller or the server reached it, the remedy, and the time to wait:
 
 =====================  ========  ====  ==================  ======================================================
 error                  JSON-RPC  HTTP  gRPC                reason
 =====================  ========  ====  ==================  ======================================================
-`RateLimitError`       -32010    429   RESOURCE_EXHAUSTED  the caller's: it holds all that one caller may have
-`OverloadedError`      -32011    503   UNAVAILABLE         the server's: it is full, or about to stop
-`RequestTooLargeError` -32600    413   INVALID_ARGUMENT    the caller's: every attempt would be refused
-`PartTooLargeError`    -32602    413   INVALID_ARGUMENT    the caller's: every attempt would be refused
-`RequestTimeoutError`  -32600    408   INVALID_ARGUMENT    the caller's: its body arrived too slowly
+`RateLimitError`       -32010    429   RESOURCE_EXHAUSTED  the caller reached the limit for one caller
+`OverloadedError`      -32011    503   UNAVAILABLE         the server reached its limit, or is stopping
+`RequestTooLargeError` -32600    413   INVALID_ARGUMENT    the request is too large; do not retry it
+`PartTooLargeError`    -32602    413   INVALID_ARGUMENT    a part is too large; do not retry it
+`RequestTimeoutError`  -32600    408   INVALID_ARGUMENT    the body of the request arrived too slowly
 =====================  ========  ====  ==================  ======================================================
 
-A2A 1.0 asks agents to report rate limits, permits ``Retry-After``, and leaves the error codes to the agent. These two are those
-of its first version (0.1, ``RateLimitExceeded`` and ``ResourceUnavailable``), which 1.0 does not use otherwise. The statuses
-are those of ``google.rpc.Code``; the pause is a ``google.rpc.RetryInfo`` (AIP-193).
+A2A 1.0 permits agents to report rate limits with ``Retry-After``, but defines no error codes for them. The codes -32010 and -32011
+come from A2A 0.1 (``RateLimitExceeded`` and ``ResourceUnavailable``); A2A 1.0 does not use them for other errors. The gRPC
+statuses are values of ``google.rpc.Code``. The time to wait is a ``google.rpc.RetryInfo`` (AIP-193).
 """
 
 import json
@@ -29,7 +28,7 @@ from typing import Any, Self, cast
 
 from pydantic_core import to_json
 
-from tailrace.server.runtime.caller_content import check_file_urls
+from tailrace.server.runtime.provider_references import check_file_urls
 from tailrace.server.settings import FILE_SCHEMES
 from tailrace.streaming.a2a.errors import (
     ContentTypeNotSupportedError,
@@ -42,18 +41,18 @@ from tailrace.streaming.a2a.models import Message, Part
 from tailrace.wrappers.messages import utf8_size
 
 RETRY_AFTER = 2.0
-"""Seconds after which a refused caller may try again: an estimate, since the load of other callers is not known."""
+"""Seconds after which a rejected caller should try again. This is an estimate."""
 
-_MAX_SHOWN = 100  # characters of a caller's value in an error
+_MAX_SHOWN = 100  # maximum characters of a caller's value in an error message
 
 
 class LimitError(InternalError):
-    """A limit is reached. Clients that know only A2A's own errors treat it as an internal one.
+    """A limit is reached. Clients that do not know the error code treat this error as an internal error.
 
     Args:
         detail: The problem and the remedy.
-        limit: The name of the setting; empty for none.
-        allowed: Its value.
+        limit: The name of the setting; empty if no setting defines the limit.
+        allowed: The value of the setting.
         retry_after: Seconds after which to try again.
 
     Attributes:
@@ -68,7 +67,7 @@ class LimitError(InternalError):
         self.retry_after = retry_after
 
     def details(self) -> list[dict[str, Any]]:
-        """Return the ErrorInfo, then a ``google.rpc.RetryInfo``."""
+        """Return a ``google.rpc.ErrorInfo`` and a ``google.rpc.RetryInfo``."""
         pause = {
             "@type": "type.googleapis.com/google.rpc.RetryInfo",
             "retryDelay": f"{self.retry_after:g}s",
@@ -77,12 +76,12 @@ class LimitError(InternalError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """``Retry-After``, in whole seconds (RFC 9110, section 10.2.3)."""
+        """The header ``Retry-After`` in whole seconds (RFC 9110, section 10.2.3)."""
         return {"Retry-After": str(math.ceil(self.retry_after))}
 
 
 class RateLimitError(LimitError):
-    """The caller holds all that one caller may."""
+    """The caller has reached the limit for one caller."""
 
     code = -32010
     http_status = 429
@@ -92,7 +91,7 @@ class RateLimitError(LimitError):
 
 
 class OverloadedError(LimitError):
-    """All callers together hold all that the server allows, or the server is stopping."""
+    """All callers together have reached the limit of the server, or the server is stopping."""
 
     code = -32011
     http_status = 503
@@ -102,18 +101,18 @@ class OverloadedError(LimitError):
 
 
 class RequestTooLargeError(InvalidRequestError):
-    """A request is larger than this server accepts.
+    """The request is larger than this server accepts.
 
     Args:
-        allowed: The limit: bytes, or JSON values.
-        setting: The setting of the limit: ``max_request_bytes`` or ``max_request_values``.
+        allowed: The limit: a number of bytes for ``max_request_bytes``, or of JSON values for ``max_request_values``.
+        setting: The name of the setting: ``max_request_bytes`` or ``max_request_values``.
     """
 
     http_status = 413
 
     def __init__(self, allowed: int, setting: str = "max_request_bytes") -> None:
         super().__init__(
-            f"the request has more than {allowed} JSON values (TAILRACE_BOUNDS: max_request_values); send less at once"
+            f"the request has more than {allowed} JSON values (TAILRACE_BOUNDS: max_request_values); send less per request"
             if setting == "max_request_values"
             else f"the request has more than {allowed} bytes (TAILRACE_MAX_REQUEST_BYTES); send large files by URL",
             metadata={"limit": setting, "allowed": str(allowed)},
@@ -137,32 +136,32 @@ class RequestTimeoutError(InvalidRequestError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """``Connection: close``: the next bytes on the connection would be the rest of the body."""
+        """The header ``Connection: close``, since the rest of the body would be read as the next request."""
         return {"Connection": "close"}
 
 
 class RequestMediaTypeError(ContentTypeNotSupportedError):
-    """The body of a request does not declare that it is JSON.
+    """The request has a body whose ``Content-Type`` is not JSON.
 
     Args:
-        given: Its ``Content-Type``; empty for none.
+        given: The ``Content-Type`` of the request; empty if it has none.
     """
 
     http_status = 415
 
     def __init__(self, given: str = "") -> None:
-        found = f"not {given[:_MAX_SHOWN]!r}" if given else "and this one has none"
+        found = f"not {given[:_MAX_SHOWN]!r}" if given else "and this request has none"
         super().__init__(f"a request with a body needs Content-Type: application/json, {found}")
 
 
 class PartTooLargeError(InvalidParamsError):
-    """A part of a message is larger than this server accepts."""
+    """A part of the message is larger than this server accepts."""
 
     http_status = 413
 
 
 class Permit:
-    """A permit, until `release`; the end of a ``with`` block and garbage collection release it, too."""
+    """A permit from a `Quota`. `release`, the end of a ``with`` block and garbage collection give it back."""
 
     __slots__ = ("_caller", "_quota")
 
@@ -172,11 +171,11 @@ class Permit:
 
     @classmethod
     def none(cls) -> Self:
-        """Return a permit that is not counted."""
+        """Return a permit that no quota counts."""
         return cls(None, "")
 
     def release(self) -> None:
-        """Release it; calling it again does nothing."""
+        """Give the permit back. Further calls do nothing."""
         quota, self._quota = self._quota, None
         if quota is not None:
             quota.give_back(self._caller)
@@ -190,20 +189,20 @@ class Permit:
         self.release()
 
     def __del__(self) -> None:
-        # A stream whose client disconnected before the response began.
+        # Needed for a stream whose client disconnected before the response began.
         self.release()
 
 
 class Quota:
-    """Counts permits, for each caller and in total.
+    """Limits and counts permits, for each caller and in total.
 
     Args:
-        what: The counted objects, in the plural, for error messages: ``streams open``.
-        remedy: The remedy for a caller that holds too many.
-        setting: The setting of the total (``max_streams``).
-        caller_setting: The setting for one caller.
-        total: The maximum of all callers; 0 for no bound.
-        each: The maximum of one caller; 0 for no bound.
+        what: The counted objects in the plural, for error messages, for example ``streams open``.
+        remedy: The advice for a caller that has too many, for error messages.
+        setting: The name of the setting for all callers, for example ``max_streams``.
+        caller_setting: The name of the setting for one caller.
+        total: The maximum number of permits of all callers; 0 for no limit.
+        each: The maximum number of permits of one caller; 0 for no limit.
 
     Attributes:
         used: The number of permits in use.
@@ -230,12 +229,12 @@ class Quota:
         """Take a permit.
 
         Args:
-            owner: The owner (`tailrace.server.runtime.operations.Caller.owner`): the tenants of a caller share its
-                limit.
+            owner: The owner (`tailrace.server.runtime.operations.Caller.owner`). All tenants of a user share the limit of
+                this user.
 
         Raises:
-            RateLimitError: The caller holds all that one caller may.
-            OverloadedError: All permits are in use.
+            RateLimitError: The caller has the maximum number of permits for one caller.
+            OverloadedError: The maximum number of permits is in use.
         """
         caller = user_of(owner)
         held = self._by_caller.get(caller, 0)
@@ -257,7 +256,7 @@ class Quota:
         return Permit(self, caller)
 
     def give_back(self, caller: str) -> None:
-        """Return a permit; called by `Permit`."""
+        """Take a permit back. Only `Permit` calls this method."""
         self.used -= 1
         if not caller:
             return
@@ -269,18 +268,18 @@ class Quota:
 
 
 class Limits:
-    """The limits that requests are checked against.
+    """The limits that are checked for each request. 0 means no limit.
 
     Args:
-        max_streams: Open streams of all callers; 0 for no bound, here and below.
-        max_caller_streams: Open streams of one caller.
-        max_tasks: Running tasks of all callers.
-        max_caller_tasks: Running tasks of one caller.
-        max_part_bytes: The size of one part of a message.
+        max_streams: The maximum number of open streams of all callers.
+        max_caller_streams: The maximum number of open streams of one caller.
+        max_tasks: The maximum number of running tasks of all callers.
+        max_caller_tasks: The maximum number of running tasks of one caller.
+        max_part_bytes: The maximum size of one part of a message in bytes.
 
     Attributes:
-        streams: The open streams.
-        tasks: The running tasks.
+        streams: Counts the open streams.
+        tasks: Counts the running tasks.
     """
 
     def __init__(
@@ -295,15 +294,15 @@ class Limits:
     ) -> None:
         self.streams = Quota(
             "streams open",
-            "close one, or try again later",
+            "close a stream, or try again later",
             setting="max_streams",
             caller_setting="max_caller_streams",
             total=max_streams,
             each=max_caller_streams,
         )
         self.tasks = Quota(
-            "tasks being worked on",
-            "wait until one is over, or cancel one",
+            "running tasks",
+            "wait until a task has ended, or cancel a task",
             setting="max_tasks",
             caller_setting="max_caller_tasks",
             total=max_tasks,
@@ -313,20 +312,20 @@ class Limits:
         self._file_schemes = tuple(file_schemes)
 
     def check_message(self, message: Message) -> None:
-        """Check the sizes of a caller's parts, and the URLs of its files.
+        """Check the sizes of the parts of a caller's message, and the URLs of its files.
 
         Raises:
-            PartTooLargeError: A part is larger than is allowed.
+            PartTooLargeError: A part is larger than ``max_part_bytes``.
             InvalidParamsError: The scheme of a URL is not allowed.
         """
         self.check_files(message)
         if self._max_part:
             for at, part in enumerate(message.parts):
                 if size_of(part) > self._max_part:
-                    why = f"larger than the {self._max_part} bytes that this server takes in one part"
+                    why = f"larger than the {self._max_part} bytes that this server accepts in one part"
                     field = f"message.parts[{at}]"
                     raise PartTooLargeError(
-                        f"{field} is {why}; send it by URL, or in several",
+                        f"{field} is {why}; send a URL, or several parts",
                         metadata={"limit": "max_part_bytes", "allowed": str(self._max_part)},
                         violations=[FieldViolation(field, why)],
                     )
@@ -341,7 +340,7 @@ class Limits:
 
 
 def size_of(part: Part) -> int:
-    """Return the bytes of a part's content: of its text, file, URL, or data as JSON."""
+    """Return the size of a part's content in bytes: of the text, the file, the URL, or the data encoded as JSON."""
     if part.raw is not None:
         return len(part.raw)
     text = part.text if part.text is not None else part.url
@@ -351,11 +350,11 @@ def size_of(part: Part) -> int:
 
 
 def user_of(owner: str) -> str:
-    """Return the user of an owner without its tenant."""
+    """Return the user name of an owner, without the tenant."""
     if not owner.startswith('["'):
         return owner
     try:
         named = json.loads(owner)
     except ValueError:
-        return owner  # a user of that name
+        return owner  # a user whose name looks like an owner with a tenant
     return str(cast("list[object]", named)[-1])

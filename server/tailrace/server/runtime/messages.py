@@ -1,4 +1,7 @@
-"""Checks of callers' messages, and the messages of a turn."""
+"""Validates callers' messages, and selects and orders the messages of a conversation for a turn.
+
+The engine and the turn runner call these functions. They do no IO.
+"""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -6,20 +9,20 @@ from hashlib import sha256
 from typing import Any, cast
 from uuid import uuid4
 
-from tailrace.server.runtime.identifiers import check_id
+from tailrace.server.runtime.identifier_bounds import check_id
 from tailrace.streaming.a2a.errors import InvalidParamsError
-from tailrace.streaming.a2a.extension import (
-    EXTENSION_URI,
-    extension_facts,
-    with_extension_facts,
-    without_extension_facts,
-)
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.agent.request_facts import RequestFacts, read_request_facts
-from tailrace.streaming.conversion.conversation import is_callers, results_message, to_common_message
-from tailrace.streaming.schemas.output import OutputReader
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.a2a.stream_extension import (
+    EXTENSION_URI,
+    extension_metadata,
+    with_extension_metadata,
+    without_extension_metadata,
+)
+from tailrace.streaming.agent.caller_options import CallerOptions, read_caller_options
+from tailrace.streaming.conversion.message_conversion import is_callers, results_message, to_common_message
+from tailrace.streaming.schemas.structured_output import OutputReader
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import ContentPartToolCall, History
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
@@ -29,23 +32,22 @@ from tailrace.wrappers.messages import shortened
 MAX_PARTS = 2_000
 """Maximum number of parts of a caller's message."""
 
-_MAX_NAMED = 20  # calls in an error message
+_MAX_NAMED = 20  # maximum number of call ids in an error message
 
 
 def check_message(message: Message) -> None:
-    """Refuse a message that no model would accept later: it would make its conversation unusable.
+    """Validate a caller's message, since a message that no model accepts would make its conversation unusable.
 
     Raises:
-        InvalidParamsError: The message is not a user's, has an id that is too long, or invalid tool calls or results.
+        InvalidParamsError: The role is not ROLE_USER, the id is too long, the message has too many parts, or its tool calls
+            or tool results are invalid.
     """
     if message.role is not Role.USER:
         raise InvalidParamsError(
-            "message.role must be ROLE_USER: only the agent creates messages of the agent"
+            "message.role must be ROLE_USER; only the agent can send messages of the agent"
         )
     if len(message.parts) > MAX_PARTS:
-        raise InvalidParamsError(
-            f"message.parts: {len(message.parts)} parts; a message has {MAX_PARTS} at most"
-        )
+        raise InvalidParamsError(f"message.parts has {len(message.parts)} parts; the maximum is {MAX_PARTS}")
     check_id("message.messageId", message.message_id)
     check_id("message.contextId", message.context_id)
     check_id("message.taskId", message.task_id)
@@ -54,30 +56,30 @@ def check_message(message: Message) -> None:
     except ValueError as error:
         raise InvalidParamsError(f"message: {error}") from None
     if common.tool_calls:
-        raise InvalidParamsError("message: only the agent sends tool_calls; send tool_results")
+        raise InvalidParamsError("message: only the agent can send tool_calls; send tool_results")
 
 
 def copied_message(message: Message, context_id: str) -> Message:
-    """Return a message of one conversation for another, without its reference to a conversation of a remote agent.
+    """Copy a message to another conversation, without its reference to a conversation of a remote agent.
 
-    A remote conversation belongs to one of ours: in another one it would disclose the messages of the first.
+    If the copy kept this reference, the new conversation would continue the remote conversation and could disclose its messages.
 
     Args:
         message: A message from a caller, or from the stored conversation.
-        context_id: The new conversation.
+        context_id: The id of the new conversation.
     """
-    metadata = without_extension_facts(message.metadata, "remote")
+    metadata = without_extension_metadata(message.metadata, "remote")
     return message.model_copy(update={"context_id": context_id, "metadata": metadata})
 
 
-def check_request(request: SendMessageRequest) -> RequestFacts:
-    """Return the options of a request beside its message.
+def check_request(request: SendMessageRequest) -> CallerOptions:
+    """Validate and return the options of a request.
 
     Raises:
         InvalidParamsError: An option is not valid.
     """
     try:
-        facts = read_request_facts(request.metadata)
+        facts = read_caller_options(request.metadata)
         if facts.output is not None:
             OutputReader.of_format(facts.output)
     except ValueError as error:
@@ -86,23 +88,23 @@ def check_request(request: SendMessageRequest) -> RequestFacts:
 
 
 def ends_in_round(last: Message) -> bool:
-    """Return whether the last message of a turn leaves the turn open: calls, or results of calls."""
+    """Return whether a message contains tool calls or tool results, so that the model must respond again."""
     return last.role is Role.USER or any(call.kind != "server" for call in to_common_message(last).tool_calls)
 
 
 def rounds_since_caller(messages: Sequence[Message]) -> int:
-    """Return the number of responses after the caller's last message."""
+    """Return the number of model responses after the caller's last message."""
     start = next((at for at in reversed(range(len(messages))) if is_callers(messages[at])), -1)
     return sum(message.role is Role.AGENT for message in messages[start + 1 :])
 
 
 def answered_ids(message: Message) -> Sequence[str]:
-    """Return the ids of the calls whose results a message has, in order."""
+    """Return the call ids of the tool results in a message, in order."""
     return [result.id for result in to_common_message(message).tool_results]
 
 
 def with_tools_named_in(message: Message, preceding: Sequence[Message]) -> Message:
-    """Return a message as `with_tools_named`, for a new task: the calls are in the messages before it."""
+    """Apply `with_tools_named` to the first message of a task. The tool calls are in the preceding messages."""
     answered = answered_ids(message)
     if not answered:
         return message
@@ -113,15 +115,15 @@ def with_tools_named_in(message: Message, preceding: Sequence[Message]) -> Messa
 def with_tools_named(
     message: Message, answered: Sequence[str], calls: Sequence[ContentPartToolCall]
 ) -> Message:
-    """Return a caller's message with the name of the tool in every result, where the caller left it out.
+    """Return a caller's message with the tool's name added to each tool result that lacks it.
 
     Args:
-        message: A message that may have results.
-        answered: As `answered_ids`.
-        calls: The calls that wait for a result.
+        message: A message that may have tool results.
+        answered: The call ids of these results, see `answered_ids`.
+        calls: The tool calls that wait for a result.
 
     Raises:
-        InvalidParamsError: A result belongs to no waiting call, or two results to the same call.
+        InvalidParamsError: A result belongs to no waiting call, or two results belong to the same call.
     """
     if not answered:
         return message
@@ -130,8 +132,8 @@ def with_tools_named(
         if call_id not in waiting:
             shown = [repr(call.id) for call in calls[:_MAX_NAMED]] + ["…"] * (len(calls) > _MAX_NAMED)
             raise InvalidParamsError(
-                f"message: no call {shortened(call_id)} waits for a result (taskId names the task that asked for "
-                f"it); calls that wait here: {', '.join(shown) or 'none'}"
+                f"message: no call {shortened(call_id)} waits for a result (taskId must name the task of the call); "
+                f"waiting calls: {', '.join(shown) or 'none'}"
             )
         waiting[call_id] -= 1
         if waiting[call_id] < 0:
@@ -154,7 +156,7 @@ def _with_names(part: Part, names: Mapping[str, str]) -> Part:
 
 
 def pending_calls(task: Task) -> Sequence[ContentPartToolCall]:
-    """Return the calls of a task that the caller runs, and that have no result yet."""
+    """Return the tool calls of a task that the caller must execute and that have no result yet."""
     if task.status.state.interrupted:
         question = task.status.message
         return to_common_message(question).tool_calls if question is not None else ()
@@ -168,16 +170,16 @@ def pending_calls(task: Task) -> Sequence[ContentPartToolCall]:
 
 
 def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]) -> Message | None:
-    """Return the results of the agent's tools in a round that was interrupted: they were published.
+    """Return the message with the results of the agent's tools that an interrupted round had published.
 
     Args:
         artifacts: The artifacts of the task.
-        call_ids: The calls of that round.
+        call_ids: The ids of the tool calls of this round.
     """
     results = [
         result
         for artifact in artifacts
-        if extension_facts(artifact.metadata).get("channel") == "tool_result"
+        if extension_metadata(artifact.metadata).get("channel") == "tool_result"
         for result in to_common_message({"role": "agent", "parts": artifact.parts}).tool_results
         if result.id in call_ids
     ]
@@ -185,7 +187,7 @@ def results_in_artifacts(artifacts: Iterable[Artifact], call_ids: Container[str]
 
 
 def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
-    """Return the calls of the last message of an interrupted turn: they have no results."""
+    """Return the ids of the tool calls in the last message of an interrupted turn. They have no results."""
     if not messages or messages[-1].role is not Role.AGENT:
         return frozenset()
     return frozenset(call.id for call in to_common_message(messages[-1]).tool_calls)
@@ -194,28 +196,28 @@ def open_call_ids(messages: Sequence[Message]) -> frozenset[str]:
 def messages_from_artifacts(
     artifacts: Sequence[Artifact], record: TaskRecord, after_round: int = 0
 ) -> Message | None:
-    """Return the message that the artifacts of a turn amount to, if the handler yielded none.
+    """Create the message of a turn from its artifacts, for a handler that yielded no message.
 
     Args:
         artifacts: The artifacts that were created or changed since the last message.
-        record: Their task.
-        after_round: The rounds of the turn before them are in the history.
+        record: The task of the artifacts.
+        after_round: The number of rounds of this turn that are in the history already.
     """
     parts: list[Part] = []
     for artifact in artifacts:
-        facts = extension_facts(artifact.metadata)
+        facts = extension_metadata(artifact.metadata)
         if facts.get("choice"):
-            continue  # of several choices, the conversation continues with the first
+            continue  # only the first of several choices becomes part of the conversation
         if facts.get("channel") == "output":
-            continue  # data that repeats the text
+            continue  # this data repeats the text
         if facts.get("channel") in ("tool_call", "tool_result"):
-            continue  # of an interrupted round, which is not resumed
+            continue  # the call belongs to an interrupted round, which is not resumed
         if after_round and facts.get("round", 1) <= after_round:
             continue
         for part in artifact.parts:
             if facts.get("channel") == "reasoning":
                 part = part.model_copy(
-                    update={"metadata": with_extension_facts(part.metadata, channel="reasoning")}
+                    update={"metadata": with_extension_metadata(part.metadata, channel="reasoning")}
                 )
             if part.text != "":
                 parts.append(part)
@@ -230,19 +232,40 @@ def messages_from_artifacts(
     )
 
 
+def cut_text(record: TaskRecord, turn: int, after_round: int) -> str:
+    """Return the text of the response that a crash interrupted, if it consisted of text alone; otherwise empty.
+
+    Args:
+        record: The task.
+        turn: The number of the turn.
+        after_round: The number of its complete responses.
+    """
+    texts: list[str] = []
+    for artifact in record.artifacts:
+        facts = extension_metadata(artifact.metadata)
+        if (facts.get("turn", 1), facts.get("round", 1)) != (turn, after_round + 1):
+            continue
+        part = artifact.parts[0]
+        is_text = facts.get("channel") == "text" and not facts.get("choice") and len(artifact.parts) == 1
+        if not is_text or not record.is_open(artifact.artifact_id):
+            return ""
+        texts.append(part.text or "")
+    return texts[0] if len(texts) == 1 else ""
+
+
 def history_of(
     messages: Sequence[Message], running: Container[str], task_id: str, *, is_resumed: bool = False
 ) -> list[Message]:
     """Return the messages of a conversation that a turn receives.
 
-    Messages of turns that run in parallel are mixed. They are returned turn by turn, in the order in which the turns began;
-    those of other tasks without a turn that has not ended.
+    In the store, the messages of parallel turns are mixed. This function returns them turn by turn, in the order in which the
+    turns began. It omits unfinished turns of other tasks.
 
     Args:
-        messages: The messages of the conversation, in the order in which they were added.
-        running: The tasks that run a turn.
-        task_id: The task of the turn.
-        is_resumed: The turn's own messages are among them, and are returned last.
+        messages: The messages of the conversation, in the order in which they were stored.
+        running: The ids of the tasks that run a turn.
+        task_id: The id of the task whose turn receives the messages.
+        is_resumed: True if ``messages`` already contains messages of this turn. They are returned last.
     """
     turns = _turns_of(messages)
     newest = {turn[0].task_id: at for at, turn in enumerate(turns)}
@@ -261,7 +284,7 @@ def in_turns(messages: Sequence[Message]) -> list[Message]:
 
 
 def _turns_of(messages: Sequence[Message]) -> list[list[Message]]:
-    """Return the turns of a conversation. A message with results of the caller's tools belongs to the turn before it."""
+    """Split a conversation into turns. A message with results of the caller's tools belongs to the preceding turn."""
     turns: list[list[Message]] = []
     newest: dict[str, list[Message]] = {}
     for message in messages:
@@ -275,10 +298,10 @@ def _turns_of(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def whole_rounds(conversation: Iterable[CommonMessage]) -> tuple[CommonMessage, ...]:
-    """Return a conversation that may be cut at its beginning, from the first message with which one can begin.
+    """Drop messages at the beginning of a shortened conversation, until the conversation begins with a complete round.
 
-    Providers refuse a model's message or tool results without the message before them: a result must follow its call.
-    The newest message is always kept.
+    Providers reject a conversation that begins with a message of the model, or with tool results without their calls. The newest
+    message is always kept.
     """
     messages = tuple(conversation)
     begins = (at for at, message in enumerate(messages) if message.role is SpeakerRole.USER)
@@ -286,10 +309,10 @@ def whole_rounds(conversation: Iterable[CommonMessage]) -> tuple[CommonMessage, 
 
 
 def fingerprint_of(request: SendMessageRequest) -> str:
-    """Return the fingerprint of a request: the same for one that is sent again."""
-    # Clients that send a message again create a new id for it, as do protocols without message ids.
+    """Return a hash of a request. A repeated request has the same hash."""
+    # The hash excludes the message id: clients may create a new id for a repeated message, and some protocols have no ids.
     message = request.message.model_copy(update={"message_id": ""})
-    # The request is the same, however the key was given.
-    metadata = without_extension_facts(request.metadata, "idempotencyKey")
+    # The hash excludes the idempotency key, which a client may send in a header or in the metadata.
+    metadata = without_extension_metadata(request.metadata, "idempotencyKey")
     same = request.model_copy(update={"message": message, "metadata": metadata})
     return sha256(same.to_json()).hexdigest()

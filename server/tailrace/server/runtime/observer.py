@@ -1,7 +1,7 @@
-"""The interface of observers of a server, which do nothing by default.
+"""The interface through which a server reports turns, commits, streams and errors to metrics and traces.
 
-All notifications are for turns, failed commits, streams or refusals. There are none for single events: every token would pay for
-them.
+The methods do nothing by default; `tailrace.server.observability.telemetry.Telemetry` implements them. There is no method for
+single events, since it would be called for each token.
 """
 
 from contextvars import ContextVar
@@ -14,22 +14,22 @@ from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.streaming.task.updates import StatusUpdate
 
 StreamKind = Literal["message", "subscription", "resume"]
-"""The kind of a stream: of a message, of a task from now on, or of a task after a given event."""
+"""The request that began a stream: a message, a subscription, or a subscription after a given event (resume)."""
 
 
 class TurnWatch:
-    """Observes one turn, as a context manager around it, in the task that runs it.
+    """Observes one turn. The engine enters it as a context manager in the asyncio task that runs the turn.
 
     Attributes:
-        ending: The last status of the turn; None if it was interrupted, or had a direct response.
-        direct: The response was a message without a task.
+        ending: The last status of the turn; None if the turn was interrupted or had a direct response.
+        direct: True if the response was a message without a task.
     """
 
     ending: StatusUpdate | None = None
     direct: bool = False
 
     def failed(self, error: BaseException) -> None:
-        """An error ends the turn."""
+        """Report that an error ends the turn."""
 
     def __enter__(self) -> Self:
         return self
@@ -37,45 +37,57 @@ class TurnWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The turn has ended."""
+        """Report that the turn has ended."""
 
 
 class Observer:
     """Receives notifications of a server's work."""
 
     def origin(self) -> SpanContext | None:
-        """Return the trace of the current request; None for none."""
+        """Return the trace of the current request; None if the request is not traced."""
         return None
 
     def turn(self, active: ActiveTask, external_context_id: str = "") -> TurnWatch:
-        """A turn begins, for the oldest waiting message of a task.
+        """Report that a turn begins for the oldest waiting message of a task, and return its observer.
 
         Args:
             active: The task.
-            external_context_id: The identifier of its conversation in other systems, see `Turn.external_context_id`.
+            external_context_id: The identifier of the conversation in other systems, see `Turn.external_context_id`.
         """
         return TurnWatch()
 
     def commit_failed(self) -> None:
-        """An attempt to commit failed."""
+        """Report that an attempt to commit failed."""
 
     def streaming(self, kind: StreamKind) -> None:
-        """A stream begins."""
+        """Report that a stream begins."""
 
     def refused(self, error: Exception) -> None:
-        """The response to a request is an error."""
+        """Report that a request is rejected with an error."""
 
     def waited(self, seconds: float) -> None:
-        """A call to the provider had to wait for a permit."""
+        """Report that a call to the provider waited for a permit.
+
+        Args:
+            seconds: The duration of the wait.
+        """
 
     def broker_entry_rejected(self, purpose: str) -> None:
-        """An entry of the broker was skipped: an ``event`` or a ``command`` that is malformed or not authentic."""
+        """Report that an entry of the broker is malformed or not authentic and was skipped.
+
+        Args:
+            purpose: ``event`` or ``command``.
+        """
 
     def webhook_tried(self) -> None:
-        """An attempt to deliver a notification failed."""
+        """Report that an attempt to deliver a notification failed."""
 
     def webhook_sent(self, *, taken: bool) -> None:
-        """A webhook accepted a notification, or the notification was given up."""
+        """Report the end of a delivery.
+
+        Args:
+            taken: True if the webhook accepted the notification; False if all attempts failed.
+        """
 
 
 NO_OBSERVER = Observer()

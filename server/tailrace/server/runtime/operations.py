@@ -1,7 +1,7 @@
-"""The operations of A2A, for every protocol and dialect.
+"""The operations of A2A (SendMessage, GetTask, …), which all protocols and A2A versions share.
 
-A binding passes the caller and the request; the operations implement the rest once: visibility, capabilities of the agent,
-waiting for a response, and the length of the history.
+A binding authenticates the caller, parses the request, and calls `Operations`. `Operations` checks the agent's capabilities and the
+caller's limits, calls the engine, waits for the response, and shortens the history.
 """
 
 import base64
@@ -18,12 +18,12 @@ import anyio
 
 from tailrace.server.runtime.active_task import CallContext, Subscription, continues_turn, read_batches
 from tailrace.server.runtime.agent_capabilities import Capabilities
-from tailrace.server.runtime.connections import OpenStreams
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.engine import Engine
-from tailrace.server.runtime.errors import AuthError
-from tailrace.server.runtime.identifiers import check_id
+from tailrace.server.runtime.identifier_bounds import check_id
 from tailrace.server.runtime.limits import Limits, Permit
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.store import TaskFilter, TaskPosition
 from tailrace.streaming.a2a.dialect import Operation
@@ -34,12 +34,13 @@ from tailrace.streaming.a2a.errors import (
     UnsupportedOperationError,
 )
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import extension_facts
 from tailrace.streaming.a2a.models import A2AModel, AgentCard, Message, StreamResponse, Task
 from tailrace.streaming.a2a.requests import (
     CancelTaskRequest,
     Conversation,
+    DeleteConversationRequest,
     DeleteTaskPushNotificationConfigRequest,
+    DeleteTaskRequest,
     GetConversationRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
@@ -51,6 +52,7 @@ from tailrace.streaming.a2a.requests import (
     TaskPushNotificationConfig,
     TaskWithArtifacts,
 )
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.a2a.v0_3 import DEFAULT_CONFIG_ID
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 from tailrace.wrappers.messages import join_surrogates
@@ -59,7 +61,7 @@ MAX_CONVERSATION = 1000
 """Maximum messages of a conversation in one response."""
 
 _MAX_PAGE_TOKEN = 1_000  # characters
-_TASK = b'{"task":'  # the beginning of the body of an event with a task
+_TASK = b'{"task":'  # the body of an event that contains a task begins with these bytes
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,8 @@ class Caller:
 
     Attributes:
         user: The authenticated name; empty without authentication.
-        tenant: The agent's tenant; empty without one.
-        names_tasks_in: The protocol version in which the caller chooses the ids of its tasks; empty if the server
-            does.
+        tenant: The tenant of the request; empty if the request names no tenant.
+        names_tasks_in: The protocol version of a caller that chooses task ids itself; empty if the server chooses them.
         speaks: The protocol version of the request.
         extensions: The activated extensions, see `Capabilities.activated`.
         send_key: The idempotency key of a message, which is accepted once however often it is sent (the header
@@ -78,6 +79,8 @@ class Caller:
         fingerprint: The fingerprint of a request whose message depends on earlier ones. Empty to compute it from the
             message.
         cost: The number of values in the request (`JsonBody.cost`): costly work is not done in the event loop.
+        record: An API's record of the request, which is stored with its message; may be empty.
+        operator_form: As of `CallContext`.
 
     Raises:
         InvalidParamsError: The tenant's name is too long.
@@ -91,35 +94,40 @@ class Caller:
     send_key: str = ""
     fingerprint: str = ""
     cost: int = 0
+    record: str = ""
+    operator_form: str = ""
 
     def __post_init__(self) -> None:
         check_id("tenant", self.tenant)
 
     @property
     def owner(self) -> str:
-        """The owner of the caller's tasks: the user within a tenant."""
-        if self.tenant or self.user.startswith("["):  # no user's name may equal another's within a tenant
+        """The owner of the caller's tasks: the user name, combined with the tenant if there is one."""
+        if self.tenant or self.user.startswith(
+            "["
+        ):  # a user name must not equal a combination of user and tenant
             return json.dumps([self.tenant, self.user])
         return self.user
 
 
 ExtendedCard = Callable[[Caller], AgentCard | None]
-"""Returns the extended card for an authenticated caller; None if this one has none."""
+"""A function that returns the extended card for an authenticated caller; None if this caller gets no extended card."""
 
 
 class EventStream:
     """The events of the response to one request.
 
     Args:
-        source: The source of the events.
-        history_length: The maximum length of the task's history; all of it when None.
-        until_interrupted: End the stream also when the task waits for its caller.
-        permit: The permit of the stream, until its end.
+        source: The subscription to the task, or the agent's direct message.
+        history_length: The maximum number of messages in the task's history; None for all.
+        until_interrupted: True to also end the stream when the task waits for its caller.
+        permit: The permit of the stream, which is released at the end of the stream.
 
     Attributes:
-        message: The agent's direct message, which is then the only event, without a number (0); else None.
-        read: Returns the next events, as `Subscription.read`; empty after the last. Events after the one that closes the
-            stream may be among them.
+        message: The agent's direct message; None if the source is a subscription. The message is the only event of the
+            stream, with the number 0.
+        read: Returns the next events, like `Subscription.read`; empty after the last event. The result may contain events
+            after the one for which `closes` is True.
     """
 
     def __init__(
@@ -137,15 +145,15 @@ class EventStream:
         self._permit = permit or Permit.none()
         self.read: Callable[[], Awaitable[Sequence[Event]]] = self._read_rewritten
         if self._subscription is not None and history_length is None:
-            self.read = self._subscription.read  # directly: it is called for every token
+            self.read = self._subscription.read  # without a wrapper, since it is called for each token
 
     @property
     def artifact_ids(self) -> Sequence[str]:
-        """The task's artifacts so far, in the order of their creation."""
+        """The ids of the task's artifacts, in the order of their creation."""
         return self._subscription.artifact_ids if self._subscription is not None else ()
 
     def read_every_event(self) -> None:
-        """Read as `Subscription.read_every_event`."""
+        """Disable snapshots, see `Subscription.read_every_event`."""
         if self._subscription is not None:
             self._subscription.read_every_event()
 
@@ -163,10 +171,10 @@ class EventStream:
         return events
 
     def batches(self) -> AsyncGenerator[Sequence[Event]]:
-        """Yield the results of `read`, up to the event that closes the stream; close the stream at the end.
+        """Yield batches of events, up to the event that closes the stream. Close the stream at the end.
 
         Raises:
-            StoreError: As `Subscription.read`; what was yielded before is persisted.
+            StoreError: Later events could not be persisted or read.
         """
         return read_batches(self.read, self.closes, self.close)
 
@@ -184,20 +192,21 @@ class EventStream:
 
 
 class Operations:
-    """Carries out requests.
+    """Executes the operations of A2A for a caller.
 
     Args:
         engine: Runs the tasks.
-        push: Delivers notifications; None if they are not supported.
+        push: Delivers push notifications; None if the server does not support them.
         capabilities: The agent's capabilities and requirements.
         extended_card: Returns the extended card; None if the agent has none.
-        challenge: The ``WWW-Authenticate`` of requests for the extended card; empty without authentication.
-        limits: The limits of callers; none when None.
-        observer: Notified of streams.
+        challenge: The value of ``WWW-Authenticate`` if an unauthenticated caller requests the extended card; empty if the
+            server has no authentication.
+        limits: The limits of callers; None for no limits.
+        observer: Receives a notification of each stream.
 
     Attributes:
-        limits: As given.
-        capabilities: As given.
+        limits: The limits of callers.
+        capabilities: The agent's capabilities and requirements.
         streams: The open SSE streams.
     """
 
@@ -223,7 +232,7 @@ class Operations:
 
     @property
     def stopping(self) -> anyio.Event:
-        """Set when the server begins to stop: streams then end by themselves."""
+        """The event that is set when the server begins to stop. Streams then end."""
         return self._engine.stop_requested
 
     @property
@@ -236,13 +245,13 @@ class Operations:
         return await self._engine.dialect_of(task_id, caller.owner)
 
     async def answer(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
-        """Carry out an operation that does not stream.
+        """Execute an operation that does not stream.
 
         Returns:
-            A2A 1.0's response: a task or message, a page of tasks, …; None for a deletion.
+            The response of A2A 1.0, for example a task, a message, or a page of tasks; None for a deletion.
 
         Raises:
-            A2AError: The protocol's error for the operation.
+            A2AError: The operation fails with this error of the protocol.
             AuthError: The operation requires an authenticated caller.
             StoreError: The store does not work at present.
         """
@@ -261,6 +270,12 @@ class Operations:
         if operation is Operation.GET_CONVERSATION:
             wanted = cast("GetConversationRequest", request)
             return await self._answer_conversation(wanted, caller)
+        if operation is Operation.DELETE_TASK:
+            return await self.delete_task(cast("DeleteTaskRequest", request).id, caller)
+        if operation is Operation.DELETE_CONVERSATION:
+            return await self.delete_conversation(
+                cast("DeleteConversationRequest", request).context_id, caller
+            )
         return await self._answer_push(operation, request, caller)
 
     async def stream(
@@ -273,22 +288,22 @@ class Operations:
         repeat_finished: bool = False,
         preceding: Sequence[Message] = (),
     ) -> EventStream:
-        """Carry out an operation that streams.
+        """Execute an operation that streams.
 
         Args:
             operation: SendStreamingMessage or SubscribeToTask.
-            request: Its request.
+            request: The request of the operation.
             caller: The caller.
-            after: For a subscription: resume after the event of this number.
-            repeat_finished: For a subscription: return the snapshot of a task that has ended, in place of an error.
-            preceding: For a message: see `Engine.start`.
+            after: For SubscribeToTask, the number of the last event that the client has.
+            repeat_finished: For SubscribeToTask, True to return the snapshot of an ended task instead of raising an error.
+            preceding: For SendStreamingMessage, earlier messages of a new conversation; see `Engine.start`.
 
         Raises:
-            A2AError: As `answer`; before anything is streamed.
-            StoreError: As `answer`.
+            A2AError: The operation fails with this error of the protocol. No event was streamed.
+            StoreError: The store does not work at present.
         """
         self.capabilities.check_extensions(caller.extensions)
-        # First: a refused request has no effect.
+        # The permit is taken first, so that a rejected request has no effect.
         permit = self.limits.streams.take(caller.owner)
         try:
             if operation is Operation.SUBSCRIBE_TO_TASK:
@@ -305,7 +320,7 @@ class Operations:
             raise
 
     async def snapshot(self, task_id: str, caller: Caller) -> Task:
-        """Return a task as `Engine.snapshot`.
+        """Return a task; see `Engine.snapshot`.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -314,7 +329,7 @@ class Operations:
         return await self._engine.snapshot(task_id, caller.owner)
 
     async def delete_task(self, task_id: str, caller: Caller) -> None:
-        """Delete a task as `Engine.delete_task`.
+        """Delete a task; see `Engine.delete_task`.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -322,8 +337,39 @@ class Operations:
         """
         await self._engine.delete_task(task_id, caller.owner)
 
+    async def add_record(
+        self, task: Task, messages: Sequence[Message], caller: Caller, *, name: str = ""
+    ) -> None:
+        """Persist a task that ran no turn, as `Engine.add_record`.
+
+        Raises:
+            A2AError: A file of a message is not accepted.
+            StoreError: The store does not work at present.
+        """
+        for message in messages:
+            self.limits.check_message(message)
+        await self._engine.add_record(task, messages, caller.owner, name=name)
+
+    async def replace_message(
+        self, context_id: str, message_id: str, message: Message | None, caller: Caller
+    ) -> None:
+        """Replace or delete a message of the caller's conversation, as `Engine.replace_message`.
+
+        Raises:
+            StoreError: The store does not work at present.
+        """
+        await self._engine.replace_message(context_id, message_id, message, caller.owner)
+
+    async def delete_conversation(self, context_id: str, caller: Caller) -> None:
+        """Delete a conversation as `Engine.delete_conversation`.
+
+        Raises:
+            StoreError: The store does not work at present.
+        """
+        await self._engine.delete_conversation(context_id, caller.owner)
+
     async def ended_by(self, task_id: str, caller: Caller, number: int) -> bool:
-        """Return whether a task is over and has no event after a number.
+        """Return whether a task has ended and has no event after the event with this number.
 
         Raises:
             TaskNotFoundError: The caller has no such task.
@@ -332,14 +378,14 @@ class Operations:
         return is_over and number >= last
 
     async def sent_before(self, caller: Caller) -> EventStream | None:
-        """Return the events of a message that the caller has sent before with its ``send_key``.
+        """Return a stream of the task that an earlier message with the caller's ``send_key`` created.
 
         Returns:
-            The current task, and the following events; None if no message was sent with that key.
+            A stream of the current task and the following events; None if no message was sent with this key.
 
         Raises:
-            A2AError: The key was used for another message, or as for `stream`.
-            StoreError: As for `stream`.
+            A2AError: The key was used for another message, or the stream is rejected.
+            StoreError: The store cannot be read at present.
         """
         key = _checked_key(caller.send_key)
         permit = self.limits.streams.take(caller.owner)
@@ -392,7 +438,7 @@ class Operations:
     async def conversation(
         self, context_id: str, caller: Caller, limit: int = MAX_CONVERSATION
     ) -> list[Message]:
-        """Return the newest messages of the caller's conversation, oldest first; none of an unknown conversation.
+        """Return the newest messages of a conversation of the caller, oldest first; empty for an unknown conversation.
 
         Raises:
             StoreError: The store cannot be read at present.
@@ -403,7 +449,10 @@ class Operations:
         self, send: SendMessageRequest, caller: Caller, preceding: Sequence[Message] = ()
     ) -> Subscription | Message:
         self.capabilities.check_message(send.message)
-        key = _checked_key(caller.send_key or extension_facts(send.metadata).get("idempotencyKey", ""))
+        branch = extension_metadata(send.message.metadata).get("branch")
+        if branch is not None:
+            preceding = await self._before_branch(branch, send.message, caller)
+        key = _checked_key(caller.send_key or extension_metadata(send.metadata).get("idempotencyKey", ""))
         call = CallContext(
             named_in=caller.names_tasks_in,
             spoken=caller.speaks,
@@ -411,8 +460,32 @@ class Operations:
             send_key=key,
             fingerprint=caller.fingerprint,
             cost=caller.cost,
+            record=caller.record,
+            operator_form=caller.operator_form,
         )
         return await self._engine.start(send, caller.owner, call, preceding=preceding)
+
+    async def _before_branch(self, branch: object, message: Message, caller: Caller) -> list[Message]:
+        """Return the messages before the one that the field ``branch`` of a new conversation's first message names."""
+        match branch:
+            case {"contextId": str(context_id), "messageId": str(message_id)}:
+                pass
+            case _:
+                raise InvalidParamsError(
+                    "the field branch of a message must be an object with contextId and messageId, both text"
+                )
+        if message.context_id or message.task_id:
+            raise InvalidParamsError(
+                "a message with the field branch begins a conversation: leave out its contextId and taskId"
+            )
+        messages = await self.conversation(context_id, caller)
+        ids = [each.message_id for each in messages]
+        if message_id not in ids:
+            raise InvalidParamsError(
+                f"the field branch: the conversation {context_id!r} has no message {message_id!r} among its "
+                f"{MAX_CONVERSATION} newest"
+            )
+        return [each.model_copy(update={"task_id": ""}) for each in messages[: ids.index(message_id)]]
 
     async def _send(self, send: SendMessageRequest, caller: Caller) -> Task | Message:
         self._check_message(send)
@@ -429,7 +502,7 @@ class Operations:
         return task if last is None else await run_bounded(json_text_cost(last.body), _answered, task, last)
 
     async def _answer_push(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
-        """Carry out an operation on webhooks; the task is looked up first, as its owner's."""
+        """Execute an operation on webhooks, after a check that the caller owns the task."""
         push, owner = self._push, caller.owner
         if push is None:
             raise PushNotificationNotSupportedError
@@ -457,7 +530,7 @@ class Operations:
     async def _only_config(
         self, push: PushNotifier, request: GetTaskPushNotificationConfigRequest, caller: Caller
     ) -> TaskPushNotificationConfig | None:
-        """Return the task's only webhook, for clients of older versions that name none."""
+        """Return the only webhook of a task, for clients of older versions that do not send the webhook's id."""
         if caller.speaks == "1.0" or request.id != DEFAULT_CONFIG_ID:
             return None
         configs = (await push.list_configs(request.task_id, caller.owner, limit=2)).configs
@@ -483,7 +556,7 @@ def _checked_key(key: object) -> str:
 
 
 def _answered(task: Task, last: Event) -> Task:
-    """Return the task with the status that answered a message; another message may have changed it since."""
+    """Return the task with the status of an event, since another message may have changed the status after this event."""
     update = StreamResponse.from_json(last.body).status_update
     if update is None or task.status.state.terminal or task.status.state.interrupted:
         return task
@@ -516,7 +589,7 @@ def _shorten_history(event: Event, length: int) -> Event:
 
 
 def page_token(position: TaskPosition, wanted: TaskFilter) -> str:
-    """Return the token of the page after a position, with the same filter."""
+    """Return the token of the page that begins after a position, for the same filter."""
     fields = [position.updated.isoformat(), position.id, _fingerprint(wanted)]
     return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
 
@@ -532,14 +605,14 @@ def read_page_token(token: str, wanted: TaskFilter) -> TaskPosition:
         with suppress(binascii.Error, ValueError, TypeError, RecursionError, OverflowError):
             fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
             updated, task_id, fingerprint = fields
-            # In UTC, as the store compares it: near the limits of the calendar another zone's time has no valid year.
+            # In UTC, like the times in the store. Near the first and last year, a time in another zone may have no valid year.
             when = datetime.fromisoformat(updated)
             if when.tzinfo is not None and isinstance(task_id, str):
                 position = TaskPosition(when.astimezone(UTC), join_surrogates(task_id))
     if position is None:
-        raise InvalidParamsError("pageToken is not one that this agent gave out")
+        raise InvalidParamsError("pageToken was not created by this agent")
     if fingerprint != _fingerprint(wanted):
-        raise InvalidParamsError("pageToken belongs to a list with other filters")
+        raise InvalidParamsError("pageToken belongs to a request with other filters")
     return position
 
 

@@ -1,29 +1,32 @@
-"""Recovery of tasks that a crash interrupted: they fail with all published events, or start again."""
+"""Recovery of tasks that a crash interrupted.
+
+When the engine starts, `InterruptedTasks` finds these tasks in the store. It fails them or restarts their turns.
+"""
 
 import logging
-from collections.abc import Callable
 
 from tailrace.server.runtime.active_task import ActiveTask, PendingMessage
+from tailrace.server.runtime.limits import Permit
 from tailrace.server.runtime.messages import (
     ends_in_round,
     open_call_ids,
     results_in_artifacts,
     rounds_since_caller,
 )
-from tailrace.server.runtime.registry import TaskRegistry
+from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
 from tailrace.server.store.store import Store
-from tailrace.streaming.a2a.extension import extension_facts, with_extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.conversion.conversation import is_callers
+from tailrace.streaming.a2a.stream_extension import extension_metadata, with_extension_metadata
+from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.streaming.task.updates import StatusUpdate
 
 logger = logging.getLogger("tailrace.server")
 
 MAX_RESTARTS = 2
-"""Restarts of a task that crashes interrupted: a task that crashes the process must not do so without end."""
+"""Maximum number of restarts of one task, since the task itself may crash the process."""
 
 
 class InterruptedTasks:
@@ -32,8 +35,7 @@ class InterruptedTasks:
     Args:
         store: The store with the tasks.
         tasks: The registry of this process.
-        turns: Fails tasks.
-        run_soon: Begins the turn of a task with waiting messages.
+        turns: Runs and fails tasks.
         restart: Start them again, instead of failing them.
     """
 
@@ -42,14 +44,12 @@ class InterruptedTasks:
         store: Store,
         tasks: TaskRegistry,
         turns: TurnRunner,
-        run_soon: Callable[[ActiveTask], object],
         *,
         restart: bool,
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._turns = turns
-        self._run_soon = run_soon
         self._restart = restart
 
     async def take_up_all(self) -> None:
@@ -58,30 +58,30 @@ class InterruptedTasks:
             await self.take_up(task_id, owner)
 
     async def take_up(self, task_id: str, owner: str) -> None:
-        """Fail a task with all published events, or start it again."""
+        """Fail a task, which keeps all published events, or restart its turn."""
         try:
             active = await self._tasks.find(task_id, owner)
         except ValueError:
             logger.exception("task %s was interrupted by a crash, and cannot be read", task_id)
             return
         active.waiting.extend(await self._unanswered(active))
-        restarts = extension_facts(active.record.snapshot(0).metadata).get("restarts", 0)
+        restarts = extension_metadata(active.record.snapshot(0).metadata).get("restarts", 0)
         if self._restart and active.waiting and restarts < MAX_RESTARTS:
             logger.warning("task %s was interrupted by a crash, and starts again", task_id)
-            again = with_extension_facts({}, restarts=restarts + 1)
+            again = with_extension_metadata({}, restarts=restarts + 1)
             self._turns.keep(active, (active.record.apply(StatusUpdate(TaskState.WORKING, metadata=again)),))
             await self._tasks.until_kept(
                 active, active.record.number
-            )  # with its messages in the conversation
-            self._run_soon(active)
+            )  # together with its messages in the conversation
+            self._turns.run_soon(active, Permit.none())
             return
         logger.warning("task %s was interrupted by a crash", task_id)
         self._turns.end(
-            active, failed_because("the server stopped unexpectedly before the answer was complete")
+            active, failed_because("the server stopped unexpectedly before the response was complete")
         )
 
     async def _unanswered(self, active: ActiveTask) -> list[PendingMessage]:
-        """Return the messages of an interrupted task that have no response in the conversation, oldest first."""
+        """Return the messages of an interrupted task that have no complete response in the conversation, oldest first."""
         messages = [
             message
             for message in await self._store.load_task_messages(active.record.id, active.owner)

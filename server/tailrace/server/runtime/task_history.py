@@ -1,37 +1,37 @@
-"""The history of a task in responses: its own messages, and the agent's from the conversation.
+"""Adds the agent's messages to the history of a task when a client reads the task.
 
-A task's own history has the caller's messages and those of statuses that were replaced. The agent's calls, results and
-messages are persisted once, in the conversation, and added when a task is read: no event and no snapshot grows by them.
+The record of a task contains only the caller's messages and earlier status messages. The agent's tool calls, tool results and
+messages are persisted once, in the conversation, so they do not enlarge events and snapshots.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import cast
 
-from tailrace.streaming.a2a.extension import is_answer
 from tailrace.streaming.a2a.models import Message, Part, Task
-from tailrace.streaming.conversion.conversation import is_callers
+from tailrace.streaming.a2a.stream_extension import is_answer
+from tailrace.streaming.conversion.message_conversion import is_callers
 
 MAX_HISTORY = 1000
-"""Maximum number of messages of a task's history in a response; the newest are returned."""
+"""Maximum number of messages of a history in a response, of which the newest are returned."""
 
 Turn = list[Message]
-"""A message of the caller, and the messages that follow until the next one."""
+"""A message of the caller, and all following messages up to the next message of the caller."""
 
 
 def with_agent_messages(task: Task, recorded: Sequence[Message], length: int | None = None) -> Task:
     """Return the task with a history that includes the agent's messages, in order.
 
-    Reasoning is left out: it is in the artifacts, and a client that does not know the extension would show it as the
-    response.
+    Reasoning is omitted, since a client that does not know the stream extension would display it as the response. The artifacts
+    contain the reasoning.
 
     Args:
-        task: The task with all of its own history.
-        recorded: The task's messages in the conversation, oldest first; the newest `MAX_HISTORY` of them.
-        length: The maximum number of messages, the newest; None for `MAX_HISTORY`.
+        task: The task with the complete history of its record.
+        recorded: The newest `MAX_HISTORY` messages of the task in the conversation, oldest first.
+        length: The maximum number of messages, of which the newest are returned; None for `MAX_HISTORY`.
     """
     turns = _turns(message for message in recorded if message.task_id == task.id)
-    if len(recorded) < MAX_HISTORY:  # else the turn of the first message is not known
+    if len(recorded) < MAX_HISTORY:  # otherwise the turn of the first message is not known
         turns = _merged(_turns(task.history), turns)
     history = [shown for message in chain(*turns) if (shown := _without_reasoning(message)).parts]
     length = MAX_HISTORY if length is None else min(length, MAX_HISTORY)
@@ -48,20 +48,20 @@ def _turns(messages: Iterable[Message]) -> list[Turn]:
 
 
 def _merged(turns: Sequence[Turn], recorded: Sequence[Turn]) -> list[Turn]:
-    """Add recorded messages to the turns of a task; the last turns may have none yet."""
+    """Add the messages of the conversation to the turns of a task. The last turns may have no such messages yet."""
     merged: list[Turn] = []
     for number, (question, *statuses) in enumerate(turns):
         answers = recorded[number][1:] if number < len(recorded) else []
         known = _contents(answers)
         statuses = [status for status in statuses if not all(item in known for item in _contents([status]))]
-        # The last status of a turn asked for the next message; those before it are progress.
+        # The last status message of a turn is a question to the caller; the earlier ones report progress.
         at = len(statuses) if number == len(turns) - 1 else max(len(statuses) - 1, 0)
         merged.append([question, *statuses[:at], *answers, *statuses[at:]])
     return merged
 
 
 def _contents(messages: Iterable[Message]) -> list[object]:
-    """Return the parts of messages; a part with tool calls gives one item for each call."""
+    """Return the parts of messages. A part with several tool calls becomes one item for each call."""
     contents: list[object] = []
     for part in chain.from_iterable(message.parts for message in messages):
         data: object = part.data

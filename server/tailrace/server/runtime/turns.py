@@ -1,8 +1,8 @@
-"""Runs turns: the updates of a handler become events, which are persisted and then published.
+"""Runs turns: converts the updates of a handler to events, and passes the events to the writer.
 
-A message to a running task waits for its turn, and the turns of one conversation run one after the other: the history that a
-handler receives has the complete responses to the messages before it. Tasks that run in parallel, on request or by a setting, do
-not wait for each other; their history has the turns that had ended.
+The engine starts a `TurnRunner.run` for each task. The turns of one conversation run one after the other, so that the history for a
+handler contains the complete responses to earlier messages. Tasks can also run in parallel, by a setting or by an option of the
+request. Their history contains only the turns that have ended.
 """
 
 import asyncio
@@ -12,19 +12,20 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 import anyio
 import anyio.lowlevel
 import msgspec
+from anyio.abc import TaskGroup
 
 from tailrace.server.runtime.active_task import ActiveTask, DirectReply, ends_turn
+from tailrace.server.runtime.conversation_lock import ConversationLock, LazyContext
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import Handler, Item, Turn
-from tailrace.server.runtime.large_updates import check_bytes, check_size
+from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
 from tailrace.server.runtime.limits import Permit, RateLimitError
 from tailrace.server.runtime.messages import (
+    cut_text,
     history_of,
     messages_from_artifacts,
     open_call_ids,
@@ -33,21 +34,21 @@ from tailrace.server.runtime.messages import (
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
 from tailrace.server.runtime.upstream_gate import OWNER
-from tailrace.server.runtime.writer import GroupWriter
 from tailrace.server.store.store import PushConfig, Store, TaskWrite
-from tailrace.streaming.a2a.costs import cost_of
+from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.agent.request_facts import (
-    kept_request_facts,
+from tailrace.streaming.a2a.processing_costs import cost_of
+from tailrace.streaming.agent.caller_options import (
     runs_in_parallel,
-    without_request_facts,
+    stored_caller_options,
+    without_caller_options,
 )
-from tailrace.streaming.conversion.conversation import is_callers, to_common_message
-from tailrace.streaming.task.task import TaskRecord, agent_message
-from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, TextDelta, Update
+from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
+from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
 from tailrace.wrappers import History, StoreError, TailraceError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 from tailrace.wrappers.messages import utf8_size
@@ -55,29 +56,30 @@ from tailrace.wrappers.messages import utf8_size
 logger = logging.getLogger("tailrace.server")
 
 _COMPLETED = StatusUpdate(TaskState.COMPLETED)
-_HANDLER_FAILED = "the agent failed; its log says why"
+_HANDLER_FAILED = "the agent failed; see the log of the server"
 
 
 class TurnRunner:
-    """Runs the turns of a handler, and applies its updates.
+    """Runs turns with a handler, and applies the updates of the handler to the task.
 
     Args:
-        handler: Runs a turn.
-        store: Has the conversations.
+        handler: Yields the updates of a turn.
+        store: The store that contains the conversations.
         writer: Persists the events.
         fail: Called with a task whose events cannot be persisted.
-        status_kept: Called with a task's id when a change of its status is persisted, and with the new webhooks.
-        external_ids: The identifiers of turns in other systems.
-        conversations: Returns the lock that a turn holds, so that no other turn of its conversation runs; by default, a
-            lock within this process.
+        status_kept: Called with the id of a task and its new webhooks when a change of the task's status is persisted.
+        external_ids: Derives the identifiers of turns for other systems.
+        conversations: Returns the lock of a conversation, which a turn holds so that no other turn of the conversation runs.
+            By default, the lock works within this process.
         max_history: The maximum number of messages of a conversation that a turn receives.
-        max_seconds: The maximum duration of a turn; waiting for other turns of the conversation does not count.
-        max_wait: The maximum duration of that wait, in seconds.
-        parallel: Turns of different tasks do not wait for each other, unless their caller requests it.
-        max_event_bytes: The maximum size of an update; 0 for no bound.
-        observer: Notified of turns.
+        max_seconds: The maximum duration of a turn in seconds, not counting the wait for other turns of the conversation.
+        max_wait: The maximum duration of the wait for other turns of the conversation, in seconds.
+        parallel: True if turns of different tasks of a conversation run in parallel, unless the caller requests otherwise.
+        max_event_bytes: The maximum size of an update in bytes; 0 for no limit.
+        observer: Receives a notification of each turn.
 
     Attributes:
+        group: The tasks in which turns run; None before the engine has started.
         stopping: The server is stopping: the streams of input-required tasks end.
     """
 
@@ -103,7 +105,7 @@ class TurnRunner:
         self._max_wait = max_wait
         self._parallel = parallel
         self._max_event = max_event_bytes
-        # Characters of a text that is certainly small enough: UTF-8 has at most four bytes for one.
+        # A text of at most this many characters never exceeds the limit, since a character has at most 4 bytes in UTF-8.
         self._max_text = max_event_bytes // 4 if max_event_bytes else math.inf
         self._external_ids = external_ids
         self._handler = handler
@@ -113,29 +115,37 @@ class TurnRunner:
         self._status_kept = status_kept
         self._max_history = max_history
         self._conversations = conversations or self.conversation
-        self._following: dict[tuple[str, str], list[anyio.Event]] = {}  # see `_Conversation`
+        self._following: dict[tuple[str, str], list[anyio.Event]] = {}  # see `ConversationLock`
+        self.group: TaskGroup | None = None
         self.stopping = False
 
     def conversation(self, active: ActiveTask) -> AbstractAsyncContextManager[object]:
-        """Return a lock that runs the turns of a conversation in this process one after the other."""
-        return _Conversation(self._following, (active.owner, active.record.context_id))
+        """Return a lock for the turns of a conversation in this process."""
+        return ConversationLock(self._following, (active.owner, active.record.context_id))
 
     def begin(self, active: ActiveTask, submitted: Event | None = None) -> None:
-        """Publish a task: its first event, with its message.
+        """Write and publish the first event of a task, which contains the task with its message.
 
         Args:
             active: The task.
-            submitted: The result of `TaskRecord.submitted`, if it was called before.
+            submitted: The result of `TaskRecord.submitted`; None to call `TaskRecord.submitted` here.
         """
         self.keep(active, (submitted or active.record.submitted(),), snapshot=True)
 
+    def run_soon(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
+        """Begin a turn, and run it in the task group; see `run`."""
+        assert self.group is not None  # noqa: S101 — the message was admitted
+        # Called before any await, so that a cancellation or stop finds the scope in which the turn will run.
+        active.begin_turn()
+        self.group.start_soon(self.run, active, permit, reply, name=f"turns of {active.record.id}")
+
     async def run(self, active: ActiveTask, permit: Permit, reply: DirectReply | None = None) -> None:
-        """Run a turn for every waiting message.
+        """Run a turn for each waiting message.
 
         Args:
-            active: The task, with a waiting message; its turn has begun (`ActiveTask.begin_turn`).
-            permit: The permit of the task; released at the end.
-            reply: Receives the result of the first turn, which may respond directly.
+            active: The task. It has a waiting message, and `ActiveTask.begin_turn` was called.
+            permit: The permit of the task, which is released at the end.
+            reply: Receives the result of the first turn if this turn may respond with a message instead of a task.
         """
         this = asyncio.current_task()
         assert this is not None  # noqa: S101 — a coroutine runs in a task
@@ -149,16 +159,18 @@ class TurnRunner:
                 ):
                     async for items in batches:
                         if this.cancelling() and active.scope.cancel_called:
-                            break  # a handler that suppresses its cancellation is ignored from now on
+                            break  # the handler suppressed its cancellation; ignore its further updates
                         if reply is not None and self._answers_directly(active, reply, items):
                             break
+                        if items and items[-1].__class__ is not TextDelta:
+                            items = await self._encoded(active, items)
                         ending = self.append(active, items)
                         if ending is not None:
                             turn.ending = ending
                             break
                         if self._writer.is_full:
                             await self._writer.room()
-                        items = ()  # released while the next are awaited
+                        items = ()  # free these items while the next items are awaited
                 reply, has_next = None, turn.has_next
         except BaseException:
             active.running = False
@@ -168,12 +180,12 @@ class TurnRunner:
 
     @asynccontextmanager
     async def _turn(self, active: ActiveTask, reply: DirectReply | None) -> AsyncGenerator["_Turn"]:
-        """Run the block as a turn; end the turn with the result of the block.
+        """Run the block as a turn, and write the last status of the turn.
 
-        All of it runs in one task: a handler may hold cancel scopes open.
+        The turn runs in one asyncio task, because a handler may hold cancel scopes open.
         """
         lock = nullcontext() if self.in_parallel(active) else self._conversations(active)
-        async with _LazyContext(lock) as conversation:
+        async with LazyContext(lock) as conversation:
             external_id = self._external_ids.context_id(active.owner, active.record.context_id)
             with self._observer.turn(active, external_id) as watch:
                 turn = _Turn(conversation)
@@ -183,7 +195,7 @@ class TurnRunner:
                     if active.scope.cancel_called and active.ending is None:
                         watch.failed(TimeoutError())
                         turn.ending = failed_because(
-                            f"the answer took longer than the {self._max_seconds:g} seconds it may"
+                            f"the response took longer than the maximum of {self._max_seconds:g} seconds"
                         )
                 except BaseException as error:
                     turn.ending = self._ending_of(active, watch, error)
@@ -203,14 +215,14 @@ class TurnRunner:
             await active.log.reach(active.record.number)
 
     def in_parallel(self, active: ActiveTask) -> bool:
-        """Return whether the next turn of a task does not wait for turns of other tasks."""
+        """Return whether the next turn of a task runs without waiting for turns of other tasks."""
         requested = runs_in_parallel(_messages_to(active.record, active.waiting[0].message))
         return self._parallel if requested is None else requested
 
     async def _updates(
-        self, active: ActiveTask, conversation: "_LazyContext"
+        self, active: ActiveTask, conversation: "LazyContext"
     ) -> AsyncGenerator[Sequence[Item]]:
-        """Begin the turn of the oldest waiting message, after the earlier turns of the conversation."""
+        """Wait for earlier turns of the conversation, then begin the turn of the oldest waiting message."""
         try:
             with anyio.fail_after(self._max_wait):
                 await conversation.enter()
@@ -226,11 +238,21 @@ class TurnRunner:
         await anyio.lowlevel.checkpoint_if_cancelled()
         return await self._handler.begin(turn)
 
+    async def _encoded(self, active: ActiveTask, items: Sequence[Item]) -> Sequence[Item]:
+        """Return the updates of a batch with the JSON of large ones, which is made in a thread."""
+        ids = active.record.id, active.record.context_id
+        return [
+            await encoded_if_large(item, *ids, self._max_event)
+            if isinstance(item, ArtifactUpdate | StatusUpdate)
+            else item
+            for item in items
+        ]
+
     def _ending_of(self, active: ActiveTask, watch: TurnWatch, error: BaseException) -> StatusUpdate:
         """Return the last status of a turn whose handler raised an error.
 
         Raises:
-            BaseException: The error, if it is not the handler's: the engine is cancelled, for example.
+            BaseException: The error was not caused by the handler, for example because the engine is cancelled.
         """
         if isinstance(error, TailraceError):
             watch.failed(error)
@@ -241,13 +263,13 @@ class TurnRunner:
         if is_cancelled and anyio.current_effective_deadline() == -math.inf:
             raise error  # the engine is cancelled
         watch.failed(error)
-        # An object that the handler awaited was cancelled: raised here, the error would cancel all turns of the engine.
-        what = "let a cancellation out" if is_cancelled else "failed"
+        # The handler awaited an object that was cancelled. Raising this error here would cancel all turns of the engine.
+        what = "raised a cancellation error" if is_cancelled else "failed"
         logger.error("the handler of task %s %s", active.record.id, what, exc_info=error)
         return failed_because(_HANDLER_FAILED)
 
     def _answers_directly(self, active: ActiveTask, reply: DirectReply, items: Sequence[Item]) -> bool:
-        """Return whether the first update of a turn is a direct response; otherwise publish the task."""
+        """Set the direct response and return True if the first update is a message; otherwise publish the task."""
         if active.record.number or not items:
             return False
         if isinstance(items[0], Message):
@@ -258,7 +280,7 @@ class TurnRunner:
         return False
 
     async def _next_turn(self, active: ActiveTask) -> Turn:
-        """Return the turn of the oldest waiting message, which is added to the conversation here."""
+        """Add the oldest waiting message to the conversation, and return the turn for it."""
         record, waiting = active.record, active.waiting[0]
         messages = list(waiting.preceding)
         if not messages and waiting.in_conversation:
@@ -274,7 +296,7 @@ class TurnRunner:
         questions = _messages_to(record, waiting.message)
         cost = cost_of(messages) + waiting.cost
         history = await run_bounded(cost, _common_history, messages)
-        facts = await run_bounded(cost, kept_request_facts, questions)
+        facts = await run_bounded(cost, stored_caller_options, questions)
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
@@ -286,52 +308,56 @@ class TurnRunner:
             extensions=waiting.extensions,
             facts=facts,
             resumed=_messages_since_caller(messages) if waiting.in_history else 0,
+            cut_text=cut_text(record, waiting.number, active.recorded_rounds) if waiting.in_history else "",
             max_event_bytes=self._max_event,
             external_context_id=self._external_ids.context_id(active.owner, record.context_id),
             external_message_id=self._external_ids.message_id(active.owner, record.id, waiting.number),
         )
 
     def _end_turn(self, active: ActiveTask, ending: StatusUpdate) -> None:
-        """End a turn with an update of the handler, which may be invalid."""
+        """End a turn with the last update of the handler, which may be invalid."""
         if active.error is not None:
             active.waiting.clear()
             return
         if not active.record.number:
             self.begin(active)
         if active.waiting and (ending.state is TaskState.COMPLETED or ending.state.interrupted):
-            # Another message of the caller is waiting: it answers the question, and is not too late.
+            # Another message of the caller is waiting, so the task continues with this message.
             ending = msgspec.structs.replace(ending, state=TaskState.WORKING)
         try:
             self.end(active, ending)
         except Exception:
-            logger.exception("the last update of task %s cannot be carried out", active.record.id)
+            logger.exception("the last update of task %s is invalid", active.record.id)
             if not active.record.state.terminal:
                 self.end(active, active.ending or failed_because(_HANDLER_FAILED))
 
     def append(self, active: ActiveTask, items: Sequence[Item]) -> StatusUpdate | None:
-        """Apply updates up to the one that ends the turn; return that one, which the caller applies.
+        """Apply updates to the task.
+
+        Returns:
+            The update that ends the turn, which is not applied yet; None if no update ends the turn.
 
         Raises:
-            InvalidAgentResponseError: One of them is invalid; those before it were applied.
+            InvalidAgentResponseError: An update is invalid. Earlier updates were applied.
         """
         record = active.record
         events: list[Event] = []
         try:
             for item in items:
-                if isinstance(item, TextDelta):  # almost always
+                if isinstance(item, TextDelta):  # the most frequent type
                     if len(item.text) > self._max_text:
                         check_bytes(utf8_size(item.text), self._max_event)
                     events.append(record.append_text(item))
                     continue
                 if isinstance(item, MessageAdded):
-                    if events:  # the message is recorded with the next event
+                    if events:  # the message is persisted with the next event
                         self.keep(active, events)
                         events = []
                     self._add_message(active, item.message)
                     continue
                 if isinstance(item, Message):
                     raise InvalidAgentResponseError(
-                        "a direct message is possible only as the first thing a handler yields"
+                        "a handler can yield a direct message only as its first item"
                     )
                 if not item.encoded:
                     check_size(item, self._max_event)
@@ -348,7 +374,7 @@ class TurnRunner:
         return None
 
     def _add_message(self, active: ActiveTask, message: Message) -> None:
-        """Record a message with the next event; it covers the artifacts so far."""
+        """Persist a message of the conversation with the next event. The message covers all artifacts so far."""
         record = active.record
         active.new_messages.append(
             message.model_copy(update={"context_id": record.context_id, "task_id": record.id})
@@ -357,7 +383,7 @@ class TurnRunner:
         record.take_changed()
 
     def _changes_nothing(self, active: ActiveTask, item: Update) -> bool:
-        """Return whether an update repeats WORKING, with which handlers begin, for a task that is resumed after a question."""
+        """Return whether an update sets the status WORKING for a task that is already working."""
         return (
             isinstance(item, StatusUpdate)
             and item.state is active.record.state
@@ -366,7 +392,7 @@ class TurnRunner:
         )
 
     def end(self, active: ActiveTask, ending: StatusUpdate) -> None:
-        """End a turn: complete open artifacts, then publish the last status, with the messages of the turn."""
+        """End a turn: complete open artifacts, then write the last status with the messages of the turn."""
         record = active.record
         for update in record.closing_updates():
             self.keep(active, (record.apply(update),))
@@ -380,7 +406,7 @@ class TurnRunner:
         if message is not None:
             active.new_messages.append(message)
         if record.state.terminal:
-            # Messages without a turn are recorded in the conversation, too.
+            # Waiting messages, whose turns will not run, are also added to the conversation.
             active.new_messages += [waiting.message for waiting in active.waiting if not waiting.in_history]
             active.waiting.clear()
         self.keep(active, (last,), snapshot=True)
@@ -388,16 +414,16 @@ class TurnRunner:
     def keep(
         self, active: ActiveTask, events: Sequence[Event], *, snapshot: bool = False, is_large: bool = False
     ) -> None:
-        """Have events written, and published after that.
+        """Pass events to the writer, which persists and then publishes them.
 
         Args:
             active: The task.
-            events: Its next events, which its record has already; at most the last one changes the status.
-            snapshot: Update the task's snapshot in the store: at the bounds of a turn.
-            is_large: One of the events is large.
+            events: The next events of the task, which were applied to its record. Only the last event may change the status.
+            snapshot: True to also update the snapshot of the task in the store, at the beginning and end of a turn.
+            is_large: True if an event is large.
         """
         if active.error is not None:
-            return  # failed: what cannot be persisted is not published, and a log has no gaps
+            return  # an earlier event could not be persisted, and a log has no gaps
         record = active.record
         messages, active.new_messages = active.new_messages, []
         webhooks, active.webhooks = active.webhooks, []
@@ -422,7 +448,7 @@ class TurnRunner:
     def _publish_status(
         self, active: ActiveTask, webhooks: Sequence[PushConfig], events: Sequence[Event]
     ) -> None:
-        """Publish events whose last one changes the status, and notify webhooks."""
+        """Publish events, the last of which changes the status, and notify webhooks."""
         if active.error is not None:
             return
         active.log.publish(events)
@@ -431,19 +457,19 @@ class TurnRunner:
         self.end_log(active)
 
     def fail(self, active: ActiveTask, error: StoreError) -> None:
-        """Fail a task whose events cannot be persisted; do nothing if it has failed already."""
+        """Fail a task whose events cannot be persisted. Do nothing if the task has failed already."""
         if active.error is not None:
             return
-        logger.error("task %s is given up: %s", active.record.id, error)
+        logger.error("task %s failed because its events cannot be persisted: %s", active.record.id, error)
         active.error = error
         active.log.end()
         active.scope.cancel()
         self._drop(active)
 
     def end_log(self, active: ActiveTask) -> None:
-        """End the log of a task when all events are published and none follows.
+        """End the log of a task, and so the streams of its subscribers, when all events are published.
 
-        Also when the server stops and the task is input-required: clients can resume after the restart.
+        The log also ends when the server stops and the task is input-required. Clients can resume after the restart.
         """
         if active.log.number == active.record.number and (
             active.record.state.terminal or (self.stopping and not active.running)
@@ -456,97 +482,31 @@ class _Turn:
     """A running turn.
 
     Attributes:
-        conversation: The lock of the conversation, entered before the turn begins.
-        ending: The last status, unless the scope is cancelled.
-        has_next: After the turn: another message waits, whose turn has begun.
+        conversation: The lock of the conversation, which is acquired before the turn begins.
+        ending: The last status of the turn. A cancelled turn does not use it.
+        has_next: True after the turn if another message waits, whose turn has begun.
     """
 
-    conversation: "_LazyContext"
+    conversation: "LazyContext"
     ending: StatusUpdate = _COMPLETED
     has_next: bool = False
 
 
-class _Conversation:
-    """The lock of a conversation: its turns run in order.
-
-    An asyncio lock would do the same, with a kilobyte of memory.
-
-    Args:
-        following: By conversation, the turns that wait for the running one; without a running turn there is no entry.
-        key: The conversation.
-    """
-
-    __slots__ = ("_following", "_key")
-
-    def __init__(self, following: dict[tuple[str, str], list[anyio.Event]], key: tuple[str, str]) -> None:
-        self._following = following
-        self._key = key
-
-    async def __aenter__(self) -> None:
-        following = self._following.get(self._key)
-        if following is None:
-            # Without yielding: the request to the provider is sent before the first event is written.
-            self._following[self._key] = []
-            return
-        begins = anyio.Event()
-        following.append(begins)
-        try:
-            await begins.wait()
-        except BaseException:
-            if begins.is_set():
-                self._release_next()
-            else:
-                following.remove(begins)
-            raise
-
-    async def __aexit__(self, *_raised: object) -> None:
-        self._release_next()
-
-    def _release_next(self) -> None:
-        following = self._following[self._key]
-        if following:
-            following.pop(0).set()
-        else:
-            del self._following[self._key]
-
-
-class _LazyContext:
-    """Leaves a context manager at the end of the block, if it was entered within the block."""
-
-    __slots__ = ("_context", "_is_entered")
-
-    def __init__(self, context: AbstractAsyncContextManager[object]) -> None:
-        self._context = context
-        self._is_entered = False
-
-    async def enter(self) -> None:
-        await self._context.__aenter__()
-        self._is_entered = True
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._context.__aexit__(kind, error, trace) if self._is_entered else None
-
-
 def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
-    """Return the messages of a task up to one of them."""
+    """Return the messages of a task up to a given message."""
     return record.history[: 1 + record.history.index(message)]
 
 
 def _common_history(messages: Sequence[Message]) -> History:
-    common = map(to_common_message, map(without_request_facts, messages))
+    common = map(to_common_message, map(without_caller_options, messages))
     return History(conversation=whole_rounds(common))
 
 
 def _messages_since_caller(messages: Sequence[Message]) -> int:
-    """Return the number of messages after the last one of the caller."""
+    """Return the number of messages after the last message of the caller."""
     return next((count for count, message in enumerate(reversed(messages)) if is_callers(message)), 0)
 
 
 def failed_because(reason: str) -> StatusUpdate:
-    """Return the last status of a failed turn, with a reason for the caller."""
+    """Return the status FAILED with a text for the caller."""
     return StatusUpdate(TaskState.FAILED, agent_message(reason))

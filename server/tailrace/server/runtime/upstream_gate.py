@@ -1,9 +1,10 @@
-"""The concurrent calls to the provider, shared fairly between callers.
+"""Limits the concurrent calls to the provider, and shares them fairly between callers.
 
-A call waits if as many as the server allows are in progress, or if its caller has its share of them. The callers with waiting
-calls take turns; the calls of one caller begin in the order of their arrival. An authenticated caller has three quarters of
-the calls at most, and three quarters of the waiting ones, rounded up: slow calls of one caller do not stop another one.
-Anonymous callers cannot be distinguished; together they are one caller without a share.
+A call waits if the maximum number of calls is in progress, or if its caller has reached the maximum for one caller. An
+authenticated caller can have at most three quarters (rounded up) of the concurrent calls and of the waiting calls, so slow calls of
+one caller do not block other callers. When a call ends, the next waiting caller in round-robin order begins a call. The calls of one
+caller begin in the order of their arrival. All anonymous callers count as one caller, to which the maximum for one caller does not
+apply.
 """
 
 from collections import deque
@@ -21,30 +22,30 @@ from tailrace.server.runtime.limits import OverloadedError, RateLimitError, user
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.wrappers import History
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
-from tailrace.wrappers.conversion.converter import HistoryConverter
-from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.model import ChunkBatches, Model
 
 OWNER: ContextVar[str] = ContextVar("tailrace.owner", default="")
-"""The owner of the task whose turn makes a call; empty outside of turns."""
+"""The owner of the task whose turn makes the call; empty outside of turns."""
 
 
 def share_of(total: int) -> int:
-    """Return the share of one caller in a number of calls: three quarters, rounded up."""
+    """Return the maximum for one caller: three quarters of the total, rounded up."""
     return total - total // 4
 
 
 class UpstreamGate:
-    """Bounds the concurrent calls to the provider, in total and for each caller; further calls wait.
+    """Limits the concurrent calls to the provider, in total and for each caller. Further calls wait.
 
     Args:
-        calls: The maximum number of concurrent calls; 0 for no bound.
-        waiting: The maximum number of waiting calls; 0 refuses calls that cannot begin at once.
-        observer: Notified of waits.
+        calls: The maximum number of concurrent calls; 0 for no limit.
+        waiting: The maximum number of waiting calls. With 0, a call that cannot begin immediately is rejected.
+        observer: Receives a notification of each wait.
 
     Attributes:
         waiting: The number of waiting calls.
-        under_way: The number of concurrent calls.
+        under_way: The number of calls in progress.
     """
 
     def __init__(self, calls: int, waiting: int, observer: Observer = NO_OBSERVER) -> None:
@@ -53,20 +54,20 @@ class UpstreamGate:
         self._observer = observer
         self._calls = calls
         self._max_waiting = waiting
-        self._by_caller: dict[str, int] = {}  # concurrent calls of callers that have some
+        self._by_caller: dict[str, int] = {}  # numbers of calls in progress, by caller
         self._queues: dict[
             str, deque[anyio.Event]
-        ] = {}  # of callers with waiting calls, the next caller first
+        ] = {}  # the waiting calls by caller; the next caller is first
 
     def check(self, owner: str) -> None:
-        """Refuse a message before its task exists, if the call to the provider would be refused.
+        """Reject a message before its task is created, if the call to the provider would be rejected.
 
         Args:
             owner: The owner of the task.
 
         Raises:
-            OverloadedError: As many calls wait as the server allows.
-            RateLimitError: As many calls of the caller wait as one caller may have.
+            OverloadedError: The maximum number of calls waits.
+            RateLimitError: The maximum number of calls for one caller waits.
         """
         caller = user_of(owner)
         queue = self._queues.get(caller, ())
@@ -81,14 +82,14 @@ class UpstreamGate:
             )
         if caller and len(queue) >= share_of(self._max_waiting):
             raise RateLimitError(
-                f"{len(queue)} of your calls to the model wait, the maximum for one caller; wait until one is over",
+                f"{len(queue)} of your calls to the model wait, the maximum for one caller; wait until a call has ended",
                 limit="max_upstream_waiting",
                 allowed=share_of(self._max_waiting),
             )
 
     @asynccontextmanager
     async def call(self, owner: str) -> AsyncGenerator[None]:
-        """Hold a call to the provider during the block: `enter`, and `leave` at its end."""
+        """Call `enter` at the beginning of the block and `leave` at its end."""
         await self.enter(owner)
         try:
             yield
@@ -96,16 +97,16 @@ class UpstreamGate:
             self.leave(owner)
 
     async def enter(self, owner: str) -> None:
-        """Wait for a permit for a call to the provider; `leave` must follow, once.
+        """Wait until a call to the provider may begin. The caller must then call `leave` once.
 
-        Cancellation ends the wait at once.
+        The wait can be cancelled.
 
         Args:
             owner: The owner of the task that makes the call.
 
         Raises:
-            OverloadedError: As `check`.
-            RateLimitError: As `check`.
+            OverloadedError: The maximum number of calls waits.
+            RateLimitError: The maximum number of calls for one caller waits.
         """
         self.check(owner)
         caller = user_of(owner)
@@ -115,7 +116,7 @@ class UpstreamGate:
             await self._wait(caller)
 
     def leave(self, owner: str) -> None:
-        """End a call of an owner, and begin those that waited for it."""
+        """End a call of an owner, and begin waiting calls."""
         self._end(user_of(owner))
 
     def _end(self, caller: str) -> None:
@@ -127,7 +128,7 @@ class UpstreamGate:
             queue = self._queues.pop(following)
             waiter = queue.popleft()
             if queue:
-                self._queues[following] = queue  # as the last one
+                self._queues[following] = queue  # the caller becomes the last one
             self.waiting -= 1
             self._begin(following)
             waiter.set()
@@ -170,10 +171,10 @@ class UpstreamGate:
 
 
 class GatedModel(Model):
-    """A model whose calls wait for a permit; its responses are unchanged.
+    """A model whose calls wait for a permit of an `UpstreamGate`. Its responses are unchanged.
 
     Args:
-        model: The model; closed with this one.
+        model: The wrapped model, which is closed together with this object.
         gate: Grants the permits.
     """
 
@@ -192,14 +193,20 @@ class GatedModel(Model):
     def stream(
         self, history: History, options: RequestOptions = NO_OPTIONS
     ) -> AbstractAsyncContextManager[ChunkBatches]:
-        """Stream as `Model.stream`, after the permit is granted; raise `OverloadedError` if too many calls wait."""
-        return AsyncResource(partial(self._stream, history, options))
+        """Wait for a permit, then stream like `Model.stream`. Raises `OverloadedError` if too many calls wait."""
+        return AsyncResource(partial(self._stream, self._model.stream(history, options)))
 
-    async def _stream(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
+    async def continuation(
+        self, text: str, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches] | None:
+        """Return the request of the model, which waits for a permit."""
+        request = await self._model.continuation(text, history, options)
+        return AsyncResource(partial(self._stream, request)) if request is not None else None
+
+    async def _stream(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
         owner = OWNER.get()
         await self._gate.enter(owner)
         try:
-            stream = self._model.stream(history, options)
             return await stream.__aenter__(), partial(self._leave, stream, owner)
         except BaseException:
             self._gate.leave(owner)

@@ -1,15 +1,15 @@
 """Interoperation with the official ``a2a-sdk`` 1.x, an extra: ``pip install 'tailrace[sdk]'``.
 
-- `RequestHandler`: our engine behind the SDK's routes.
-- `AgentExecutor`: a handler of ours, or a model, inside a server made with the SDK.
-- `TaskStore`: our database under such a server.
-- `RemoteAgent`, `RemoteAgentHandler`, `AgentTool`: a remote agent to call, behind our server, and as a tool.
-- `to_sdk`, `from_sdk`, `to_sdk_error`, `from_sdk_error`: objects and errors, each made from the other.
+- `RequestHandler`: the engine behind the routes of the SDK.
+- `AgentExecutor`: a handler or a model in a server of the SDK.
+- `TaskStore`: the database of tailrace for such a server.
+- `RemoteAgent`, `RemoteAgentHandler`, `AgentTool`: client, handler and tool for a remote agent.
+- `to_sdk`, `from_sdk`, `to_sdk_error`, `from_sdk_error`: conversion of objects and errors.
 - The older names of the SDK's objects (`tailrace.server.sdk.aliases`): ``Skill``, ``Capabilities``, …, and their older
   forms of construction.
 
 Raises:
-    ImportError: The SDK is not installed; the message says how to install it.
+    ImportError: The SDK is not installed. The message has the command that installs it.
 """
 
 try:

@@ -19,7 +19,7 @@
 Names that did not change are here too. Since A2A 1.0 parts of all kinds are one class: ``TextPart``, ``FilePart``,
 ``DataPart``, ``FileWithBytes`` and ``FileWithUri`` are functions that make one. Constructions from before A2A 1.0
 (``AgentCard(url=…)``, ``TaskState.completed``, ``messageId=``) build the object of 1.0 and issue a `DeprecationWarning`;
-see `tailrace.server.sdk.older_forms`.
+see `tailrace.server.sdk.legacy_constructors`.
 """
 
 from base64 import b64decode
@@ -39,7 +39,7 @@ from tailrace.server.sdk.json_rpc import (
     JSONRPCResponse,
     JSONRPCSuccessResponse,
 )
-from tailrace.server.sdk.older_forms import (
+from tailrace.server.sdk.legacy_constructors import (
     CAPABILITIES,
     CARD,
     KIND,

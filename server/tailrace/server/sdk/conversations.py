@@ -1,4 +1,4 @@
-"""The messages of conversations, for an executor: the SDK stores single tasks only."""
+"""Storage of the messages of conversations for an executor: the SDK stores only tasks."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from tailrace.streaming.a2a.models import Message
 
 
 class Conversations(Protocol):
-    """Keeps the messages of conversations. `tailrace.server.sdk.TaskStore` does so in its database."""
+    """Interface of a storage. `tailrace.server.sdk.TaskStore` implements it with its database."""
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> Sequence[Message]:
-        """The newest ``limit`` messages of an owner's conversation, oldest first."""
+        """Return the newest ``limit`` messages of an owner's conversation, oldest first."""
         ...
 
     async def remember(self, context_id: str, owner: str, task_id: str, messages: Sequence[Message]) -> None:
@@ -20,11 +20,11 @@ class Conversations(Protocol):
 
 
 class RecentConversations:
-    """Conversations in memory: the most recently used ones, and the newest messages of each.
+    """Storage in memory for the most recently used conversations and the newest messages of each.
 
     Args:
-        max_conversations: How many conversations are kept.
-        max_messages: How many messages of each.
+        max_conversations: Maximum number of conversations.
+        max_messages: Maximum number of messages of a conversation.
     """
 
     def __init__(self, *, max_conversations: int = 1000, max_messages: int = 1000) -> None:
@@ -33,12 +33,12 @@ class RecentConversations:
         self._messages: OrderedDict[tuple[str, str], list[Message]] = OrderedDict()
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> Sequence[Message]:
-        """The newest messages; none of a conversation that is not known, or not any more."""
+        """Return the newest messages; empty if the conversation is not stored (any more)."""
         messages = self._messages.get((owner, context_id), [])
         return messages[-limit:] if limit else []
 
     async def remember(self, context_id: str, owner: str, task_id: str, messages: Sequence[Message]) -> None:
-        """Add messages; the conversation that was left alone the longest makes room."""
+        """Add messages, and remove the least recently used conversation if there are too many."""
         key = (owner, context_id)
         self._messages[key] = [*self._messages.pop(key, []), *messages][-self._max_messages :]
         while len(self._messages) > self._max_conversations:

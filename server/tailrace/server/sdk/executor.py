@@ -1,18 +1,18 @@
-"""A handler of ours, or a model, as the agent of a server that uses the official SDK.
+"""Agent executor of the official SDK for a handler or a model.
 
 ::
 
     executor = AgentExecutor(AgentHandler(Agent("openai:gpt-5-mini")))
     handler = DefaultRequestHandler(agent_executor=executor, task_store=…, agent_card=…)
 
-Here the SDK's server runs the tasks: it keeps them, streams them, and says who may see them. The handler's updates
-reach it as the SDK wants them: the task first, then artifacts and statuses in order, the last one terminal or waiting
-for the caller, with every artifact completed before.
+The server of the SDK manages the tasks: it stores and streams them, and restricts access to them. The executor sends the updates
+of the handler in the order that the SDK requires: first the task, then artifacts and statuses. The last status is terminal, or the
+task waits for input; all artifacts are complete before it.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -28,7 +28,6 @@ from tailrace.server.protocols.a2a.sdk_errors import as_sdk_error
 from tailrace.server.protocols.a2a.sdk_events import to_sdk_event
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
 from tailrace.server.runtime.active_task import ends_turn
-from tailrace.server.runtime.caller_content import check_file_urls
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction, Item, Turn, closing
 from tailrace.server.runtime.messages import (
@@ -38,38 +37,41 @@ from tailrace.server.runtime.messages import (
     whole_rounds,
 )
 from tailrace.server.runtime.operations import Caller
+from tailrace.server.runtime.provider_references import check_file_urls
 from tailrace.server.runtime.turns import failed_because
 from tailrace.server.sdk.conversations import Conversations, RecentConversations
 from tailrace.server.sdk.request_handler import caller_of
 from tailrace.server.settings import FILE_SCHEMES
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError, InvalidParamsError
-from tailrace.streaming.a2a.extension import without_extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role, Task
+from tailrace.streaming.a2a.processing_costs import cost_of
 from tailrace.streaming.a2a.requests import SendMessageRequest
-from tailrace.streaming.conversion.conversation import to_common_message
-from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.a2a.stream_extension import without_extension_metadata
+from tailrace.streaming.conversion.message_conversion import to_common_message
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.wrappers import History, TailraceError
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
 
 logger = logging.getLogger("tailrace.server")
 
-_HANDLER_FAILED = "the agent failed; its log says why"
+_HANDLER_FAILED = "the agent failed; see the log of the server"
 
 
 class AgentExecutor(SdkAgentExecutor):
-    """Answers the SDK's requests by a handler.
+    """Runs the requests of the SDK with a handler.
 
     Args:
-        handler: Does the work; held running by `running`.
-        conversations: Keeps what was said, so that a conversation goes on over several tasks; in memory when None.
-            A `tailrace.server.sdk.TaskStore` keeps it with the tasks.
-        max_history_messages: How many messages of a conversation a turn is given at most.
-        caller: Who asks, of the SDK's context: whose conversation it is.
-        keys: Of the installation, for the identifiers that the handler gives to other systems. With None they change
-            with every process.
-        file_schemes: Schemes of file URLs that callers may use, as the setting of that name.
+        handler: The handler; `running` starts and stops it.
+        conversations: Stores the messages of conversations, so that a conversation may have several tasks; None to store
+            them in memory. A `tailrace.server.sdk.TaskStore` stores them with the tasks.
+        max_history_messages: Maximum number of messages in the history of a turn.
+        caller: Returns the caller from the context of the SDK. Each conversation belongs to one caller.
+        keys: Keys of the installation, for ids that the handler sends to other systems; None for ids that change with
+            every process.
+        file_schemes: Allowed schemes of file URLs; see the setting of this name.
     """
 
     def __init__(
@@ -91,12 +93,12 @@ class AgentExecutor(SdkAgentExecutor):
         self._running: dict[str, _Run] = {}
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Run one turn; the task is over or waits for its caller when this returns.
+        """Run one turn, until the task is finished or waits for input.
 
-        Cancelling this ends the handler, and the task is left as it is; `cancel` is what ends it as canceled.
+        A cancellation of this call stops the handler and does not change the task; see `cancel`.
 
         Raises:
-            InvalidParamsError: The SDK's own: the message cannot be handed to an agent.
+            InvalidParamsError: The message is not valid. The class is that of the SDK.
         """
         try:
             message, task = _message_and_task(context)
@@ -117,7 +119,7 @@ class AgentExecutor(SdkAgentExecutor):
         await self._conversations.remember(record.context_id, owner, record.id, [turn.message, *messages])
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Stop the work on a task and end it CANCELED; returns when the SDK has its last event."""
+        """Cancel a task. Return when the SDK has received its last event."""
         run = self._running.get(context.task_id or "")
         if run is not None:
             run.cancel()
@@ -129,7 +131,7 @@ class AgentExecutor(SdkAgentExecutor):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Hold what the handler needs (connections, tools) as long as the server runs: for its lifespan."""
+        """Provide the resources of the handler (connections, tools); use it in the lifespan of the server."""
         async with self._handler.running():
             yield self
 
@@ -141,17 +143,22 @@ class AgentExecutor(SdkAgentExecutor):
             record.context_id, owner, self._max_history - 1
         )
         if not messages and task is not None:
-            # For a task from before the start of this process only its own history is known.
+            # Of a task that another process created, only the history is available.
             questions = (task.status.message,) if task.status.message is not None else ()
             messages = [item for item in (*task.history, *questions) if item.message_id != message.message_id]
+        conversation = (*messages, message)
         configuration = context.configuration
         number = sum(item.role is Role.USER for item in record.history)
         return Turn(
             task_id=record.id,
             context_id=record.context_id,
             message=message,
-            history=History(conversation=whole_rounds(map(to_common_message, (*messages, message)))),
-            facts=check_request(SendMessageRequest(message=message, metadata=context.metadata)),
+            history=await run_bounded(cost_of(conversation), _history_of, conversation),
+            facts=await run_bounded(
+                json_cost(context.metadata),
+                check_request,
+                SendMessageRequest(message=message, metadata=context.metadata),
+            ),
             number=number,
             accepted_output_modes=tuple(configuration.accepted_output_modes) if configuration else (),
             metadata=context.metadata,
@@ -161,40 +168,44 @@ class AgentExecutor(SdkAgentExecutor):
         )
 
 
+def _history_of(messages: Iterable[Message]) -> History:
+    return History(conversation=whole_rounds(map(to_common_message, messages)))
+
+
 class _Publisher:
-    """Carries out updates on a task's record, and hands each one to the SDK as it happens."""
+    """Applies updates to the record of a task, and sends each one to the SDK immediately."""
 
     def __init__(self, record: TaskRecord, queue: EventQueue) -> None:
         self.record = record
         self._queue = queue
 
     async def submit(self) -> None:
-        """Make the task known, without a number: numbers are those of our own log, which this server has not."""
+        """Send the task, without an event number: only the event log of a tailrace server has numbers."""
         self.record.submitted()
         task = self.record.snapshot()
-        task = task.model_copy(update={"metadata": without_extension_facts(task.metadata, "number")})
+        task = task.model_copy(update={"metadata": without_extension_metadata(task.metadata, "number")})
         await self._queue.enqueue_event(to_sdk(task, a2a_pb2.Task))
 
     async def apply(self, update: Update) -> None:
-        """Carry out one update.
+        """Apply an update.
 
         Raises:
-            IllegalTransition: As `TaskRecord.apply`.
-            InvalidAgentResponseError: As `TaskRecord.apply`.
+            IllegalTransition: See `TaskRecord.apply`.
+            InvalidAgentResponseError: See `TaskRecord.apply`.
         """
         await self._queue.enqueue_event(to_sdk_event(self.record.apply(update), numbered=False))
 
     async def publish_message(self, message: Message) -> None:
-        """Answer without a task."""
+        """Send a direct message, without a task."""
         await self._queue.enqueue_event(to_sdk(message, a2a_pb2.Message))
 
 
 class _Run:
-    """One turn under way.
+    """A running turn.
 
     Attributes:
         record: The task.
-        over: Set when the turn has come to its end, and the SDK has its last event.
+        over: Set when the turn has ended and the SDK has received its last event.
     """
 
     def __init__(
@@ -222,15 +233,15 @@ class _Run:
         self.over = anyio.Event()
 
     def cancel(self) -> None:
-        """End the turn, and the task as canceled."""
+        """Stop the turn, and end the task as canceled."""
         self._ending = StatusUpdate(TaskState.CANCELED)
         self._scope.cancel()
 
     async def run(self, turn: Turn) -> Sequence[Message]:
-        """Drive the handler to the end of its turn.
+        """Run the handler until the end of its turn.
 
         Returns:
-            What the agent said.
+            The messages of the agent.
         """
         ending: StatusUpdate | Message = StatusUpdate(TaskState.COMPLETED)
         try:
@@ -245,7 +256,9 @@ class _Run:
             current = asyncio.current_task()
             if current is None or current.cancelling():
                 raise  # the server ends this turn
-            logger.exception("the handler of task %s let a cancellation out", self.record.id)
+            logger.exception(
+                "the handler of task %s raised CancelledError without a cancellation", self.record.id
+            )
             ending = failed_because(_HANDLER_FAILED)
         except Exception:
             logger.exception("the handler of task %s failed", self.record.id)
@@ -265,15 +278,15 @@ class _Run:
             await self._publisher.submit()
 
     async def _drive(self, updates: AsyncIterator[Item]) -> StatusUpdate | Message | None:
-        """Publish every update until the one that ends the turn, or the direct answer; None when neither came."""
+        """Publish the updates of a turn. Return the last one: a status, a direct message, or None without either."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         async for item in updates:
             if self._scope.cancel_called:
-                return None  # a handler that does not let itself be cancelled is not listened to any more
+                return None  # ignore a handler that suppresses the cancellation
             if isinstance(item, Message):
                 if self._has_begun:
                     raise InvalidAgentResponseError(
-                        "a direct message is possible only as the first thing a handler yields"
+                        "a handler may yield a direct message only as its first item"
                     )
                 ids = {"context_id": self.record.context_id, "task_id": ""}
                 return item.model_copy(update=ids)
@@ -289,7 +302,7 @@ class _Run:
         return None
 
     def _add_message(self, message: Message) -> None:
-        """Record a message in the conversation; it covers the artifacts so far."""
+        """Add a message to the conversation. It has the content of the artifacts so far."""
         ids = {"context_id": self.record.context_id, "task_id": self.record.id}
         self._messages.append(message.model_copy(update=ids))
         self.record.take_changed()
@@ -303,24 +316,24 @@ class _Run:
         )
 
     async def _end(self, ending: StatusUpdate) -> Sequence[Message]:
-        """End the turn with an update of the handler, which may be invalid."""
+        """End the turn with the last update of the handler, which may be invalid."""
         for update in self.record.closing_updates():
             await self._publisher.apply(update)
         message = messages_from_artifacts(self.record.take_changed(), self.record)
         try:
             await self._publisher.apply(ending)
         except Exception:
-            logger.exception("the last update of task %s cannot be carried out", self.record.id)
+            logger.exception("the last update of task %s is invalid", self.record.id)
             if not self.record.state.terminal:
                 await self._publisher.apply(failed_because(_HANDLER_FAILED))
         return self._messages if message is None else (*self._messages, message)
 
 
 def _message_and_task(context: RequestContext) -> tuple[Message, Task | None]:
-    """The message of a request, and the task that it goes on with.
+    """Return the message of a request, and the task that it continues.
 
     Raises:
-        InvalidParamsError: It is no message that an agent can be handed.
+        InvalidParamsError: The message is not valid.
     """
     if context.message is None:
         raise InvalidParamsError("a message is required")

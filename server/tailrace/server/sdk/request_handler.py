@@ -1,4 +1,4 @@
-"""Our engine behind the official SDK's routes: JSON-RPC, HTTP+JSON and gRPC as the SDK serves them.
+"""Request handler of the official SDK for the engine: it serves JSON-RPC, HTTP+JSON and gRPC with the routes of the SDK.
 
 ::
 
@@ -8,9 +8,9 @@
     async with engine.running():
         ...  # serve the routes
 
-The SDK's routes decide what goes over the wire, so what they do not do is not there: SSE ids, and the version that a
-client asks for beyond its first number. The number of an event stands in the extension's facts, and a subscription
-goes on after the number in ``Last-Event-ID``, which the SDK hands through.
+The routes of the SDK define the wire format. They do not support ids of SSE events and minor versions of the protocol. The number
+of an event is in the metadata of the extension. A subscription resumes after the number in ``Last-Event-ID``, which the SDK passes
+on.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
@@ -24,7 +24,7 @@ from a2a.server.request_handlers.request_handler import RequestHandler as SdkReq
 from a2a.types import a2a_pb2
 from google.protobuf.message import Message as ProtoMessage
 
-from tailrace.server.http.problems import parse_cursor
+from tailrace.server.http.request_headers import parse_cursor
 from tailrace.server.protocols.a2a.sdk_errors import as_sdk_error
 from tailrace.server.protocols.a2a.sdk_events import to_sdk_event
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
@@ -45,14 +45,13 @@ def caller_of(context: ServerCallContext) -> Caller:
 
 
 class RequestHandler(SdkRequestHandler):
-    """Answers the SDK's requests out of our engine.
+    """Runs the requests of the SDK with the engine.
 
-    Every method raises the SDK's own errors, which its routes know how to write; leaving a stream leaves the task
-    running.
+    All methods raise error classes of the SDK, which its routes encode. Closing a stream does not cancel the task.
 
     Args:
-        operations: What carries the requests out; its engine must be running.
-        caller: Who asks, of the SDK's context: whose tasks are seen.
+        operations: Executes the operations; its engine must be running.
+        caller: Returns the caller from the context of the SDK. Callers have access to their own tasks.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class RequestHandler(SdkRequestHandler):
     async def on_message_send(
         self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
     ) -> a2a_pb2.Task | a2a_pb2.Message:
-        """SendMessage: the task when it is over or waits, or a direct message."""
+        """SendMessage: return the task when it is finished or waits for input, or a direct message."""
         with _raising_sdk_errors():
             result = await self._ask(Operation.SEND_MESSAGE, params, context)
             return (
@@ -74,13 +73,13 @@ class RequestHandler(SdkRequestHandler):
     def on_message_send_stream(
         self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[SdkEvent]:
-        """SendStreamingMessage: the task first, then what happens to it."""
+        """SendStreamingMessage: return the task and then its events."""
         return self._stream(Operation.SEND_STREAMING_MESSAGE, params, context)
 
     def on_subscribe_to_task(
         self, params: a2a_pb2.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[SdkEvent]:
-        """SubscribeToTask: the task as it stands and what follows, or what follows after a cursor."""
+        """SubscribeToTask: return the task and its further events, or the events after a cursor."""
         return self._stream(Operation.SUBSCRIBE_TO_TASK, params, context)
 
     async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
@@ -96,7 +95,7 @@ class RequestHandler(SdkRequestHandler):
     async def on_cancel_task(
         self, params: a2a_pb2.CancelTaskRequest, context: ServerCallContext
     ) -> a2a_pb2.Task:
-        """CancelTask: the canceled task, its work stopped."""
+        """CancelTask: stop the turn, and return the canceled task."""
         return await self._answer(Operation.CANCEL_TASK, params, context, a2a_pb2.Task)
 
     async def on_create_task_push_notification_config(
@@ -145,7 +144,7 @@ class RequestHandler(SdkRequestHandler):
     async def _ask(self, operation: Operation, params: ProtoMessage, context: ServerCallContext) -> A2AModel:
         request = from_sdk(params, REQUESTS[operation])
         result = await self._operations.answer(operation, request, self._caller_of(context, request))
-        return cast("A2AModel", result)  # None for a deletion, whose result is not used
+        return cast("A2AModel", result)  # the result of a deletion is None; it is not used
 
     async def _stream(
         self, operation: Operation, params: ProtoMessage, context: ServerCallContext
@@ -162,7 +161,7 @@ class RequestHandler(SdkRequestHandler):
                         yield to_sdk_event(event)
 
     def _caller_of(self, context: ServerCallContext, request: A2AModel) -> Caller:
-        # The SDK's routes know the tenant of an address, or of JSON-RPC's params; that of another body is in the request.
+        # The context of the SDK has the tenant in a path or in JSON-RPC's params; that in another body is in the request.
         if not context.tenant:
             context = context.model_copy(update={"tenant": getattr(request, "tenant", "")})
         extensions = self._operations.capabilities.activated(context.requested_extensions)
@@ -180,12 +179,12 @@ def _raising_sdk_errors() -> Generator[None]:
 
 
 def _cursor_of(context: ServerCallContext) -> int | None:
-    """The number after which a subscription goes on."""
+    """Return the number of the event after which a subscription resumes."""
     return parse_cursor(_sent_with(context).get(CURSOR_HEADER, ""), "Last-Event-ID")
 
 
 def _sent_with(context: ServerCallContext) -> Mapping[str, str]:
-    """The headers of a request, or the metadata of a gRPC call."""
+    """Return the headers of a request, or the metadata of a gRPC call."""
     sent = cast("Mapping[str, str]", context.state.get("headers") or {})
     grpc_context: Any = context.state.get("grpc_context")
     if grpc_context is not None:

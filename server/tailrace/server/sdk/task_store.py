@@ -1,4 +1,4 @@
-"""Our store as the official SDK's task store: its tasks in a database of ours.
+"""Task store of the official SDK that uses the database of tailrace.
 
 ::
 
@@ -8,8 +8,8 @@
     async with tasks.running():
         ...  # serve
 
-The SDK saves a whole task with each of its events, so that a long answer costs more with every piece; what many tasks
-save at a time shares transactions. The tables are those of our own server, which can go on with the same file.
+The SDK saves the complete task with each event, so that the cost of an event grows with the length of the response. Concurrent
+writes share transactions. The tables are those of a tailrace server, which can use the same file.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -25,9 +25,9 @@ from a2a.types import a2a_pb2
 from tailrace.server.protocols.a2a.sdk_errors import as_sdk_error, to_sdk_error
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
 from tailrace.server.runtime.operations import Caller, page_token, read_page_token
-from tailrace.server.runtime.writer import GroupWriter
 from tailrace.server.sdk.request_handler import caller_of
 from tailrace.server.store.store import Store, TaskFilter, TaskWrite
+from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import (
     InvalidAgentResponseError,
     InvalidParamsError,
@@ -36,20 +36,19 @@ from tailrace.streaming.a2a.errors import (
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskStatus
 from tailrace.streaming.a2a.requests import ListTasksRequest
-from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
 from tailrace.wrappers import StoreError
 
 
 class TaskStore(SdkTaskStore):
-    """Keeps the SDK's tasks; also the conversations of `tailrace.server.sdk.AgentExecutor`.
+    """Stores the tasks of the SDK, and the conversations of `tailrace.server.sdk.AgentExecutor`.
 
-    Every method sees the tasks of its caller alone. They raise the SDK's own errors: InternalError when the database
-    does not work, InvalidAgentResponseError for a task that is not what the protocol allows (the SDK itself checks
-    nothing).
+    Each method has access only to the tasks of its caller. The methods raise error classes of the SDK: InternalError if
+    the database fails, InvalidAgentResponseError for a task that violates the protocol (the SDK does not validate tasks).
 
     Args:
-        store: Where to keep them, or the URL of it; opened and closed by `running`.
-        caller: Who asks, of the SDK's context: whose tasks they are.
+        store: The store or its URL; `running` opens and closes it.
+        caller: Returns the caller, who owns the tasks, from the context of the SDK.
     """
 
     def __init__(
@@ -61,10 +60,10 @@ class TaskStore(SdkTaskStore):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Open the database, end what a crash interrupted as FAILED, and keep tasks until the block is left.
+        """Open the database for the duration of the block. Tasks that a crash interrupted end as FAILED.
 
         Raises:
-            StoreError: It cannot be opened, or another process has it open.
+            StoreError: The database cannot be opened, or another process uses it.
         """
         await self._store.open()
         try:
@@ -80,7 +79,7 @@ class TaskStore(SdkTaskStore):
                 await self._store.close()
 
     async def save(self, task: a2a_pb2.Task, context: ServerCallContext | None = None) -> None:
-        """Store a task, replacing its earlier state; durable on return."""
+        """Store a task in place of its earlier state. It is durable when the call returns."""
         try:
             model = from_sdk(task, Task)
         except InvalidParamsError as error:
@@ -88,21 +87,21 @@ class TaskStore(SdkTaskStore):
         await self._keep(TaskWrite(model.id, self._owner(context), model.context_id, (), model))
 
     async def create(self, task: a2a_pb2.Task, context: ServerCallContext | None = None) -> a2a_pb2.Task:
-        """Keep a task that is new.
+        """Store a new task.
 
         Raises:
-            InvalidParamsError: The SDK's own: there is one of that id already.
+            InvalidParamsError: A task with this id exists. The class is that of the SDK.
         """
         if await self._store.holds_task(task.id):
-            raise to_sdk_error(InvalidParamsError("there is a task of this id already"))
+            raise to_sdk_error(InvalidParamsError("a task with this id already exists"))
         await self.save(task, context)
         return task
 
     async def update(self, task: a2a_pb2.Task, context: ServerCallContext | None = None) -> a2a_pb2.Task:
-        """Keep a task that is there already.
+        """Store a task that already exists.
 
         Raises:
-            TaskNotFoundError: The SDK's own: the caller has no such task.
+            TaskNotFoundError: The caller has no such task. The class is that of the SDK.
         """
         if await self.get(task.id, context) is None:
             raise to_sdk_error(TaskNotFoundError(metadata={"taskId": task.id}))
@@ -110,7 +109,7 @@ class TaskStore(SdkTaskStore):
         return task
 
     async def get(self, task_id: str, context: ServerCallContext | None = None) -> a2a_pb2.Task | None:
-        """The task; None when the caller has none of that id."""
+        """Return a task; None if the caller has no task with this id."""
         try:
             stored = await self._store.load_task(task_id, self._owner(context))
             return to_sdk(stored.task, a2a_pb2.Task) if stored is not None else None
@@ -120,10 +119,10 @@ class TaskStore(SdkTaskStore):
     async def list(
         self, params: a2a_pb2.ListTasksRequest | None = None, context: ServerCallContext | None = None
     ) -> a2a_pb2.ListTasksResponse:
-        """The caller's tasks that match, the one with the newest status first, a page at a time; all when None.
+        """Return a page of the tasks of the caller that match, by the time of their status, newest first.
 
         Raises:
-            InvalidParamsError: The SDK's own: a filter, or the token of a page, is none.
+            InvalidParamsError: A filter or the page token is not valid. The class is that of the SDK.
         """
         try:
             request = from_sdk(params, ListTasksRequest) if params is not None else ListTasksRequest()
@@ -141,10 +140,10 @@ class TaskStore(SdkTaskStore):
         except Exception as error:
             raise as_sdk_error(error) from error
 
-    async def delete(  # pyright: ignore[reportIncompatibleMethodOverride] — the SDK's returns None, the older one a flag
+    async def delete(  # pyright: ignore[reportIncompatibleMethodOverride] — the SDK returns None, older versions a bool
         self, task_id: str, context: ServerCallContext | None = None
     ) -> bool:
-        """Delete a task with its events and messages; return whether the caller had one of that id."""
+        """Delete a task with its events and messages. Return False if the caller has no such task."""
         try:
             return await self._store.delete_task(task_id, self._owner(context))
         except StoreError as error:
@@ -153,14 +152,14 @@ class TaskStore(SdkTaskStore):
     # --- conversations ------------------------------------------------------------------------------------------
 
     async def load_conversation(self, context_id: str, owner: str, limit: int) -> Sequence[Message]:
-        """The newest messages of a conversation, oldest first."""
+        """Return the newest messages of a conversation, oldest first."""
         return await self._store.load_conversation(context_id, owner, limit)
 
     async def remember(self, context_id: str, owner: str, task_id: str, messages: Sequence[Message]) -> None:
-        """Add messages to a conversation; durable when this returns."""
+        """Add messages to a conversation. They are durable when the call returns."""
         await self._keep(TaskWrite(task_id, owner, context_id, (), messages=messages))
 
-    # --- keeping ------------------------------------------------------------------------------------------------
+    # --- storage ------------------------------------------------------------------------------------------------
 
     async def _keep(self, write: TaskWrite) -> None:
         done = anyio.Event()

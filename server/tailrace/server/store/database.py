@@ -79,6 +79,16 @@ class Database(ABC):
 
         await self.write(both, tasks=tasks)
 
+    async def purge(self) -> None:
+        """Remove deleted content from files and caches, as far as the database allows it.
+
+        PostgreSQL does so by itself (``VACUUM``).
+
+        Raises:
+            StoreError: The database does not work.
+        """
+        return
+
     @abstractmethod
     async def read(self, work: Work[T]) -> T:
         """Run a read transaction beside others. Cancellation does not damage the connection.

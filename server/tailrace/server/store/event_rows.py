@@ -66,19 +66,8 @@ def load_events(
     tail: Sequence[Event],
 ) -> list[Event]:
     """Return the consecutive events after number ``after``; see `tailrace.server.store.store.Store.load_events`."""
-    wanted = (events.c.task_id == task_id, events.c.number > after)
-    most = limit
-    if max_bytes is not None:
-        sizes = select(func.length(events.c.body)).where(*wanted).order_by(events.c.number).limit(limit)
-        most = count_within(max_bytes, connection.scalars(sizes))
-    query = (
-        select(events.c.number, events.c.body, events.c.state)
-        .where(*wanted)
-        .order_by(events.c.number)
-        .limit(most)
-    )
     while True:
-        rows = connection.execute(query).all()
+        rows = rows_after(connection, task_id, after, limit, max_bytes)
         if rows and rows[0].number == after + 1:
             return _with_tail(read_events(rows), tail, limit, max_bytes)
         if tail and tail[0].number == after + 1:
@@ -87,8 +76,21 @@ def load_events(
         first = _first_kept(connection, task_id, after)
         if first > after + 1:
             raise EventsDropped(first)
+        wanted = (events.c.task_id == task_id, events.c.number > after)
         if first <= after or not connection.scalar(select(func.count()).where(*wanted)):
             return []
+
+
+def rows_after(
+    connection: Connection, task_id: str, after: int, limit: int, max_bytes: int | None
+) -> Sequence[Any]:
+    """Return the rows of the events after number ``after``, within the limits of `load_events`: sizes are read first."""
+    wanted = (events.c.task_id == task_id, events.c.number > after)
+    if max_bytes is not None:
+        sizes = select(func.length(events.c.body)).where(*wanted).order_by(events.c.number).limit(limit)
+        limit = count_within(max_bytes, connection.scalars(sizes))
+    query = select(events.c.number, events.c.body, events.c.state).where(*wanted)
+    return connection.execute(query.order_by(events.c.number).limit(limit)).all()
 
 
 def count_within(max_bytes: int, sizes: Iterable[int]) -> int:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from tailrace.server.store.database import Database, Work, engine_options, is_lost_connection
-from tailrace.server.store.versions import bring_up_to_date
+from tailrace.server.store.schema_version import bring_up_to_date
 from tailrace.wrappers import ConfigurationError, StoreError
 
 READERS = 5
@@ -43,8 +43,8 @@ _LOST = "the connection to the database was lost"
 _WORDS = {
     "08003": _LOST,
     "08006": _LOST,
-    "28": "the database does not let this user in; see the user and password in TAILRACE_STORE",
-    "3D": "there is no such database; make it with CREATE DATABASE",
+    "28": "the database rejects this user: check the user and password in TAILRACE_STORE",
+    "3D": "the database does not exist: create it with CREATE DATABASE",
     "42501": "the database user may not do this; it needs to own the tables",
     "25006": "the database may only be read",
     "53100": "the database's disk is full",
@@ -93,7 +93,7 @@ class PostgresqlDatabase(Database):
 
     async def open(self) -> None:
         """Open the database as `Database.open`."""
-        from tailrace.server.store.connections import (
+        from tailrace.server.store.postgresql_connections import (
             BoundedConnection,
             watch_connections,
         )  # the driver is there
@@ -178,8 +178,8 @@ class PostgresqlDatabase(Database):
         if "tailrace" not in connection.info:  # the lock ends with the session
             if not connection.scalar(TAKE_LOCK):
                 raise StoreError(
-                    "the store is in use by another process, which holds its lock: one server a database, unless all "
-                    "of them share a broker (TAILRACE_EVENTS)"
+                    "the store is in use by another process, which holds its lock: only one server can use a database, unless "
+                    "all share a broker (TAILRACE_EVENTS)"
                 )
             connection.info["tailrace"] = "holds the lock"
 
@@ -207,7 +207,7 @@ class PostgresqlDatabase(Database):
         if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
             return f"there is no database at {self._url.render_as_string(hide_password=True)}"
         if isinstance(cause, TimeoutError):
-            return "the database does not answer"
+            return "the database does not respond"
         state = _state_of(cause)
         return next((words for code, words in _WORDS.items() if state.startswith(code)), "")
 

@@ -1,4 +1,4 @@
-"""Files and folders that only the user of the server can read, whatever the umask.
+"""Files and folders that only the user of the server can read, independent of the umask.
 
 On Windows, where the permissions of the folder decide, nothing is changed.
 """

@@ -95,7 +95,7 @@ class PushConfigRows:
         self._logged.add(key)
         logger.error(
             "webhook %s of task %s is not called: %s; add the secret that it was stored with to TAILRACE_SECRET_KEY, "
-            "or have the webhook set again",
+            "or set the webhook again",
             ascii(row.id),
             ascii(row.task_id),
             error,

@@ -27,7 +27,7 @@ class EventsDropped(StoreError):
 
     def __init__(self, first: int) -> None:
         super().__init__(
-            f"the events of the task before number {first} are no longer kept; get the task as it stands",
+            f"the events of the task before number {first} have been deleted; get the task's snapshot",
             temporary=False,
         )
         self.first = first
@@ -166,12 +166,12 @@ class TaskPosition(msgspec.Struct, frozen=True):
 
 
 class StoredPage(NamedTuple):
-    """Some of a caller's tasks, as they were last brought up to date.
+    """A page of a caller's stored tasks.
 
     Attributes:
         tasks: In order, with their positions.
-        total: How many there are on all pages.
-        has_more: More follow.
+        total: The number of tasks on all pages.
+        has_more: Further tasks follow.
     """
 
     tasks: list[tuple[TaskPosition, Task]]
@@ -197,9 +197,9 @@ class Retention(msgspec.Struct, frozen=True):
     """The retention of tasks that have ended.
 
     Attributes:
-        events: Seconds after a task's end for which its events are kept, so that a stream can be resumed. None: as
+        events: Seconds after a task's end for which its events are stored, so that a stream can be resumed. None: as
             long as the task.
-        tasks: Seconds after its end for which a task is kept, with its messages. None: without limit.
+        tasks: Seconds after its end for which a task is stored, with its messages. None: without limit.
     """
 
     events: float | None = 24 * 3600.0

@@ -127,7 +127,7 @@ events = Table(
     Column("state", Text),
 )
 
-# SQLite's newest events, before they move to their table (`tailrace.server.store.journal`); empty with PostgreSQL.
+# SQLite's newest events, before they move to their table (`tailrace.server.store.sqlite.Journal`); empty with PostgreSQL.
 journal = Table(
     "journal",
     metadata,

@@ -9,42 +9,29 @@ memory has one connection, which the writing thread also uses for reads.
 
 import asyncio
 import logging
-import os
 import sqlite3
-import threading
-from collections.abc import Callable, Collection, Sequence
+import struct
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
-from sqlalchemy import Connection, Engine, create_engine, event
+import msgspec
+from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.pool import QueuePool, StaticPool
 
-from tailrace.server.store.database import Database, Work, engine_options
-from tailrace.server.store.event_rows import Row
-from tailrace.server.store.journal import Journal
-from tailrace.server.store.private_files import create_private_folder, make_private, open_private_file
-from tailrace.server.store.versions import bring_up_to_date, is_up_to_date
+from tailrace.server.store.database import Database, Work
+from tailrace.server.store.event_rows import Row, statements
+from tailrace.server.store.sqlite_file import EXPLANATIONS, SqliteFile, copy_log
 from tailrace.wrappers import StoreError
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
 
 logger = logging.getLogger("tailrace.server")
 
 READERS = 4
 """Threads for reads, each with a connection."""
-
-CHECK_SECONDS = 5.0
-GLANCE_SECONDS = 1.0
-"""Seconds for which a file that was closed properly is checked for damage before it is used."""
 
 COPIED_ROWS = 10_000
 """Rows after which the log is copied into the file (a checkpoint)."""
@@ -58,22 +45,31 @@ MAX_LOG_PAGES = 65_536
 COPY_PATIENCE = 250
 """Milliseconds that writers then wait for earlier readers, our own or another program's."""
 
+TAIL_BYTES = 8192
+"""Bytes of a task's events that are in the journal only: about two pages."""
+
+KEPT_ROWS = 512
+"""Writes to the journal after which the events of older ones are moved; it has twice as many rows, which are used in turn."""
+
+_ROWS = 2 * KEPT_ROWS
+_LOOK_ROWS = KEPT_ROWS // 2  # writes after which old ones are looked for
+_PAGE_ROW = 4032  # bytes of the largest body whose row is in one page of 4 KiB
+_HEAD = struct.Struct(
+    ">QI"
+)  # the number of the write, and the size of the events; what follows them is padding
+_OLD_FORMAT = 0x80  # the least first byte of a body that has no head, as versions before 0.2 wrote it
+
+PURGE_ATTEMPTS = 20
+PURGE_PAUSE = 0.1
+"""Attempts to empty the log after a deletion, while readers prevent it, and the seconds between two of them."""
+
 Durability = Literal["process", "power"]
 """The failures that a commit survives: the end of the process, or also the loss of power (``synchronous=FULL``)."""
 
 T = TypeVar("T")
 
-# By the primary code of a result: https://sqlite.org/rescode.html
-_WORDS = {
-    sqlite3.SQLITE_BUSY: "another program has the database locked",
-    sqlite3.SQLITE_LOCKED: "another program has the database locked",
-    sqlite3.SQLITE_READONLY: "the file, or its folder, may not be written to",
-    sqlite3.SQLITE_IOERR: "the disk cannot be read or written",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup, or move it away to begin anew",
-    sqlite3.SQLITE_FULL: "the disk is full",
-    sqlite3.SQLITE_CANTOPEN: "the file, or one beside it, cannot be opened or made",
-    sqlite3.SQLITE_NOTADB: "the file is not a SQLite database, or its beginning is damaged",
-}
+_decode = msgspec.msgpack.Decoder(list[Row]).decode
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class SqliteDatabase(Database):
@@ -86,9 +82,7 @@ class SqliteDatabase(Database):
     """
 
     def __init__(self, url: URL, durability: Durability = "process") -> None:
-        self._url = url.set(drivername="sqlite")
-        self._path = "" if url.database == ":memory:" else url.database or ""
-        self._engine: Engine | None = None
+        self._file = SqliteFile(url, READERS + 1, waits_for_disk=durability == "power")
         self._connection: Connection | None = None
         self._driver: Any = None  # the same connection, as sqlite3 has it
         self._pending: list[Future[Any]] = []  # for the writing thread
@@ -97,15 +91,12 @@ class SqliteDatabase(Database):
         self._copying: Future[int] | None = None
         self._writing: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
-        self._lock: IO[bytes] | None = None
-        self._is_whole = False
-        self._waits_for_disk = bool(self._path) and durability == "power"
         self._journal = Journal()
 
     async def open(self) -> None:
-        """Open as `Database.open`; check the file for `GLANCE_SECONDS`, or `CHECK_SECONDS` if it was not closed properly."""
+        """Open as `Database.open`."""
         self._writing = ThreadPoolExecutor(1, "store-writer")
-        self._reading = ThreadPoolExecutor(READERS, "store-reader") if self._path else self._writing
+        self._reading = ThreadPoolExecutor(READERS, "store-reader") if self._file.path else self._writing
         try:
             await self._run(self._writing, lambda: self._open())
         except BaseException:
@@ -115,46 +106,18 @@ class SqliteDatabase(Database):
 
     def _open(self) -> None:
         with self.translating("open the store"):
-            is_unclean = False
-            if self._path:
-                create_private_folder(Path(self._path).parent)
-                self._lock = _lock(f"{self._path}.lock")
-                # SQLite removes its log when the last connection closes, also that of a damaged file.
-                is_unclean = bool(self._lock.read()) or _size(f"{self._path}-wal") > 0
-                _mark(self._lock, b"open\n")
-                # SQLite gives the files that it creates the mode of this one.
-                if not Path(self._path).exists() and not self._path.startswith("file:"):
-                    os.close(open_private_file(self._path))
-                make_private(
-                    *(f"{self._path}{suffix}" for suffix in ("", "-wal", "-shm", "-journal", ".lock"))
-                )
-            pool: dict[str, Any] = {"poolclass": StaticPool}
-            if self._path:
-                pool = {"poolclass": QueuePool, "pool_size": READERS + 1, "max_overflow": 0}
-            self._engine = create_engine(
-                self._url, connect_args={"check_same_thread": False}, **pool, **engine_options()
-            )
-            event.listen(self._engine, "connect", _set_pragmas)
-            if self._waits_for_disk:
-                event.listen(self._engine, "connect", _wait_for_disk)
-            self._connection = self._engine.connect()
-            self._patience = int(self._connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one())
-            self._connection.rollback()
-            _check(self._connection, self._path, CHECK_SECONDS if is_unclean else GLANCE_SECONDS)
-            self._is_whole = True
-            with self._connection.begin():
-                is_ready = is_up_to_date(self._connection)
-            if not is_ready:
-                with self._connection.begin():
-                    # A transaction even if no row changes: the driver itself begins one at the first change only.
-                    self._connection.exec_driver_sql("BEGIN IMMEDIATE")
-                    bring_up_to_date(self._connection)
-            driver: Any = self._connection.connection.driver_connection
-            self._driver = driver
-            self._journal.empty(driver)
-            driver.commit()
-            driver.execute("PRAGMA busy_timeout=0")
-            driver.execute("PRAGMA wal_autocheckpoint=0")
+            connection = self._file.open()
+            driver: Any = connection.connection.driver_connection
+            [self._patience] = driver.execute("PRAGMA busy_timeout").fetchone()
+            self._use_to_write(connection)
+            self._journal.empty(self._driver)
+            self._driver.commit()
+
+    def _use_to_write(self, connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        driver.execute("PRAGMA busy_timeout=0")
+        driver.execute("PRAGMA wal_autocheckpoint=0")
+        self._connection, self._driver = connection, driver
 
     async def close(self) -> None:
         """Close as `Database.close`."""
@@ -168,23 +131,9 @@ class SqliteDatabase(Database):
         writing.shutdown()
 
     def _close(self) -> None:
-        connection, engine, lock = self._connection, self._engine, self._lock
-        is_whole, self._is_whole = self._is_whole, False
-        self._connection = self._engine = self._lock = self._driver = None
+        self._connection = self._driver = None
         with self.translating("close the store"):
-            try:
-                with ExitStack() as closing:  # the connection first; the rest even if that fails
-                    if engine is not None:
-                        closing.callback(engine.dispose)
-                    if connection is not None:
-                        closing.callback(connection.close)
-                        if is_whole:
-                            self._empty_journal(connection)
-                if lock is not None and is_whole:
-                    _mark(lock, b"")
-            finally:
-                if lock is not None:
-                    lock.close()
+            self._file.close(self._empty_journal)
 
     def _empty_journal(self, connection: Connection) -> None:
         """Move the journal to the table, so that other programs find all events there, and the next start is fast."""
@@ -284,7 +233,7 @@ class SqliteDatabase(Database):
         """Return whether the writing connection is free, and no write waits for it."""
         if self._pending:
             self._pending = [each for each in self._pending if not each.done()]
-        if self._waits_for_disk:  # commits would block the event loop
+        if self._file.waits_for_disk:  # commits would block the event loop
             return False
         return self._writing is not None and self._connection is not None and not self._pending
 
@@ -302,7 +251,12 @@ class SqliteDatabase(Database):
         reads and writes that never happens, and the log grows: then writers wait for it.
         """
         self._uncopied += rows
-        if self._uncopied < COPIED_ROWS or not self._path or self._reading is None or self._writing is None:
+        if (
+            self._uncopied < COPIED_ROWS
+            or not self._file.path
+            or self._reading is None
+            or self._writing is None
+        ):
             return
         if self._copying is not None and not self._copying.done():
             return
@@ -322,18 +276,51 @@ class SqliteDatabase(Database):
             return 0
 
     def _copy(self) -> int:
-        return self._look(lambda connection: _copy_log(connection, "PASSIVE")[1])
+        return self._look(lambda connection: copy_log(connection, "PASSIVE")[1])
 
-    def _copy_waited_for(self) -> int:
-        """Run a complete checkpoint, so that the next write begins the log anew."""
+    def _copy_waited_for(self, how: str = "RESTART") -> int:
+        """Run a complete checkpoint, so that the next write begins the log anew; ``TRUNCATE`` empties the log as well."""
 
         def copy() -> int:
             connection = self._connected()
             with self.translating("write to the store"), connection.begin():
-                is_busy, pages = _copy_log(connection, "RESTART")
+                is_busy, pages = copy_log(connection, how)
             return pages if is_busy else 0
 
         return self._patiently(copy, min(COPY_PATIENCE, self._patience))
+
+    async def purge(self) -> None:
+        """Remove deleted content as `Database.purge`: from the journal, the log, and the connections."""
+        await self._in_line(lambda: self._patiently(self._drop_journal))
+        if not self._file.path:
+            return
+        for _ in range(PURGE_ATTEMPTS):
+            if await self._in_line(lambda: self._copied(lambda: self._copy_waited_for("TRUNCATE"))) == 0:
+                break
+            await anyio.sleep(PURGE_PAUSE)
+        else:
+            logger.warning(
+                "the log of the store has deleted content until a later deletion, since another program reads it"
+            )
+        await self._in_line(self._renew_connections)
+
+    def _drop_journal(self) -> None:
+        """Move the events in the journal to their table, and drop its rows, which have events of deleted tasks."""
+        driver: Any = self._connected().connection.driver_connection
+        with self.translating("write to the store", sqlite3.Error):
+            try:
+                self._journal.empty(driver)
+                driver.commit()
+            except BaseException:
+                driver.rollback()
+                self._journal.undo(driver)
+                raise
+
+    def _renew_connections(self) -> None:
+        """Close the connections: they have pages in their caches, and the last values of their statements."""
+        self._connected()
+        with self.translating("open the store", sqlite3.Error):
+            self._use_to_write(self._file.reconnect())
 
     async def read(self, work: Work[T]) -> T:
         """Run a transaction as `Database.read`, in one of a few threads."""
@@ -342,9 +329,9 @@ class SqliteDatabase(Database):
         return await self._run(self._reading, lambda: self._look(work))
 
     def _look(self, work: Work[T]) -> T:
-        if self._engine is None:
+        if self._file.engine is None:
             raise StoreError("the store is closed")
-        with self.translating("read from the store"), self._engine.connect() as connection:
+        with self.translating("read from the store"), self._file.engine.connect() as connection:
             return work(connection)
 
     async def _run(self, threads: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
@@ -358,104 +345,238 @@ class SqliteDatabase(Database):
 
     def explain(self, cause: BaseException) -> str:
         """Explain an error as `Database.explain`."""
-        return _WORDS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, "")
+        return EXPLANATIONS.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, "")
 
 
-def _copy_log(connection: Connection, how: str) -> tuple[bool, int]:
-    """Run a checkpoint; return whether readers or writers prevented a complete one, and the number of pages of the log."""
-    is_busy, pages, _ = connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})").one()
-    return bool(is_busy), int(pages)
+class _Tail:
+    """The last events of a task.
+
+    Attributes:
+        rows: The events that are in the journal only, or may be.
+        size: Bytes of their bodies.
+        first: The journal row of the first of them; without events, a row before that of the next event.
+        last: The number of the task's last event.
+    """
+
+    __slots__ = ("first", "last", "rows", "size")
+
+    def __init__(self, last: int, first: int) -> None:
+        self.rows: list[Row] = []
+        self.size = 0
+        self.first = first
+        self.last = last
+
+
+class Journal:
+    """The newest events of running tasks: one row for each transaction, whatever the number of tasks.
+
+    SQLite writes whole pages. In the table, the events of a task are side by side, so that one more event of each of two
+    hundred tasks changes two hundred pages of four kilobytes. In the journal they are one row, in one or two pages. When a
+    task has a page full of them, they move to the table together. Reads of a task's events include its `tail`; before any
+    other write to a task, its events are moved. All methods but `tail` need the connection that writes.
+
+    The rows are used in turn, and a body is padded to the size of the one that it replaces: SQLite then overwrites it in
+    place. A new row in place of each deleted one would change two to three times as many pages: those of the tree, and of the
+    list of free pages.
+
+    Attributes:
+        is_known: The contents of the journal are known; otherwise `load` failed, and `write` tries it again first.
+    """
+
+    def __init__(self) -> None:
+        self.is_known = True
+        self._tails: dict[str, _Tail] = {}
+        self._held: dict[str, list[Row]] | None = None
+        self._position = 0
+        self._sizes: dict[int, int] = {}  # bytes of the body of each row
+        self._old: list[str] = []  # tasks with events that must be moved before their row is used again
+        self._old_step = 1  # how many of them are moved with one write
+        self._old_to = 0  # the last write with such events
+        self._moved_to = 0  # the last write all of whose events are in the table
+
+    def tail(self, task_id: str) -> list[Row]:
+        """Return the last events of a task in order, including all that are in the journal only."""
+        held = self._held
+        if held is not None:
+            return list(held.get(task_id, ()))
+        tail = self._tails.get(task_id)
+        return [] if tail is None else list(tail.rows)
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Give readers the present state until the block ends: it yields to them during a transaction."""
+        self._held = {task_id: list(tail.rows) for task_id, tail in self._tails.items()}
+        try:
+            yield
+        finally:
+            self._held = None
+
+    def write(self, driver: Any, rows: Sequence[Row], tasks: Collection[str] = ()) -> None:
+        """Write events in the current transaction; call `undo` if it is rolled back.
+
+        Args:
+            driver: The connection.
+            rows: The events; several of one task in order.
+            tasks: Tasks whose events, earlier ones and these, are in the table afterwards.
+
+        Raises:
+            sqlite3.Error: The write failed. An existing event is an error only if it does not follow the last event
+                that was written of its task.
+        """
+        if not self.is_known:
+            self.load(driver)
+        direct: list[Row] = []
+        moved: list[Row] = []
+        added: list[Row] = []
+        tails, position = self._tails, self._position + 1
+        for task_id in tasks:
+            tail = tails.pop(task_id, None)
+            if tail is not None:
+                moved += tail.rows
+        for row in rows:
+            task_id, number, body, state = row
+            tail = tails.get(task_id)
+            if tail is not None and tail.last + 1 == number and state is None:
+                tail.last = number
+                tail.size += len(body)
+                if tail.size <= TAIL_BYTES:
+                    if not tail.rows:
+                        tail.first = position
+                    tail.rows.append(row)
+                    added.append(row)
+                    continue
+            direct.append(row)
+            if task_id not in tasks:
+                if tail is not None:  # else events of a task would alternate between journal and table
+                    moved += tail.rows
+                tails[task_id] = _Tail(number, position)
+        if added:
+            self._add(driver, added)
+        if self._position + 1 - _ROWS > self._moved_to:
+            # The next row still has events: so many transactions failed that there were too few to move them.
+            self._find_old(self._position - KEPT_ROWS)
+            self._old_step = max(1, len(self._old))
+        if self._old:
+            moved += self._move_old()
+        if direct or moved:
+            for statement, parameters in (*statements(direct), *statements(moved, "OR IGNORE ")):
+                driver.execute(statement, parameters)
+
+    def _add(self, driver: Any, rows: list[Row]) -> None:
+        """Write events to the next row of the journal."""
+        self._position += 1
+        events = _encode(rows)
+        place, needed = self._position % _ROWS, _HEAD.size + len(events)
+        size = self._sizes.get(place, 0)
+        statement = "UPDATE journal SET body = ? WHERE position = ?"
+        if not needed <= size <= max(4 * needed, _PAGE_ROW):
+            self._sizes[place] = size = _row_size(needed)
+            statement = "REPLACE INTO journal (body, position) VALUES (?, ?)"
+        body = (_HEAD.pack(self._position, len(events)) + events).ljust(size, b"\0")
+        driver.execute(statement, (body, place))
+        if self._position % _LOOK_ROWS == 0:
+            self._find_old(self._position - KEPT_ROWS)
+
+    def _find_old(self, last: int) -> None:
+        """Find the tasks with events that only writes up to this one have, to move them."""
+        self._old_to = last
+        for task_id, tail in list(self._tails.items()):
+            if tail.first > last:
+                continue
+            if tail.rows:
+                self._old.append(task_id)
+            else:  # without recent events
+                del self._tails[task_id]
+        self._old_step = 1 + len(self._old) // (_LOOK_ROWS // 2)
+        if not self._old:
+            self._moved_to = last
+
+    def _move_old(self) -> list[Row]:
+        """Return the old events of a few tasks, to move them: a few with each write, for which all tasks wait."""
+        moved: list[Row] = []
+        for task_id in self._old[-self._old_step :]:
+            tail = self._tails.get(task_id)
+            if tail is not None and tail.first <= self._old_to:
+                moved += tail.rows
+                tail.rows = []
+                tail.size = 0
+        del self._old[-self._old_step :]
+        if not self._old:
+            self._moved_to = self._old_to
+        return moved
+
+    def undo(self, driver: Any) -> None:
+        """Discard the writes of a transaction that was rolled back."""
+        try:
+            self.load(driver)
+        except sqlite3.Error:
+            self.is_known = False
+
+    def load(self, driver: Any) -> None:
+        """Read the events that are in the journal only.
+
+        Raises:
+            sqlite3.Error: It cannot be read.
+        """
+        tails: dict[str, _Tail] = {}
+        found = driver.execute("SELECT position, body FROM journal").fetchall()
+        self._old, self._old_to, self._moved_to = [], 0, 0
+        self._sizes = {place: len(body) for place, body in found}
+        for position, events in sorted(_read(place, body) for place, body in found):
+            self._position = position
+            for row in _decode(events):
+                task_id, number = row[:2]
+                tail = tails.get(task_id)
+                if tail is None:
+                    query = "SELECT coalesce(max(number), 0) FROM events WHERE task_id = ?"
+                    [last] = driver.execute(query, (task_id,)).fetchone()
+                    tails[task_id] = tail = _Tail(last, position)
+                # Others have moved to the table, and may have been dropped there since.
+                if number == tail.last + 1:
+                    if not tail.rows:
+                        tail.first = position
+                    tail.rows.append(row)
+                    tail.size += len(row[2])
+                    tail.last = number
+        self._tails = {task_id: tail for task_id, tail in tails.items() if tail.rows}
+        self.is_known = True
+        self._moved_to = min((tail.first for tail in self._tails.values()), default=self._position + 1) - 1
+        self._find_old(self._position - KEPT_ROWS)
+
+    def empty(self, driver: Any) -> None:
+        """Move all events of the journal to the table, in the current transaction.
+
+        Raises:
+            sqlite3.Error: They cannot be moved.
+        """
+        self.load(driver)
+        for tail in self._tails.values():
+            for statement, parameters in statements(tail.rows, "OR IGNORE "):
+                driver.execute(statement, parameters)
+        driver.execute("DELETE FROM journal")
+        self._tails, self._position, self._sizes = {}, 0, {}
+        self._old, self._old_to, self._moved_to = [], 0, 0
+
+
+def _row_size(needed: int) -> int:
+    """Return the size of a body with as many bytes, and room for a larger one: what fits into the pages that it takes.
+
+    Up to a page, the next power of two. Beyond it, SQLite keeps the beginning in the tree, and the rest in pages of 4,092 bytes.
+    """
+    if needed <= _PAGE_ROW:
+        return min(max(512, 1 << (needed - 1).bit_length()), _PAGE_ROW)
+    return 480 + 4092 * -(-(needed - 480) // 4092)
+
+
+def _read(place: int, body: bytes) -> tuple[int, bytes]:
+    """Return the number of the write and the events of a row of the journal."""
+    if body[0] >= _OLD_FORMAT:
+        return place, body
+    position, size = _HEAD.unpack_from(body)
+    return position, body[_HEAD.size : _HEAD.size + size]
 
 
 def _is_locked(error: StoreError) -> bool:
     cause = error.__cause__
     code = getattr(getattr(cause, "orig", cause), "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _set_pragmas(connection: Any, _record: object) -> None:
-    """Set up a connection: readers beside one writer, and commits that survive the end of the process."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    # For the rollback of multi-row statements: else SQLite creates a file for each.
-    cursor.execute("PRAGMA temp_store=MEMORY")
-    cursor.close()
-
-
-def _wait_for_disk(connection: Any, _record: object) -> None:
-    """Make commits survive the loss of power."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA fullfsync=ON")  # macOS: else the disk may have it in its cache only
-    cursor.close()
-
-
-def _check(connection: Connection, path: str, seconds: float) -> None:
-    """Check a file for damage, within a time limit.
-
-    Raises:
-        StoreError: It is damaged.
-    """
-    driver: Any = connection.connection.driver_connection
-    done = threading.Event()
-
-    def break_off() -> None:
-        # Repeatedly: SQLite ignores an interrupt that comes before the check has begun.
-        wait = seconds
-        while not done.wait(wait):
-            driver.interrupt()
-            wait = 0.001
-
-    clock = threading.Thread(target=break_off, name="store-check")
-    clock.start()
-    try:
-        [found] = driver.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-            raise
-        logger.info("%s: no damage found in %g s", path, seconds)
-        return
-    finally:
-        done.set()
-        clock.join()
-    if found != "ok":
-        raise StoreError(
-            f"cannot open the store: {_WORDS[sqlite3.SQLITE_CORRUPT]} ({path}: {' '.join(found.split())})",
-            temporary=False,
-        )
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _mark(file: IO[bytes], mark: bytes) -> None:
-    """Write into the lock file whether the database is open, so that it is known after a crash."""
-    file.seek(0)
-    file.truncate()
-    file.write(mark)
-    file.flush()
-
-
-def _lock(path: str) -> IO[bytes]:
-    """Lock a file exclusively; the lock ends with this process, however it ends.
-
-    Two servers on one file would each treat the other's running tasks as interrupted, and give the same numbers to
-    different events.
-    """
-    file = os.fdopen(open_private_file(path), "a+b")  # held until the store is closed
-    file.seek(0)
-    if fcntl is None:
-        return file
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise StoreError(
-            f"the store is in use by another process, which holds {path}: one server a database"
-        ) from None
-    return file

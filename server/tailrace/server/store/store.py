@@ -1,20 +1,17 @@
 """Persists tasks, events and conversations.
 
 One interface and one implementation over SQLAlchemy Core; `sqlite` and `postgresql` have the differences. The engine commits
-batches (see `tailrace.server.runtime.writer`), each in one transaction.
+batches (see `tailrace.server.store.writer`), each in one transaction.
 """
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import anyio
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
 from tailrace.server.store.database import Database, parse_url
-from tailrace.server.store.event_rows import Row, count_within, load_events, read_events
+from tailrace.server.store.event_rows import count_within, load_events, read_events
 from tailrace.server.store.push_config_rows import PushConfigRows, open_push_configs
 from tailrace.server.store.records import (
     EventsDropped,
@@ -30,18 +27,17 @@ from tailrace.server.store.records import (
     TasksRefused,
     TaskWrite,
 )
-from tailrace.server.store.retention import drop_expired
-from tailrace.server.store.schema import claims, events, messages, push_configs, send_keys, tasks
+from tailrace.server.store.schema import events, messages, push_configs, send_keys, tasks
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.secret_rows import installation_secret
 from tailrace.server.store.sqlite import Durability, SqliteDatabase
-from tailrace.server.store.task_rows import Bodies, has_running_turn, holds_all, keep_tasks
-from tailrace.streaming.a2a.costs import cost_of, cost_of_task
+from tailrace.server.store.task_rows import has_running_turn
+from tailrace.server.store.writer import StoreWrites
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import A2AModel, Message, Task
-from tailrace.wrappers import ConfigurationError, StoreError
-from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_text_cost, run_bounded
+from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 
 __all__ = [
     "Durability",
@@ -61,6 +57,9 @@ __all__ = [
 
 M = TypeVar("M", bound=A2AModel)
 
+MAX_SEARCHED = 1000
+"""Messages of a conversation, the newest ones, among which one can be replaced."""
+
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Bytes of the tasks of one page, as they are stored."""
 
@@ -70,12 +69,8 @@ MAX_CONVERSATION_BYTES = 32 * 1024 * 1024
 To join them to one request to the provider takes up to 20 ms, during which no other thread runs.
 """
 
-_BYTES_OF_EVENT_COST = 512  # of an event, which is encoded already
 
-_has_large_event: Callable[[TaskWrite], bool] = attrgetter("is_large")
-
-
-class Store:
+class Store(StoreWrites):
     """Tasks, events and conversations in a SQL database.
 
     Every method raises StoreError when the database does not work or the store is not open. Cancelling a method that
@@ -100,11 +95,7 @@ class Store:
         durability: Durability = "process",
         database: Database | None = None,
     ) -> None:
-        self._database = database or _database(url, durability)
-        self._retention = retention or Retention()
-        self._in_doubt = False
-        self._keys = SecretKeys()
-        self._webhook_rows = PushConfigRows(self._keys)
+        super().__init__(database or _database(url, durability), retention or Retention())
 
     @property
     def keys(self) -> SecretKeys:
@@ -145,80 +136,22 @@ class Store:
         """
         await self._read(select(1))
 
-    async def try_writing(self) -> None:
-        """Write a row, and roll the transaction back.
+    async def load_task(self, task_id: str, owner: str, *other_ids: str) -> StoredTask | None:
+        """Return a task's latest snapshot; None if this owner has no such task.
 
-        Raises:
-            StoreError: The database accepts no writes, or not from this server.
+        Args:
+            task_id: The id of the task.
+            owner: The owner.
+            other_ids: Ids that the task may have in place of the first one.
         """
-        trial = {"owner": "", "name": f"trial:{uuid4().hex}"}
-        this = (claims.c.owner == trial["owner"], claims.c.name == trial["name"])
-
-        def work(connection: Connection) -> None:
-            connection.execute(insert(claims).values(**trial, node=""))
-            connection.execute(delete(claims).where(*this))
-
-        await self._database.write(work)
-
-    async def commit(self, writes: Sequence[TaskWrite]) -> None:
-        """Persist a batch of writes in one transaction; they are durable on return.
-
-        Raises:
-            StoreError: The transaction was rolled back.
-        """
-        try:
-            await self._write(writes)
-        except StoreError as error:
-            # If the connection is lost during a commit, its result is unknown: it succeeded if the next attempt finds
-            # the very same events.
-            was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
-            if error.temporary or not was_in_doubt:
-                raise
-            if not await self._database.read(lambda connection: holds_all(connection, writes)):
-                raise
-        else:
-            self._in_doubt = False
-
-    async def _write(self, writes: Sequence[TaskWrite]) -> None:
-        further = further_writes(writes)
-        is_large = any(map(_has_large_event, writes))
-        if further:
-            tasks = {write.task_id for write in further}
-            is_large = is_large or is_large_batch(further)
-            bodies = await self._encoded(further, is_large=is_large)
-            await self._database.append(
-                rows_of(writes),
-                lambda connection: keep_tasks(connection, further, bodies, self._webhook_rows),
-                tasks=tasks,
-                is_large=is_large,
-            )
-        else:
-            await self._database.append(rows_of(writes), is_large=is_large)
-
-    async def _encoded(self, writes: Sequence[TaskWrite], *, is_large: bool) -> Bodies:
-        """Encode what a transaction stores; in a thread if it is large, but not in that of `run_bounded`.
-
-        There, all tasks would wait for the request that is being processed.
-        """
-        return await anyio.to_thread.run_sync(Bodies, writes) if is_large else Bodies(writes)
-
-    async def drop_expired(self) -> bool:
-        """Drop a small batch of expired rows; return whether there may be more.
-
-        A task that has ended keeps its snapshot, which has the content of all its events. Rows of running tasks, and
-        events that a webhook has yet to receive, are not dropped.
-        """
-        now = datetime.now(UTC)
-        return await self._database.write(lambda connection: drop_expired(connection, self._retention, now))
-
-    async def load_task(self, task_id: str, owner: str) -> StoredTask | None:
-        """Return a task's latest snapshot; None if this owner has no such task."""
-        query = select(tasks.c.snapshot, tasks.c.number, tasks.c.node)
-        rows = await self._read(query.where(tasks.c.id == task_id, tasks.c.owner == owner))
+        ids = (task_id, *other_ids)
+        query = select(tasks.c.id, tasks.c.snapshot, tasks.c.number, tasks.c.node)
+        rows = await self._read(query.where(tasks.c.id.in_(ids), tasks.c.owner == owner))
         if not rows:
             return None
-        [task] = await _parsed([rows[0].snapshot], Task)
-        return StoredTask(task, rows[0].number, rows[0].node)
+        row = min(rows, key=lambda row: ids.index(row.id))
+        [task] = await _parsed([row.snapshot], Task)
+        return StoredTask(task, row.number, row.node)
 
     async def holds_task(self, task_id: str) -> bool:
         """Return whether a task of that id exists, of any owner."""
@@ -323,14 +256,33 @@ class Store:
         rows = await self._read(select(tasks.c.id, tasks.c.owner).where(has_running_turn()))
         return [(row.id, row.owner) for row in rows]
 
-    async def delete_task(self, task_id: str, owner: str) -> bool:
-        """Delete a task with its events, webhooks and messages; return whether it existed.
+    async def list_conversation_tasks(self, context_id: str, owner: str, limit: int) -> list[str]:
+        """Return the ids of tasks of a conversation, ``limit`` at most; none of another owner's conversation."""
+        query = select(tasks.c.id).where(tasks.c.owner == owner, tasks.c.context_id == context_id)
+        return [row.id for row in await self._read(query.limit(limit))]
 
-        The caller ensures that no write of it is under way.
+    async def replace_message(
+        self, context_id: str, owner: str, message_id: str, message: Message | None
+    ) -> None:
+        """Replace a message among the newest `MAX_SEARCHED` of a conversation, or delete it when None.
+
+        Do nothing if the owner has no such message there.
         """
-        return await self._database.write(
-            lambda connection: _delete_task(connection, task_id, owner), tasks=(task_id,)
-        )
+        body = message.to_json() if message is not None else None
+        where = (messages.c.owner == owner, messages.c.context_id == context_id)
+
+        def work(connection: Connection) -> None:
+            newest = select(messages.c.position).where(*where).order_by(messages.c.position.desc())
+            for position in connection.scalars(newest.limit(MAX_SEARCHED)).all():
+                this = messages.c.position == position
+                # One at a time: together they may be larger than the memory of the process.
+                found = connection.scalar(select(messages.c.body).where(this))
+                if found is not None and Message.from_json(found).message_id == message_id:
+                    change = delete(messages) if body is None else update(messages).values(body=body)
+                    connection.execute(change.where(this))
+                    return
+
+        await self._database.write(work)
 
     # --- webhooks -----------------------------------------------------------------------------------------------
 
@@ -346,6 +298,11 @@ class Store:
             .order_by(push_configs.c.id)
         )
         return self._webhook_rows.read_all(await self._read(query))
+
+    async def holds_push_config(self, task_id: str, config_id: str) -> bool:
+        """Return whether a webhook exists."""
+        where = (push_configs.c.task_id == task_id, push_configs.c.id == config_id)
+        return bool(await self._read(select(push_configs.c.id).where(*where)))
 
     async def load_open_push_configs(self) -> list[tuple[PushConfig, bool]]:
         """Return every webhook with notifications to deliver, certain or possible, and whether they are certain."""
@@ -403,43 +360,6 @@ async def _parsed(rows: Sequence[bytes], model: type[M]) -> list[M]:
     return await run_bounded(cost, lambda: [model.from_json(row) for row in rows])
 
 
-def further_writes(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
-    """Return the writes that have more than events which do not change the task's status."""
-    further: list[TaskWrite] = []
-    for write in writes:  # for every token: a comprehension is a call
-        if (
-            write.snapshot is not None
-            or write.updated is not None
-            or write.messages
-            or write.webhooks
-            or write.send_key is not None
-        ):
-            further.append(write)  # noqa: PERF401 — as above
-    return further
-
-
-def rows_of(writes: Sequence[TaskWrite]) -> list[Row]:
-    """Convert the events of writes to rows of their table."""
-    rows: list[Row] = []
-    for write in writes:
-        task_id = write.task_id
-        for event in write.events:
-            state = event.state
-            rows.append((task_id, event.number, event.body, None if state is None else state.value))
-    return rows
-
-
-def is_large_batch(writes: Sequence[TaskWrite]) -> bool:
-    """Return whether encoding and writing a batch takes long."""
-    cost = 0
-    for write in writes:
-        cost += (
-            cost_of(write.messages) + sum(len(event.body) for event in write.events) // _BYTES_OF_EVENT_COST
-        )
-        cost += cost_of_task(write.snapshot) if write.snapshot is not None else 0
-    return cost > MAX_INLINE_COST
-
-
 def _database(url: str, durability: Durability) -> Database:
     parsed = parse_url(url)
     match parsed.get_backend_name():
@@ -455,14 +375,3 @@ def _database(url: str, durability: Durability) -> Database:
                 f"TAILRACE_STORE: the database {other!r} is not supported; use sqlite:///FILE or "
                 "postgresql://USER:PASSWORD@HOST/DATABASE"
             )
-
-
-# --- transactions -----------------------------------------------------------------------------------------------
-
-
-def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
-    gone = connection.execute(delete(tasks).where(tasks.c.id == task_id, tasks.c.owner == owner))
-    if gone.rowcount:
-        for table in (events, messages, push_configs, send_keys):
-            connection.execute(delete(table).where(table.c.task_id == task_id))
-    return bool(gone.rowcount)

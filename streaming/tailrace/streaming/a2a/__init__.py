@@ -1,6 +1,5 @@
 """A2A 1.0: its objects, its errors, and their JSON."""
 
-from tailrace.streaming.a2a.encoding import encode_text, escape_separators
 from tailrace.streaming.a2a.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -19,7 +18,8 @@ from tailrace.streaming.a2a.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
-from tailrace.streaming.a2a.fields import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.field_types import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.json_encoding import encode_text, escape_separators
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import (
     A2AModel,
@@ -44,7 +44,9 @@ from tailrace.streaming.a2a.requests import (
     AuthenticationInfo,
     CancelTaskRequest,
     Conversation,
+    DeleteConversationRequest,
     DeleteTaskPushNotificationConfigRequest,
+    DeleteTaskRequest,
     GetConversationRequest,
     GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
@@ -76,7 +78,9 @@ __all__ = (
     "ContentKind",
     "ContentTypeNotSupportedError",
     "Conversation",
+    "DeleteConversationRequest",
     "DeleteTaskPushNotificationConfigRequest",
+    "DeleteTaskRequest",
     "ExtendedAgentCardNotConfiguredError",
     "ExtensionSupportRequiredError",
     "FieldViolation",

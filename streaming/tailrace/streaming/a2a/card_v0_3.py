@@ -1,4 +1,4 @@
-"""The agent card of A2A 0.3, made from that of 1.0.
+"""Conversion of an A2A 1.0 agent card to an A2A 0.3 agent card. The server's card routes use it.
 
 Source: A2A 0.3.0, ``types/src/types.ts``.
 """
@@ -12,7 +12,7 @@ Fields = dict[str, Any]
 
 _VERSION = "0.3.0"
 
-# The members of a 1.0 scheme and what 0.3 (OpenAPI) calls the type of such a scheme.
+# The member of a security scheme in 1.0, and the type of the same scheme in 0.3 (OpenAPI).
 _SCHEMES = {
     "apiKeySecurityScheme": "apiKey",
     "httpAuthSecurityScheme": "http",
@@ -23,13 +23,13 @@ _SCHEMES = {
 
 
 def write_card(card: AgentCard) -> Fields:
-    """The card as a client of 0.3 (or 0.2) reads it.
+    """Return the card in the format of A2A 0.3 (and 0.2).
 
-    The interfaces of version 0.3 are its addresses, the first one the main one; where the card names none, those of
-    1.0 are taken.
+    The addresses are those of the card's interfaces for version 0.3; the first interface is the main address. If the
+    card has no such interface, the interfaces for version 1.0 are used.
     """
     fields = card.to_dict()
-    fields.pop("signatures", None)  # they are over the card in the form of 1.0
+    fields.pop("signatures", None)  # the signatures are only valid for the card in the format of 1.0
     interfaces: list[Fields] = fields.pop("supportedInterfaces")
     spoken = [each for each in interfaces if each["protocolVersion"].startswith("0.")] or interfaces
     extended = fields["capabilities"].pop("extendedAgentCard", False)
@@ -54,7 +54,7 @@ def write_card(card: AgentCard) -> Fields:
 
 
 def write_proto_card(card: AgentCard) -> Fields:
-    """The card in the ProtoJSON of the 0.3 proto, as gRPC carries it: schemes and requirements are those of 1.0."""
+    """Return the card in the ProtoJSON of the 0.3 proto, for gRPC. Its security schemes have the format of 1.0."""
     fields = write_card(card)
     new = card.to_dict()
     for skill, given in zip(fields["skills"], new["skills"], strict=True):
@@ -66,9 +66,10 @@ def write_proto_card(card: AgentCard) -> Fields:
 
 
 def merge_cards(card: AgentCard) -> Fields:
-    """One card that clients of 1.0 and of 0.3 can both read: each leaves out what it does not know.
+    """Return one card that clients of 1.0 and clients of 0.3 can read. A client ignores members that it does not know.
 
-    The members of 1.0 are as they are, but not signed: a signature is over a card without those of 0.3.
+    The members of 1.0 are unchanged, except that the signatures are removed, because they are not valid for a card
+    with the members of 0.3.
     """
     new = card.to_dict()
     new.pop("signatures", None)
@@ -76,7 +77,7 @@ def merge_cards(card: AgentCard) -> Fields:
 
 
 def _merged(new: Fields, old: Fields) -> Fields:
-    """The members of both; of what both have and cannot be merged, the first one's."""
+    """Merge two objects. If both have a member that cannot be merged, the value in ``new`` is used."""
     merged = old | new
     for name in old.keys() & new.keys():
         if isinstance(new[name], dict) and isinstance(old[name], dict):
@@ -105,6 +106,6 @@ def _scheme(wrapped: Mapping[str, Any]) -> Fields:
 
 
 def _requirement(requirement: Mapping[str, Any]) -> Fields:
-    """``{"schemes": {"name": {"list": [scope]}}}`` → ``{"name": [scope]}``."""
+    """Convert ``{"schemes": {"name": {"list": [scope]}}}`` to ``{"name": [scope]}``."""
     schemes = cast("Mapping[str, Mapping[str, Any]]", requirement.get("schemes", {}))
     return {name: list(scopes.get("list", ())) for name, scopes in schemes.items()}

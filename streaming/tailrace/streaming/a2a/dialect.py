@@ -1,7 +1,7 @@
-"""A version of the protocol as a codec over the one object model.
+"""Interface of a protocol version: a codec for the object model of A2A 1.0.
 
-A dialect reads what a client of its version sends into the requests of A2A 1.0, and writes tasks, messages, events and
-errors in its own form. It knows neither transport nor engine.
+A dialect decodes the requests of its version to requests of A2A 1.0. It encodes tasks, messages, events and errors in the
+form of its version. It is independent of the transport and of the engine.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from tailrace.streaming.a2a.models import A2AModel
 
 
 class Operation(StrEnum):
-    """The operations of an agent, under A2A 1.0's names; the last one is our extension's."""
+    """Operations of an agent, by their names in A2A 1.0. `EXTENSION_OPERATIONS` belong to the extension."""
 
     SEND_MESSAGE = "SendMessage"
     SEND_STREAMING_MESSAGE = "SendStreamingMessage"
@@ -29,24 +29,32 @@ class Operation(StrEnum):
     DELETE_PUSH_CONFIG = "DeleteTaskPushNotificationConfig"
     GET_EXTENDED_CARD = "GetExtendedAgentCard"
     GET_CONVERSATION = "GetConversation"
+    DELETE_TASK = "DeleteTask"
+    DELETE_CONVERSATION = "DeleteConversation"
 
     @property
     def streams(self) -> bool:
-        """Return whether the response is a stream of events."""
+        """True if the response is a stream of events."""
         return self in (Operation.SEND_STREAMING_MESSAGE, Operation.SUBSCRIBE_TO_TASK)
 
 
+EXTENSION_OPERATIONS = frozenset(
+    {Operation.GET_CONVERSATION, Operation.DELETE_TASK, Operation.DELETE_CONVERSATION}
+)
+"""Operations of the extension ``urn:tailrace:ext:stream:v1``. gRPC does not have them."""
+
+
 class Dialect(ABC):
-    """One version of the protocol.
+    """A version of the protocol.
 
     Attributes:
-        version: As in ``A2A-Version``: major and minor.
-        methods: The operations by their JSON-RPC method names.
-        names_tasks: The client makes the ids of its tasks: one that is not known begins a task.
-        repeats_finished: Following a task that is over gives the task as it stands, where others refuse.
-        streams_errors: Clients that ask for a stream expect one with the error in it, where others expect the error
-            alone.
-        stores_events: The body of an event is what this version writes: `write_event` returns it as it is.
+        version: Major and minor version, as in ``A2A-Version``.
+        methods: Operations by the names of their JSON-RPC methods.
+        names_tasks: The client chooses the ids of its tasks; a message with an unknown id starts a task.
+        repeats_finished: A subscription to a finished task returns the task; other versions return an error.
+        streams_errors: An error of a streaming request is sent as an event of the stream; other versions send it as
+            the response.
+        stores_events: Stored events already have the form of this version; `write_event` returns them unchanged.
     """
 
     version: ClassVar[str]
@@ -60,39 +68,39 @@ class Dialect(ABC):
         """Return a codec for one client, if the encoding depends on the program.
 
         Args:
-            user_agent: The name that the client's HTTP or gRPC library gives itself; empty for none.
+            user_agent: The user agent of the HTTP or gRPC client; empty for none.
         """
         return self
 
     @abstractmethod
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """The request that the parameters of a method mean, in A2A 1.0's form.
+        """Decode the parameters of a method to the request of A2A 1.0.
 
         Raises:
-            InvalidParamsError: They are not what the method takes.
+            InvalidParamsError: The parameters are not valid.
         """
 
     @abstractmethod
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """The result of an operation that does not stream, as JSON; None is the result of a deletion."""
+        """Encode the result of an operation without a stream as JSON. The result of a deletion is None."""
 
     def for_stream(self, artifact_ids: Iterable[str] = ()) -> "Dialect":
         """Return a codec for one stream, if the encoding of an event depends on earlier ones.
 
         Args:
-            artifact_ids: The artifacts that the task has when the stream begins, in the order of their making.
+            artifact_ids: Ids of the artifacts of the task when the stream begins, in order of creation.
         """
         return self
 
     @abstractmethod
     def write_event(self, event: Event, *, closes: bool) -> bytes | None:
-        """One event of a stream as JSON; None where this version has no such event.
+        """Encode an event of a stream as JSON; None if this version has no such event.
 
         Args:
-            event: Its body is A2A 1.0's ``StreamResponse``.
-            closes: Nothing follows on this stream.
+            event: An event whose body is a ``StreamResponse`` of A2A 1.0.
+            closes: True for the last event of the stream.
         """
 
     @abstractmethod
     def write_error(self, error: A2AError) -> dict[str, Any]:
-        """The ``error`` member of a JSON-RPC response."""
+        """Return the ``error`` member of a JSON-RPC response."""

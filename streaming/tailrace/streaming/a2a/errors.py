@@ -1,4 +1,4 @@
-"""The errors of A2A 1.0: one class an error, with every number and name a binding needs to report it.
+"""The errors of A2A 1.0. Each error is an exception class, which has the codes and names for all bindings.
 
 ::
 
@@ -19,7 +19,7 @@
         ├── InternalError                               -32603    500
         └── ParseError                                  -32700    400
 
-The HTTP and gRPC statuses are those of A2A 1.0.1; 1.0.0 had others for five of the errors.
+The HTTP and gRPC statuses are those of A2A 1.0.1. Version 1.0.0 had other statuses for five of the errors.
 
 Source: A2A 1.0.1, sections 3.3.2 (errors), 5.4 (mapping) and 9.5 (JSON-RPC error object); ``google.rpc.ErrorInfo``
 and ``google.rpc.BadRequest``.
@@ -36,15 +36,16 @@ from tailrace.wrappers.messages import clipped
 
 _DOMAIN = "a2a-protocol.org"
 _MESSAGES = {"tuple_type": "Input should be a valid list"}  # JSON has no tuples
-_MAX_VIOLATIONS = 20  # a request of ten thousand wrong parts must not get an answer larger than itself
+# Maximum number of reported violations, so that the response to an invalid request is not larger than the request.
+_MAX_VIOLATIONS = 20
 
 
 class FieldViolation(NamedTuple):
-    """One field of a request that is wrong.
+    """One invalid field of a request.
 
     Attributes:
-        field: Where, in the names of the JSON: ``message.parts[0].url``; indices count from 0.
-        description: What is wrong with it. Never holds the value that was sent.
+        field: The path of the field, with JSON names: ``message.parts[0].url``. Indexes count from 0.
+        description: The reason why the field is invalid. It never contains the value of the field.
     """
 
     field: str
@@ -52,18 +53,18 @@ class FieldViolation(NamedTuple):
 
 
 class A2AError(ProtocolError):
-    """Base of the errors of the protocol; raise one of its subclasses.
+    """Base class of the errors of the protocol. Only its subclasses are raised.
 
     Args:
-        detail: What happened, for the caller's eyes; empty when the standard message says it all.
-        metadata: Facts for programs (``{"taskId": …}``), string to string.
-        violations: The fields that are wrong.
+        detail: Details for the caller; empty if the standard message is sufficient.
+        metadata: Data for programs, such as ``{"taskId": …}``. Keys and values are strings.
+        violations: The invalid fields of the request.
 
     Attributes:
         code: The JSON-RPC error code.
-        http_status: The HTTP status of the HTTP+JSON binding. (JSON-RPC errors travel with status 200.)
-        status: The name of the gRPC status, which the HTTP+JSON error body carries too.
-        reason: ``ErrorInfo.reason``.
+        http_status: The HTTP status in the HTTP+JSON binding. (JSON-RPC errors are sent with the status 200.)
+        status: The name of the gRPC status. The body of an HTTP+JSON error contains it too.
+        reason: The value of ``ErrorInfo.reason``.
         message: The standard message.
         detail: As given.
         metadata: As given.
@@ -90,20 +91,22 @@ class A2AError(ProtocolError):
         self.violations = tuple(violations)
 
     def __str__(self) -> str:
-        """The standard message, then the detail: ``Task not found: no task "t1"``."""
+        """Return the standard message and the detail, for example ``Task not found: no task "t1"``."""
         return f"{self.message}: {self.detail}" if self.detail else self.message
 
     def to_jsonrpc(self) -> dict[str, Any]:
-        """The ``error`` member of a JSON-RPC response.
+        """Return the member ``error`` of a JSON-RPC response.
 
-        Returns:
-            ``{"code", "message", "data"}``; data is a list with one ErrorInfo and, where fields are wrong, one
-            BadRequest.
+        The object has the members ``code``, ``message`` and ``data``. ``data`` is a list with an ErrorInfo and, if
+        fields are invalid, a BadRequest.
         """
         return {"code": self.code, "message": str(self), "data": self.details()}
 
     def details(self) -> list[dict[str, Any]]:
-        """The typed details alone, as every binding carries them: an ErrorInfo, then perhaps a BadRequest."""
+        """Return the typed details: an ErrorInfo and, if fields are invalid, a BadRequest.
+
+        All bindings have the same details.
+        """
         info: dict[str, Any] = {
             "@type": "type.googleapis.com/google.rpc.ErrorInfo",
             "reason": self.reason,
@@ -121,7 +124,7 @@ class A2AError(ProtocolError):
 
 
 class TaskNotFoundError(A2AError):
-    """No task of this id, or none that this caller may see: the answer is the same."""
+    """There is no task with this id, or the caller must not see it. The response is the same in both cases."""
 
     code = -32001
     http_status = 404
@@ -131,7 +134,7 @@ class TaskNotFoundError(A2AError):
 
 
 class TaskNotCancelableError(A2AError):
-    """The task is over, so there is nothing to cancel."""
+    """The task has ended, so that it cannot be canceled."""
 
     code = -32002
     http_status = 400
@@ -151,7 +154,7 @@ class PushNotificationNotSupportedError(A2AError):
 
 
 class UnsupportedOperationError(A2AError):
-    """The agent does not do this, or not in the task's present state."""
+    """The agent does not support the operation, or does not support it in the current state of the task."""
 
     code = -32004
     http_status = 400
@@ -161,7 +164,7 @@ class UnsupportedOperationError(A2AError):
 
 
 class ContentTypeNotSupportedError(A2AError):
-    """A part has a media type that the agent does not take."""
+    """A part has a media type that the agent does not accept."""
 
     code = -32005
     http_status = 400
@@ -171,7 +174,7 @@ class ContentTypeNotSupportedError(A2AError):
 
 
 class InvalidAgentResponseError(A2AError):
-    """The agent's own code produced what the protocol does not allow."""
+    """The code of the agent produced a result that the protocol does not allow."""
 
     code = -32006
     http_status = 500
@@ -181,7 +184,7 @@ class InvalidAgentResponseError(A2AError):
 
 
 class ExtendedAgentCardNotConfiguredError(A2AError):
-    """The agent declares an extended card but has none."""
+    """The agent declares an extended card but does not have an extended card."""
 
     code = -32007
     http_status = 400
@@ -191,7 +194,7 @@ class ExtendedAgentCardNotConfiguredError(A2AError):
 
 
 class ExtensionSupportRequiredError(A2AError):
-    """The agent requires an extension that the client did not list."""
+    """The agent requires an extension that the client did not request."""
 
     code = -32008
     http_status = 400
@@ -201,7 +204,7 @@ class ExtensionSupportRequiredError(A2AError):
 
 
 class VersionNotSupportedError(A2AError):
-    """The request names a protocol version that is not spoken here."""
+    """The request names a protocol version that the server does not support."""
 
     code = -32009
     http_status = 400
@@ -221,7 +224,7 @@ class ParseError(A2AError):
 
 
 class InvalidRequestError(A2AError):
-    """The body is JSON, but not a JSON-RPC request."""
+    """The body is valid JSON, but not a JSON-RPC request."""
 
     code = -32600
     http_status = 400
@@ -231,7 +234,7 @@ class InvalidRequestError(A2AError):
 
 
 class MethodNotFoundError(A2AError):
-    """No method of this name."""
+    """There is no method with this name."""
 
     code = -32601
     http_status = 404
@@ -241,7 +244,7 @@ class MethodNotFoundError(A2AError):
 
 
 class InvalidParamsError(A2AError):
-    """The parameters are not what the method takes."""
+    """The parameters are not valid for the method."""
 
     code = -32602
     http_status = 400
@@ -251,14 +254,14 @@ class InvalidParamsError(A2AError):
 
     @classmethod
     def from_validation(cls, error: ValidationError) -> "InvalidParamsError":
-        """Return the invalid fields of a request, with reasons.
+        """Create an error that lists the invalid fields of a request.
 
         Args:
-            error: What a model of `tailrace.streaming.a2a.models` raised over the request.
+            error: The error that a model in `tailrace.streaming.a2a.models` raised for the request.
 
         Returns:
-            An error whose detail names the first field and whose violations list the first 20. Values that the
-            caller sent are not repeated: they may be secrets, and may be large.
+            An error. Its detail names the first invalid field, and its violations list the first 20 fields. The
+            values that the caller sent are not included, because they may be secret or large.
         """
         found = error.errors(include_url=False, include_context=False, include_input=False)
         violations = [
@@ -271,12 +274,12 @@ class InvalidParamsError(A2AError):
         detail = f"{first.field}: {first.description}" if first.field else first.description
         if len(found) > 1:
             detail += f" (and {len(found) - 1} more)"
-        # A violation without a field is about the parameters as a whole; which are in the detail.
+        # A violation without a field concerns the parameters as a whole. The detail contains it.
         return cls(detail, violations=[violation for violation in violations if violation.field])
 
 
 class InternalError(A2AError):
-    """The fault is ours."""
+    """The server has an internal error."""
 
     code = -32603
     http_status = 500
@@ -286,6 +289,6 @@ class InternalError(A2AError):
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """``("message", "parts", 0, "media_type")`` → ``message.parts[0].mediaType``."""
+    """Convert ``("message", "parts", 0, "media_type")`` to ``message.parts[0].mediaType``."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{to_camel(step)}" for step in location)
     return "".join(steps).removeprefix(".")

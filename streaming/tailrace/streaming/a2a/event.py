@@ -1,4 +1,4 @@
-"""The events of a task's log."""
+"""The entries in the log of a task."""
 
 import msgspec
 
@@ -9,9 +9,9 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     """One entry of a task's log.
 
     Attributes:
-        number: 1, 2, 3, … without gaps: one for each mutation of the task.
-        body: The A2A 1.0 ``StreamResponse`` as JSON, encoded once and shared by all readers.
-        state: The state the task is in from this event on, where the event changed its status; else None.
+        number: The number of the event in the log: 1, 2, 3, … without gaps. Each change of the task is one event.
+        body: The event as an A2A 1.0 ``StreamResponse`` in JSON. It is encoded once, and all subscribers share it.
+        state: The state of the task after this event; None if the event does not change the status.
     """
 
     number: int

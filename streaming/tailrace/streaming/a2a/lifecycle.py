@@ -1,9 +1,8 @@
-"""The life of a task, as a table.
+"""States of a task and the table of their transitions.
 
-This file alone defines the transitions between states. The diagram in
-``docs/lifecycle.md`` is made from the table by `diagram`.
+No other module defines transitions. `diagram` creates the diagram in ``docs/lifecycle.md`` from the table.
 
-Source: A2A 1.0, ``TaskState`` and section 3 (terminal states are final; interrupted ones wait for the caller).
+Source: A2A 1.0, ``TaskState`` and section 3 (terminal states are final; interrupted tasks wait for the caller).
 """
 
 from collections.abc import Mapping
@@ -26,12 +25,12 @@ class TaskState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """The task is over and never changes again."""
+        """True if the task is finished: its state does not change any more."""
         return self in TERMINAL
 
     @property
     def interrupted(self) -> bool:
-        """The task waits for its caller; the next message to it goes on with it."""
+        """True if the task waits for the caller. The next message continues it."""
         return self in INTERRUPTED
 
 
@@ -40,11 +39,11 @@ TERMINAL = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELED, _S.REJECTED})
 INTERRUPTED = frozenset({_S.INPUT_REQUIRED, _S.AUTH_REQUIRED})
 
 TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
-    # A task that was accepted may be worked on, or end before any work began.
+    # A submitted task starts, or ends before it starts.
     _S.SUBMITTED: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
-    # WORKING may follow itself: that is how progress is reported.
+    # WORKING may follow WORKING: the agent reports progress in this way.
     _S.WORKING: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
-    # The answer came (WORKING), the question was replaced by another, or the task ended while it waited.
+    # The caller replied (WORKING), the agent replaced its question, or the task ended while it waited.
     _S.INPUT_REQUIRED: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
     _S.AUTH_REQUIRED: frozenset({_S.WORKING, *INTERRUPTED, *TERMINAL}),
     **{state: frozenset[TaskState]() for state in (_S.COMPLETED, _S.FAILED, _S.CANCELED, _S.REJECTED)},
@@ -52,11 +51,11 @@ TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
 
 
 class IllegalTransition(ProtocolError):
-    """A state that may not follow the present one.
+    """A transition that the table does not allow.
 
     Attributes:
-        current: The state the task is in.
-        wanted: The state that was asked for.
+        current: The state of the task.
+        wanted: The requested state.
     """
 
     def __init__(self, current: TaskState, wanted: TaskState) -> None:
@@ -68,10 +67,10 @@ class IllegalTransition(ProtocolError):
 
 
 def advance(current: TaskState, wanted: TaskState) -> TaskState:
-    """Return ``wanted`` when it may follow ``current``.
+    """Return ``wanted`` if the table allows the transition from ``current``.
 
     Raises:
-        IllegalTransition: It may not.
+        IllegalTransition: The table does not allow it.
     """
     if wanted not in TRANSITIONS[current]:
         raise IllegalTransition(current, wanted)
@@ -79,10 +78,10 @@ def advance(current: TaskState, wanted: TaskState) -> TaskState:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram (text, ends with a newline)."""
+    """Return the table as a Mermaid state diagram (text that ends with a newline)."""
 
     def name(state: TaskState) -> str:
-        return state.removeprefix("TASK_STATE_").lower()  # Mermaid takes no hyphens in a name
+        return state.removeprefix("TASK_STATE_").lower()  # names in Mermaid must not contain hyphens
 
     lines = ["stateDiagram-v2", f"    [*] --> {name(_S.SUBMITTED)}"]
     for current, following in TRANSITIONS.items():
@@ -93,4 +92,4 @@ def diagram() -> str:
 
 
 if __name__ == "__main__":
-    print(diagram(), end="")  # noqa: T201 — this is the command that makes the diagram
+    print(diagram(), end="")  # noqa: T201 — the command that creates the diagram

@@ -1,16 +1,17 @@
-"""The objects of A2A 1.0: the one object model of tailrace. Older dialects are codecs over it.
+"""The objects of A2A 1.0 as pydantic models. All layers use them; dialects convert them to older versions.
 
-What holds for all of them (`A2AModel`):
+Rules for all models (`A2AModel`):
 
 - JSON names are camelCase; snake_case is accepted too. Unknown members are ignored.
-- ``null`` means "not set", except inside ``data`` and metadata, which hold any JSON.
-- Not set is ``""``, ``()``, ``{}``, ``False`` or None, and is left out of the JSON. Members that the protocol
-  requires, and those for which the protocol distinguishes "not set" from "false" or 0, are written.
-- Required strings and lists must not be empty: in ProtoJSON empty and missing are the same thing.
+- ``null`` means "not set", except inside ``data`` and metadata, which may contain any JSON value.
+- A member that is not set has the value ``""``, ``()``, ``{}``, ``False`` or None, and is omitted from the JSON. Two
+  groups of members are never omitted: members that the protocol requires, and members for which the protocol
+  distinguishes "not set" from false or 0.
+- Required strings and lists must not be empty, because empty and missing have the same meaning in ProtoJSON.
 - Models are frozen. ``Model.model_validate_json(obj.to_json()) == obj`` for every object.
 
-A model that cannot be built raises pydantic's ``ValidationError``; for a request,
-`tailrace.streaming.a2a.errors.InvalidParamsError.from_validation` turns it into the protocol's error.
+Invalid values raise pydantic's ``ValidationError``.
+`tailrace.streaming.a2a.errors.InvalidParamsError.from_validation` converts this error to the error of the protocol.
 
 Source: A2A 1.0.1, ``specification/a2a.proto`` with the ProtoJSON mapping.
 """
@@ -29,8 +30,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError, to_json
 
-from tailrace.streaming.a2a.encoding import escape_separators
-from tailrace.streaming.a2a.fields import (
+from tailrace.streaming.a2a.field_types import (
     JsonObject,
     JsonValue,
     RequiredText,
@@ -40,16 +40,19 @@ from tailrace.streaming.a2a.fields import (
     Timestamp,
     not_empty,
 )
-from tailrace.streaming.a2a.fields import Role as Role  # part of the object model, exported for type checkers
+from tailrace.streaming.a2a.field_types import (
+    Role as Role,  # exported as part of this module, for type checkers
+)
+from tailrace.streaming.a2a.json_encoding import escape_separators
 from tailrace.wrappers.concurrency.worker_thread import in_event_loop
-from tailrace.wrappers.json_steps import encode_in_steps
+from tailrace.wrappers.incremental_json import encode_in_steps
 from tailrace.wrappers.messages import Base64Data
 
 # --- what all models share --------------------------------------------------------------------------------------
 
 
 class A2AModel(BaseModel):
-    """Base of every A2A object; see the module's docstring."""
+    """Base class of all A2A objects. The module docstring lists their common rules."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -69,38 +72,38 @@ class A2AModel(BaseModel):
         return {name: member for name, member in members.items() if member is not None}
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of the object as plain dicts, lists, strings and numbers."""
+        """Return the JSON of the object as dicts, lists, strings and numbers."""
         if in_event_loop():
             return self.model_dump(mode="json", exclude_defaults=True)
         return cast("dict[str, Any]", json.loads(self.to_json()))
 
     def to_json(self) -> bytes:
-        """The JSON of the object, compact, in UTF-8, in one line for every reader (see `escape_separators`)."""
+        """Return the JSON of the object as one line of UTF-8, with escaped separators (see `escape_separators`)."""
         if in_event_loop():
             return escape_separators(self.model_dump_json(exclude_defaults=True).encode())
         return encode_in_steps(self, _encode, _APART)
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Return the object that JSON describes.
+        """Return the object for a JSON text.
 
         Raises:
-            ValidationError: It describes none.
+            ValidationError: The JSON is not valid for this class.
         """
         return cls.model_validate_json(body) if in_event_loop() else cls.model_validate(json.loads(body))
 
 
 def _encode(value: object) -> bytes:
-    if isinstance(value, A2AModel):  # a short text may stand in the place of an item
+    if isinstance(value, A2AModel):  # an item may be replaced by a short text
         return escape_separators(value.model_dump_json(exclude_defaults=True, warnings=False).encode())
     return escape_separators(to_json(value))
 
 
 def exactly_one(model: A2AModel, *names: str) -> None:
-    """Check a ``oneof`` of the proto whose members are not set when they are None.
+    """Check that exactly one of several members is set (a ``oneof`` in the proto). A member that is None is not set.
 
     Raises:
-        PydanticCustomError: None of the members is set, or several are.
+        PydanticCustomError: No member is set, or several members are set.
     """
     found = [name for name in names if getattr(model, name) is not None]
     _check_one(found, names)
@@ -118,24 +121,24 @@ def _check_one(found: list[str], names: tuple[str, ...]) -> None:
 # --- messages, artifacts, tasks ---------------------------------------------------------------------------------
 
 ContentKind = Literal["text", "raw", "url", "data"]
-"""The member that holds the content of a `Part`."""
+"""The name of the member that contains the content of a `Part`."""
 
 _CONTENT: tuple[ContentKind, ...] = ("text", "raw", "url", "data")
 
 
 class Part(A2AModel):
-    """One piece of content: exactly one of text, raw, url and data.
+    """One part of a message or artifact. Exactly one of text, raw, url and data is set.
 
-    ``Part(data=None)`` is a data part that holds null; ``kind`` tells it from a part that holds no data.
+    ``Part(data=None)`` is a data part with the value null. The property ``kind`` shows which member is set.
 
     Attributes:
-        text: Text; may be empty.
-        raw: The bytes of a file (base64 in JSON).
-        url: Where a file can be fetched.
-        data: Any JSON value, null included.
-        metadata: Facts about the part.
-        filename: A name for people.
-        media_type: What the content is: ``text/plain``, ``image/png``, ….
+        text: Text, which may be empty.
+        raw: The content of a file as bytes (base64 in JSON).
+        url: The URL of a file.
+        data: Any JSON value, including null.
+        metadata: Metadata of the part.
+        filename: The name of the file for display.
+        media_type: The media type of the content, for example ``text/plain`` or ``image/png``.
     """
 
     text: Text | None = None
@@ -153,7 +156,8 @@ class Part(A2AModel):
             return value
         members = cast("dict[str, object]", value)
         given = {name: member for name, member in members.items() if member is not None}
-        # Null is a value of data, but a client that writes out all its fields means only the one that is not null.
+        # Null is a valid value of ``data``. A client that sends all fields, most of them null, means the field that
+        # is not null.
         if "data" in members and not any(name in given for name in _CONTENT):
             given["data"] = None
         return given
@@ -165,7 +169,7 @@ class Part(A2AModel):
 
     @property
     def kind(self) -> ContentKind:
-        """Which of the four the part holds."""
+        """The member that is set: ``text``, ``raw``, ``url`` or ``data``."""
         if self.text is not None:
             return "text"
         if self.raw is not None:
@@ -189,14 +193,14 @@ class Message(A2AModel):
     """One message of a conversation.
 
     Attributes:
-        message_id: Given by whoever made the message.
-        role: Who made it.
+        message_id: The id of the message, which its author created.
+        role: The role of the author.
         parts: The content, at least one part.
-        context_id: The conversation; empty where the sender leaves it to the receiver.
-        task_id: The task it belongs to; empty for none.
-        metadata: Facts about the message.
+        context_id: The id of the conversation; empty if the receiver shall choose it.
+        task_id: The id of the task that the message belongs to; empty for none.
+        metadata: Metadata of the message.
         extensions: URIs of the extensions that the message uses.
-        reference_task_ids: Other tasks to be taken into account.
+        reference_task_ids: The ids of other tasks that give context.
     """
 
     message_id: RequiredText
@@ -213,9 +217,9 @@ class TaskStatus(A2AModel):
     """The status of a task.
 
     Attributes:
-        state: As the lifecycle allows.
-        message: What the agent says about it.
-        timestamp: When it came to this.
+        state: The state of the task.
+        message: A message of the agent about the state; None for none.
+        timestamp: The time of the change to this state.
     """
 
     state: StateField
@@ -224,14 +228,14 @@ class TaskStatus(A2AModel):
 
 
 class Artifact(A2AModel):
-    """One output of a task, or a chunk of it.
+    """One output of a task, or a chunk of an output.
 
     Attributes:
-        artifact_id: Unique within the task.
+        artifact_id: An id that is unique in the task.
         parts: The content, at least one part.
-        name: A name for people.
-        description: A line for people.
-        metadata: Facts about the artifact.
+        name: The name for display.
+        description: A description for display.
+        metadata: Metadata of the artifact.
         extensions: URIs of the extensions that the artifact uses.
     """
 
@@ -244,15 +248,15 @@ class Artifact(A2AModel):
 
 
 class Task(A2AModel):
-    """A unit of work with its outputs and its history.
+    """A unit of work with its status, outputs and messages.
 
     Attributes:
-        id: Given by the server.
-        status: The present state.
-        context_id: The conversation that the task belongs to.
+        id: The id of the task, which the server created.
+        status: The current status.
+        context_id: The id of the conversation that the task belongs to.
         artifacts: The outputs so far.
         history: The messages, oldest first.
-        metadata: Facts about the task.
+        metadata: Metadata of the task.
     """
 
     id: RequiredText
@@ -264,7 +268,7 @@ class Task(A2AModel):
 
 
 class TaskStatusUpdateEvent(A2AModel):
-    """A task's new status."""
+    """An event: the task has a new status."""
 
     task_id: RequiredText
     context_id: RequiredText
@@ -273,15 +277,15 @@ class TaskStatusUpdateEvent(A2AModel):
 
 
 class TaskArtifactUpdateEvent(A2AModel):
-    """An artifact, or more of one.
+    """An event: the task has a new artifact, or an artifact has further content.
 
     Attributes:
-        task_id: The task.
-        context_id: Its conversation.
-        artifact: The parts that are new.
-        append: True adds the parts to the artifact of that id; False creates or replaces it.
-        last_chunk: Nothing follows for this artifact.
-        metadata: Facts about the event.
+        task_id: The id of the task.
+        context_id: The id of the conversation.
+        artifact: The artifact with its new parts.
+        append: True to append the parts to the artifact with this id; False to create or replace the artifact.
+        last_chunk: True if no further content of the artifact follows.
+        metadata: Metadata of the event.
     """
 
     task_id: RequiredText
@@ -293,7 +297,7 @@ class TaskArtifactUpdateEvent(A2AModel):
 
 
 class StreamResponse(A2AModel):
-    """One event of a stream: exactly one of the four members."""
+    """One event of a stream. Exactly one of the four members is set."""
 
     task: Task | None = None
     message: Message | None = None
@@ -310,11 +314,11 @@ class StreamResponse(A2AModel):
 
 
 class AgentProvider(A2AModel):
-    """The provider of an agent.
+    """The organization that provides an agent.
 
     Attributes:
-        organization: The name.
-        url: The web site.
+        organization: The name of the organization.
+        url: The URL of its web site.
     """
 
     organization: RequiredText
@@ -322,13 +326,13 @@ class AgentProvider(A2AModel):
 
 
 class AgentInterface(A2AModel):
-    """One way to reach an agent.
+    """An address and protocol of an agent.
 
     Attributes:
-        url: Where.
+        url: The URL of the agent.
         protocol_binding: ``JSONRPC``, ``GRPC``, ``HTTP+JSON``, or the URI of another binding.
-        protocol_version: Major and minor: ``1.0``.
-        tenant: To be sent with every request, where it is set.
+        protocol_version: Major and minor version, for example ``1.0``.
+        tenant: The tenant that clients must send with every request; empty for none.
     """
 
     url: RequiredText
@@ -338,12 +342,12 @@ class AgentInterface(A2AModel):
 
 
 class AgentExtension(A2AModel):
-    """An extension that an agent speaks.
+    """An extension that an agent supports.
 
     Attributes:
-        uri: Its name.
-        description: How this agent uses it.
-        required: A client that does not speak it is refused.
+        uri: The URI that identifies the extension.
+        description: How this agent uses the extension.
+        required: True if clients must support the extension.
         params: Settings of the extension.
     """
 
@@ -354,7 +358,7 @@ class AgentExtension(A2AModel):
 
 
 class AgentCapabilities(A2AModel):
-    """The optional capabilities of an agent. None is "not declared", False is "no"."""
+    """The optional capabilities of an agent. None means "not declared", False means "not supported"."""
 
     streaming: StrictBool | None = None
     push_notifications: StrictBool | None = None
@@ -363,17 +367,17 @@ class AgentCapabilities(A2AModel):
 
 
 class AgentSkill(A2AModel):
-    """Something that an agent is good at.
+    """A skill of an agent.
 
     Attributes:
-        id: Unique within the card.
-        name: For people.
-        description: For people, and for models that choose an agent.
+        id: An id that is unique in the card.
+        name: The name for display.
+        description: A description for people, and for models that select an agent.
         tags: Keywords, at least one.
         examples: Prompts that show the skill.
-        input_modes: Media types taken, where they differ from the card's.
-        output_modes: Media types given, where they differ from the card's.
-        security_requirements: As in `AgentCard`.
+        input_modes: Accepted media types, if they differ from those of the card.
+        output_modes: Media types of the output, if they differ from those of the card.
+        security_requirements: The security requirements, as in `AgentCard`.
     """
 
     id: RequiredText
@@ -390,23 +394,23 @@ _Modes = Annotated[tuple[Text, ...], not_empty("media type")]
 
 
 class AgentCard(A2AModel):
-    """An agent's description of itself.
+    """The description of an agent.
 
     Attributes:
-        name: For people.
-        description: What the agent does.
-        version: The agent's own version.
-        supported_interfaces: How to reach it, the preferred way first; at least one.
-        capabilities: What it offers.
-        default_input_modes: Media types taken, at least one.
-        default_output_modes: Media types given, at least one.
-        skills: What it is good at, at least one.
-        provider: Who offers it.
-        documentation_url: Where to read more.
-        icon_url: A picture.
-        security_schemes: Name → scheme, as JSON in the form of the proto; handed through unchanged.
-        security_requirements: Any one of them lets a caller in; handed through unchanged.
-        signatures: JSON Web Signatures over the card; handed through unchanged.
+        name: The name for display.
+        description: The purpose of the agent.
+        version: The version of the agent.
+        supported_interfaces: The addresses of the agent, the preferred address first; at least one.
+        capabilities: The optional capabilities.
+        default_input_modes: Accepted media types; at least one.
+        default_output_modes: Media types of the output; at least one.
+        skills: The skills of the agent; at least one.
+        provider: The organization that provides the agent; None if not declared.
+        documentation_url: The URL of the documentation.
+        icon_url: The URL of an icon.
+        security_schemes: The security schemes by name, as JSON in the format of the proto. They are not changed.
+        security_requirements: A caller must meet one of these requirements. They are not changed.
+        signatures: JSON Web Signatures of the card. They are not changed.
     """
 
     name: RequiredText
@@ -426,4 +430,4 @@ class AgentCard(A2AModel):
 
 
 _APART = (Message, Artifact, Task)
-"""Encoded one by one: each may have very many values."""
+"""Models that are encoded one by one, because each of them may have very many values."""

@@ -1,30 +1,31 @@
-"""A2A objects that are protobuf messages, as those of a2a-sdk 1.x are, in the protocol's JSON."""
+"""Conversion of protobuf messages, such as the objects of a2a-sdk 1.x, to the JSON of A2A."""
 
 from importlib import import_module
 from typing import Any, cast
 
-_MAX_EXACT = 2**53  # beyond it a number of protobuf's JSON values is no longer exact
+_MAX_EXACT = 2**53  # larger numbers in protobuf's JSON values are not exact
 
 
 def is_protobuf(value: object) -> bool:
-    """Return whether an object is a protobuf message."""
+    """Return True if an object is a protobuf message."""
     return hasattr(value, "DESCRIPTOR") and hasattr(value, "ListFields")
 
 
 def protobuf_json(message: object) -> Any:
-    """Return the JSON of a protobuf message, as plain dicts and lists; whole numbers are integers.
+    """Return the JSON of a protobuf message as dicts and lists. Whole numbers are integers.
 
-    The protobuf package is imported here alone: it is there where such an object is, and is not needed elsewhere.
+    The function imports the protobuf package, which is installed if such an object exists. No other module needs the
+    package.
 
     Raises:
-        google.protobuf.json_format.Error: It holds a number that JSON has not (NaN, infinity).
-        RecursionError: It nests too deep.
+        google.protobuf.json_format.Error: The message contains a number that JSON cannot represent (NaN, infinity).
+        RecursionError: The message is nested too deeply.
     """
     return _with_integers(import_module("google.protobuf.json_format").MessageToDict(message))
 
 
 def _with_integers(value: Any) -> Any:
-    """Whole numbers as integers: the protocol has no other fractions than those of JSON values."""
+    """Return a copy in which whole numbers are integers, because protobuf's JSON values have only floats."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The requests and responses of A2A 1.0's operations.
+"""Requests and responses of the operations of A2A 1.0.
 
-See `tailrace.streaming.a2a.models` for rules of all objects. Every request may name a tenant.
+See `tailrace.streaming.a2a.models` for the rules of all objects. Every request has an optional tenant.
 
 Source: A2A 1.0.1, ``specification/a2a.proto``.
 """
@@ -17,7 +17,14 @@ from pydantic import (
     model_validator,
 )
 
-from tailrace.streaming.a2a.fields import HistoryLength, JsonObject, RequiredText, StateField, Text, Timestamp
+from tailrace.streaming.a2a.field_types import (
+    HistoryLength,
+    JsonObject,
+    RequiredText,
+    StateField,
+    Text,
+    Timestamp,
+)
 from tailrace.streaming.a2a.models import A2AModel, Message, Task, exactly_one
 
 MAX_PAGE_SIZE = 100
@@ -29,7 +36,7 @@ class AuthenticationInfo(A2AModel):
 
     Attributes:
         scheme: An HTTP authentication scheme: ``Bearer``, ``Basic``, ….
-        credentials: What follows the scheme in the Authorization header. A secret.
+        credentials: The rest of the Authorization header, after the scheme. Secret.
     """
 
     scheme: RequiredText
@@ -40,12 +47,12 @@ class TaskPushNotificationConfig(A2AModel):
     """A webhook for a task's updates.
 
     Attributes:
-        url: Where the updates are posted.
-        id: Given by the client or, where it gave none, by the server.
-        task_id: The task; empty inside a `SendMessageConfiguration`.
-        token: Sent along, so that the webhook knows who calls. A secret.
-        authentication: How the webhook wants to be called.
-        tenant: The tenant, where the agent has several.
+        url: URL to which the server posts the updates.
+        id: Identifier; the server creates one if the client sends none.
+        task_id: The task; empty in a `SendMessageConfiguration`.
+        token: Token that the server sends with each update, so that the webhook can authenticate it. Secret.
+        authentication: Authentication that the webhook requires.
+        tenant: The tenant, if the agent has several.
     """
 
     url: RequiredText
@@ -57,13 +64,13 @@ class TaskPushNotificationConfig(A2AModel):
 
 
 class SendMessageConfiguration(A2AModel):
-    """The configuration of the response.
+    """Configuration of the response.
 
     Attributes:
         accepted_output_modes: Media types that the caller can use; empty for any.
         task_push_notification_config: A webhook for the new task.
-        history_length: How much history the task in the answer carries; None for the server's choice.
-        return_immediately: Answer as soon as the task exists; else when it is over or waits for the caller.
+        history_length: Maximum number of messages in the history of the returned task; None for the server's default.
+        return_immediately: Return as soon as the task exists, instead of when it is finished or waits for input.
     """
 
     accepted_output_modes: tuple[Text, ...] = ()
@@ -106,7 +113,7 @@ class GetConversationRequest(A2AModel):
 
     Attributes:
         context_id: The conversation.
-        history_length: At most so many of the newest messages; 1,000 when None.
+        history_length: Maximum number of messages, counted from the newest; None for 1,000.
     """
 
     context_id: RequiredText
@@ -119,12 +126,26 @@ class Conversation(A2AModel):
 
     Attributes:
         context_id: The conversation.
-        messages: What was said in it, as the agent is told it: the newest messages, oldest first; none of a
-            conversation that the caller does not have.
+        messages: The newest messages as the agent receives them, oldest first. Empty if the caller has no such
+            conversation.
     """
 
     context_id: Text
     messages: tuple[Message, ...] = ()
+
+
+class DeleteConversationRequest(A2AModel):
+    """Parameters of DeleteConversation, an operation of the extension; its result is empty."""
+
+    context_id: RequiredText
+    tenant: Text = ""
+
+
+class DeleteTaskRequest(A2AModel):
+    """Parameters of DeleteTask, an operation of the extension; its result is empty."""
+
+    id: RequiredText
+    tenant: Text = ""
 
 
 class CancelTaskRequest(A2AModel):
@@ -143,17 +164,17 @@ class SubscribeToTaskRequest(A2AModel):
 
 
 class ListTasksRequest(A2AModel):
-    """Parameters of ListTasks: every filter that is set must hold.
+    """Parameters of ListTasks. A task must match all filters that are set.
 
     Attributes:
-        tenant: The tenant, where the agent has several.
-        context_id: Tasks of this conversation.
-        status: Tasks in this state; in any where it is the proto's ``TASK_STATE_UNSPECIFIED``.
-        page_size: How many tasks at most, 1 to 100.
-        page_token: Go on after an earlier answer's ``next_page_token``, with the same filters.
-        history_length: As in `SendMessageConfiguration`, for each task.
-        status_timestamp_after: Tasks whose status is of this time or later.
-        include_artifacts: With their artifacts; else without.
+        tenant: The tenant, if the agent has several.
+        context_id: Select tasks of this conversation.
+        status: Select tasks in this state; ``TASK_STATE_UNSPECIFIED`` selects any state.
+        page_size: Maximum number of tasks, 1 to 100.
+        page_token: ``next_page_token`` of the previous page, with the same filters.
+        history_length: See `SendMessageConfiguration`; applies to each task.
+        status_timestamp_after: Select tasks whose status has this time or a later one.
+        include_artifacts: Include the artifacts of each task.
     """
 
     tenant: Text = ""
@@ -172,7 +193,7 @@ class ListTasksRequest(A2AModel):
 
 
 class TaskWithArtifacts(Task):
-    """A task of ListTasks with ``include_artifacts``: its JSON has the list of artifacts, empty or not."""
+    """A task of ListTasks with ``include_artifacts``. Its JSON contains the list of artifacts even if it is empty."""
 
     @model_serializer(mode="wrap")
     def _write_artifacts(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -183,10 +204,10 @@ class ListTasksResponse(A2AModel):
     """Result of ListTasks.
 
     Attributes:
-        tasks: Those of the page, the one with the newest status first.
-        next_page_token: Where the next page begins; empty on the last one.
-        page_size: How many tasks are on this page.
-        total_size: How many tasks there are on all pages together.
+        tasks: Tasks of the page, by the time of their status, newest first.
+        next_page_token: Token of the next page; empty on the last page.
+        page_size: Number of tasks on this page.
+        total_size: Number of tasks on all pages.
     """
 
     tasks: tuple[SerializeAsAny[Task], ...] = ()
@@ -196,7 +217,7 @@ class ListTasksResponse(A2AModel):
 
     @model_serializer(mode="wrap")
     def _write_all(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The protocol wants these four always, empty or not.
+        # The protocol requires these four members even if they are empty.
         return {"tasks": [], "nextPageToken": "", "pageSize": 0, "totalSize": 0} | handler(self)
 
 

@@ -1,7 +1,8 @@
-"""The protocol before 0.2: ``tasks/send`` and its siblings, with ``type`` parts and ids that the client makes.
+"""The codec for A2A versions before 0.2, with ``tasks/send``, ``type`` parts and task ids of the client.
 
-The client names the task: an id that is not known begins one. A message has no id; one is made here. An artifact's
-chunks carry ``index``, ``append`` and ``lastChunk`` inside the artifact; a stream has no first event with the task.
+The client creates the id of a task, and an unknown id starts a task. A message has no id, so that this module creates
+an id. The chunks of an artifact have ``index``, ``append`` and ``lastChunk`` inside the artifact. A stream does not
+begin with an event that has the task.
 
 Source: A2A 0.1.0 and the samples of that time.
 """
@@ -15,9 +16,9 @@ from pydantic import ValidationError
 
 from tailrace.streaming.a2a.card_v0_3 import write_card as write_card_v0_3
 from tailrace.streaming.a2a.dialect import Dialect, Operation
-from tailrace.streaming.a2a.encoding import encode_json
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_encoding import encode_json
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
 from tailrace.streaming.a2a.requests import SendMessageRequest, TaskPushNotificationConfig
 from tailrace.streaming.a2a.v0_3 import (
@@ -39,20 +40,20 @@ _STATES = {
     "TASK_STATE_FAILED": "failed",
     "TASK_STATE_CANCELED": "canceled",
     "TASK_STATE_INPUT_REQUIRED": "input-required",
-    # States of later versions, as the nearest that this one knows.
+    # States of later versions, and the most similar state of this version.
     "TASK_STATE_REJECTED": "failed",
     "TASK_STATE_AUTH_REQUIRED": "input-required",
 }
 _ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 
-_SCOPE = 32  # hexadecimal digits that part callers' names for tasks
+_SCOPE = 32  # number of hexadecimal digits that make the task ids of different callers distinct
 _HEX = frozenset("0123456789abcdef")
 
 _decode = msgspec.json.Decoder().decode
 
 
 class Version01(Dialect):
-    """A2A before 0.2. Artifacts are numbered in the order in which a stream shows them."""
+    """Codec for A2A before 0.2. Artifacts are numbered in the order in which they appear in a stream."""
 
     version = "0.1"
     names_tasks = True
@@ -70,14 +71,14 @@ class Version01(Dialect):
         self._indexes: dict[str, int] = {}
 
     def for_stream(self, artifact_ids: Iterable[str] = ()) -> "Version01":
-        """One that numbers the artifacts of one stream."""
+        """Return a codec that numbers the artifacts of one stream."""
         dialect = Version01()
         for artifact_id in artifact_ids:
             dialect._index(artifact_id)
         return dialect
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """The request, validated; its message names the task by the client's id."""
+        """Return the validated request. Its message has the task id of the client."""
         fields = given_fields(params)
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             return self._read_send(fields)
@@ -87,12 +88,12 @@ class Version01(Dialect):
         elif operation is Operation.GET_PUSH_CONFIG:
             fields = {"taskId": fields.get("id"), "id": DEFAULT_CONFIG_ID}
         elif operation is Operation.GET_TASK:
-            # No history unless it is asked for.
+            # Return no history unless the client requests it.
             fields = {"id": fields.get("id"), "historyLength": fields.get("historyLength", 0)}
         return _validate(REQUESTS[operation], fields)
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """The bare object: a task, or a webhook."""
+        """Return the task or the webhook as JSON, without a wrapper object."""
         if result is None:
             return b"null"
         if isinstance(result, TaskPushNotificationConfig):
@@ -107,9 +108,9 @@ class Version01(Dialect):
         return encode_json(_write_task(fields) if "status" in fields else _message_as_task(fields))
 
     def write_event(self, event: Event, *, closes: bool) -> bytes | None:
-        """A status or an artifact; of the task that later versions begin a stream with, its status alone.
+        """Return a status or artifact event. For an event with the complete task, return only its status.
 
-        None where that says no more than that the task is there: a stream begins with the work.
+        Return None if the task is only submitted, because a stream of this version begins when the task starts.
         """
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         if kind == "task":
@@ -130,7 +131,7 @@ class Version01(Dialect):
         return encode_json({"id": client_id(fields["taskId"]), "artifact": artifact, **rest})
 
     def write_error(self, error: A2AError) -> dict[str, Any]:
-        """Code, message and details."""
+        """Return the code, the message and the details of an error."""
         return error.to_jsonrpc()
 
     def _index(self, artifact_id: str) -> int:
@@ -166,7 +167,11 @@ class Version01(Dialect):
 
 
 def client_id(task_id: str) -> str:
-    """Return the caller's name of a task (``NAME~`` and 32 hexadecimal digits); any other id is returned unchanged."""
+    """Return the task id that the client created.
+
+    The server's id is ``NAME~`` and 32 hexadecimal digits, where ``NAME`` is the client's id. Any other id is
+    returned unchanged.
+    """
     name, _, scope = task_id.rpartition("~")
     return name if name and len(scope) == _SCOPE and _HEX.issuperset(scope) else task_id
 
@@ -199,7 +204,7 @@ def _write_task(fields: Fields) -> Fields:
 
 
 def _message_as_task(message: Fields) -> Fields:
-    """A direct answer, which this version has not: a task that is completed by it."""
+    """Convert a direct message to a completed task, because this version has no direct messages."""
     return {
         "id": client_id(message.get("taskId") or message["messageId"]),
         "sessionId": message.get("contextId", ""),
@@ -234,10 +239,10 @@ def _write_artifact(fields: Fields, index: int) -> Fields:
 
 
 def write_card(card: AgentCard) -> Fields:
-    """The card as a client of that time reads it."""
+    """Return the card in the format of this version."""
     fields = card.to_dict()
     capabilities = fields["capabilities"]
-    # By their names in HTTP, or what kind of scheme they are.
+    # The HTTP name of the scheme, or its type.
     schemes = [
         str(scheme.get("scheme") or scheme["type"])
         for scheme in write_card_v0_3(card).get("securitySchemes", {}).values()

@@ -1,7 +1,7 @@
-"""A2A 0.3 and 0.2: the JSON-RPC objects with ``kind``, read into A2A 1.0's model and written from its JSON.
+"""A2A 0.3 and 0.2 over JSON-RPC: conversion between their objects and the object model of A2A 1.0.
 
-What 1.0 has and 0.3 has not is left out (a part's media type beside text, tenants); what 0.3 has and 1.0 has not is made
-here (``kind``, ``final``). Input is taken as clients send it: null for "not set", lists as data, files with ``url``.
+Members that 0.3 does not have are omitted (the media type of a text, tenants). Members that only 0.3 has are added
+(``kind``, ``final``). Deviations of clients are accepted: null for "not set", lists as data, files with ``url``.
 
 Source: A2A 0.3.0, ``types/src/types.ts``.
 """
@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from tailrace.streaming.a2a.card_v0_3 import write_card
 from tailrace.streaming.a2a.dialect import Dialect, Operation
-from tailrace.streaming.a2a.encoding import encode_json
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_encoding import encode_json
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
 from tailrace.streaming.a2a.requests import (
     ListTaskPushNotificationConfigsResponse,
@@ -28,7 +28,7 @@ from tailrace.wrappers.messages import shortened
 Fields = dict[str, Any]
 
 DEFAULT_CONFIG_ID = "default"
-"""The id of a webhook that was set without one, and asked for without one."""
+"""Id of a webhook that a client created or requested without an id."""
 
 _STATES = {
     "submitted": "TASK_STATE_SUBMITTED",
@@ -49,11 +49,11 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Version03(Dialect):
-    """A2A 0.3 over JSON-RPC, which clients of 0.2 understand too."""
+    """A2A 0.3 over JSON-RPC. Clients of 0.2 support it, too."""
 
     version = "0.3"
     streams_errors = True
-    repeats_finished = True  # as the proto of 0.3 demands; its bindings are equivalent
+    repeats_finished = True  # required by the proto of 0.3; all bindings of 0.3 are equivalent
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND_MESSAGE,
         "message/stream": Operation.SEND_STREAMING_MESSAGE,
@@ -68,7 +68,7 @@ class Version03(Dialect):
     }
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """The request, validated; fields that are wrong are named as 1.0 names them."""
+        """Validate the request. Errors name fields as in 1.0."""
         fields = given_fields(params)
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             fields = read_send(fields)
@@ -86,7 +86,7 @@ class Version03(Dialect):
             raise InvalidParamsError.from_validation(error) from None
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """The bare object: a task, a message, a list of webhooks, a card; null for a deletion."""
+        """Encode the object: a task, a message, a list of webhooks or a card; null for a deletion."""
         if result is None:
             return b"null"
         if isinstance(result, ListTaskPushNotificationConfigsResponse):
@@ -99,7 +99,7 @@ class Version03(Dialect):
         return encode_json(write_task(fields) if "status" in fields else write_message(fields))
 
     def write_event(self, event: Event, *, closes: bool) -> bytes:
-        """A task, a message, a ``status-update`` or an ``artifact-update``."""
+        """Encode a task, a message, a ``status-update`` or an ``artifact-update``."""
         [(kind, fields)] = cast("Fields", _decode(event.body)).items()
         if kind == "task":
             return encode_json(write_task(fields))
@@ -113,7 +113,7 @@ class Version03(Dialect):
         )
 
     def write_error(self, error: A2AError) -> dict[str, Any]:
-        """Code, message and details, as in 1.0: 0.3 leaves the details open."""
+        """Return the code, the message and the details of 1.0: 0.3 does not specify details."""
         return error.to_jsonrpc()
 
 
@@ -121,10 +121,10 @@ class Version03(Dialect):
 
 
 def read_send(fields: Fields) -> Fields:
-    """The parameters of a send in the JSON of 1.0.
+    """Convert the parameters of a send to the JSON of 1.0.
 
     Raises:
-        InvalidParamsError: A part of them is not what 0.3 says.
+        InvalidParamsError: A parameter is not valid in 0.3.
     """
     read: Fields = {"message": read_message(fields.get("message"))}
     configuration = mapping(fields.get("configuration"), "configuration")
@@ -145,10 +145,10 @@ def read_send(fields: Fields) -> Fields:
 
 
 def read_message(value: object) -> Fields:
-    """A message with ``kind`` parts, in the JSON of 1.0.
+    """Convert a message to the JSON of 1.0.
 
     Raises:
-        InvalidParamsError: It is no object, or a part is of no known kind.
+        InvalidParamsError: It is not an object, or a part has an unknown kind.
     """
     fields = mapping(value, "message")
     if "role" in fields:
@@ -165,18 +165,18 @@ def read_message(value: object) -> Fields:
 
 
 def read_part(value: object, where: str, discriminator: str = "kind") -> Fields:
-    """A part in the JSON of 1.0.
+    """Convert a part to the JSON of 1.0.
 
     Args:
         value: The part.
-        where: Its place, for the error.
-        discriminator: The member that says what it is: ``kind``, or ``type`` before 0.2.
+        where: The path of the part, for the error.
+        discriminator: The member with the kind of the part: ``kind``, or ``type`` before 0.2.
 
     Raises:
-        InvalidParamsError: It is of no known kind, or does not hold what its kind says.
+        InvalidParamsError: The part has an unknown kind, or no content of its kind.
     """
     fields = mapping(value, where)
-    # A client of another version may use that one's discriminator, or none.
+    # Clients of other versions may send another discriminator, or none.
     kind = fields.get(discriminator) or fields.get("type") or fields.get("kind")
     kind = kind or next((name for name in ("text", "file", "data") if name in fields), None)
     read: Fields = {"metadata": fields["metadata"]} if "metadata" in fields else {}
@@ -188,19 +188,19 @@ def read_part(value: object, where: str, discriminator: str = "kind") -> Fields:
         file = mapping(fields.get("file"), f"{where}.file")
         names = {"filename": "name", "mediaType": "mimeType", "raw": "bytes", "url": "uri"}
         if discriminator == "type" and "bytes" not in file:
-            names["raw"] = "data"  # as the first examples had it
+            names["raw"] = "data"  # the first examples of the protocol used this name
         read |= {name: file[given] for name, given in names.items() if file.get(given)}
         if "url" not in read and "raw" not in read and isinstance(file.get("url"), str):
             read["url"] = file["url"]
         return read
-    raise InvalidParamsError(f"{where}: a part of kind {shortened(kind)} without what its kind says")
+    raise InvalidParamsError(f"{where}: a part of kind {shortened(kind)} has no content of this kind")
 
 
 def read_config(value: object) -> Fields:
-    """A webhook in the JSON of 1.0; of several authentication schemes the first counts.
+    """Convert a webhook to the JSON of 1.0. Only the first authentication scheme is used.
 
     Raises:
-        InvalidParamsError: It is no object.
+        InvalidParamsError: It is not an object.
     """
     fields = mapping(value, "pushNotificationConfig")
     read = {name: fields[name] for name in ("id", "url", "token") if fields.get(name)}
@@ -214,15 +214,15 @@ def read_config(value: object) -> Fields:
 
 
 def config_id(given: object, task_id: object) -> object:
-    """The id of a webhook. Clients that set one webhook without an id ask for it without one, or by the task's."""
+    """Return the id of a webhook. Clients that created it without an id send none, or the id of the task."""
     return DEFAULT_CONFIG_ID if given in (None, "", task_id) else given
 
 
 def mapping(value: object, where: str) -> Fields:
-    """An object's members that are set; null counts as an empty object.
+    """Return the members of an object that are not null; null is an empty object.
 
     Raises:
-        InvalidParamsError: It is something else.
+        InvalidParamsError: The value is not an object.
     """
     if value is None:
         return {}
@@ -232,7 +232,7 @@ def mapping(value: object, where: str) -> Fields:
 
 
 def given_fields(fields: Mapping[str, Any]) -> Fields:
-    """Remove members that are null, except where a value may be any JSON."""
+    """Remove members that are null, except ``data``, which may be any JSON value."""
     return {name: value for name, value in fields.items() if value is not None or name == "data"}
 
 
@@ -240,7 +240,7 @@ def given_fields(fields: Mapping[str, Any]) -> Fields:
 
 
 def write_task(fields: Fields) -> Fields:
-    """A task with its history and artifacts."""
+    """Convert a task with its history and artifacts from the JSON of 1.0."""
     task = {**fields, "status": write_status(fields["status"]), "kind": "task"}
     if "history" in fields:
         task["history"] = [write_message(message) for message in fields["history"]]
@@ -250,7 +250,7 @@ def write_task(fields: Fields) -> Fields:
 
 
 def write_message(fields: Fields) -> Fields:
-    """A message."""
+    """Convert a message from the JSON of 1.0."""
     return {
         **fields,
         "role": _ROLE_NAMES.get(fields["role"], "agent"),
@@ -260,7 +260,7 @@ def write_message(fields: Fields) -> Fields:
 
 
 def write_status(fields: Fields) -> Fields:
-    """A status; a state that 0.3 does not know is ``unknown``."""
+    """Convert a status from the JSON of 1.0. A state that 0.3 does not define becomes ``unknown``."""
     status = {**fields, "state": _STATE_NAMES.get(fields["state"], "unknown")}
     if "message" in fields:
         status["message"] = write_message(fields["message"])
@@ -268,12 +268,12 @@ def write_status(fields: Fields) -> Fields:
 
 
 def write_artifact(fields: Fields) -> Fields:
-    """An artifact, or a chunk of one."""
+    """Convert an artifact, or a chunk of one, from the JSON of 1.0."""
     return {**fields, "parts": [write_part(part) for part in fields["parts"]]}
 
 
 def write_part(fields: Fields, discriminator: str = "kind") -> Fields:
-    """A part. Data that is no object is wrapped in one, as ``{"value": …}``: 0.3 knows no other."""
+    """Convert a part from the JSON of 1.0. Data must be an object in 0.3: other values become ``{"value": …}``."""
     part: Fields = {"metadata": fields["metadata"]} if "metadata" in fields else {}
     if "text" in fields:
         return {discriminator: "text", "text": fields["text"], **part}
@@ -286,7 +286,7 @@ def write_part(fields: Fields, discriminator: str = "kind") -> Fields:
 
 
 def write_config(config: TaskPushNotificationConfig) -> Fields:
-    """A webhook with the task that it belongs to."""
+    """Convert a webhook, with the id of its task, to the JSON of 0.3."""
     written: Fields = {"id": config.id, "url": config.url}
     if config.token:
         written["token"] = config.token

@@ -1,12 +1,16 @@
-"""A2A 0.3 over HTTP+JSON and gRPC: the ProtoJSON of the 0.3 proto, which is not the JSON of 0.3's JSON-RPC.
+"""The codec for A2A 0.3 over HTTP+JSON and gRPC. Its format is the ProtoJSON of the 0.3 proto.
 
-A message's parts are its ``content``, a part has no ``kind``, files and data are wrapped once more, states and roles
-have the proto's names (``TASK_STATE_CANCELLED`` with two L), and results are wrapped as in 1.0. The prose of 0.3 promised
-the objects of JSON-RPC on this binding as well, so those are read too; ProtoJSON alone is written.
+This format differs from the JSON of A2A 0.3 over JSON-RPC. The parts of a message are in ``content``. A part has no
+``kind``. Files and data have an additional wrapper object. States and roles have the names of the proto
+(``TASK_STATE_CANCELLED`` with two L). Results have a wrapper object as in 1.0. The text of the specification
+describes the objects of JSON-RPC for this binding too. Both formats are therefore accepted, and only ProtoJSON is
+written.
 
-The bytes of a file are another deviation. ``file_with_bytes`` holds bytes, which ProtoJSON writes in base64. The official
-clients in Python, Go and Java put the base64 text of JSON-RPC there, so that what arrives is encoded twice, and expect the
-same of what they read; the one in JavaScript does not. They are distinguished by the names of their HTTP and gRPC libraries.
+Programs also differ in the encoding of files. ``file_with_bytes`` contains bytes, which ProtoJSON encodes as base64.
+The official clients in Python, Go and Java put the base64 text of JSON-RPC into this field, so that the file is
+encoded twice. They also expect files in responses to be encoded twice. The official client in JavaScript encodes
+files once. The user agent shows which client it is. The header ``X-Powered-By`` of the agent card shows which server
+it is (`tailrace.server.remote.agent_card`).
 
 Source: A2A 0.3.0, ``specification/grpc/a2a.proto``.
 """
@@ -22,9 +26,9 @@ from pydantic.alias_generators import to_camel
 
 from tailrace.streaming.a2a.card_v0_3 import write_card
 from tailrace.streaming.a2a.dialect import Operation
-from tailrace.streaming.a2a.encoding import encode_json
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_encoding import encode_json
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
 from tailrace.streaming.a2a.requests import (
     ListTaskPushNotificationConfigsResponse,
@@ -45,7 +49,7 @@ from tailrace.streaming.a2a.v0_3 import (
 from tailrace.streaming.a2a.v0_3 import write_config as write_kind_config
 from tailrace.streaming.a2a.v1_0 import REQUESTS
 
-# The one state that 0.3 spells otherwise than 1.0.
+# The only state whose spelling differs between 0.3 and 1.0.
 _STATE_NAMES = {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}
 
 _decode = msgspec.json.Decoder().decode
@@ -62,20 +66,20 @@ _ENCODES_TWICE = (
 
 
 class Version03Http(Version03):
-    """A2A 0.3 over HTTP+JSON.
+    """Codec for A2A 0.3 over HTTP+JSON and gRPC.
 
-    The fields of a request are those of its body or query and of its path: ``id`` names the task, for webhooks
-    ``taskId`` does and ``configId`` names the webhook.
+    The fields of a request come from its body or query, and from its path. ``id`` is the id of the task. In requests
+    for webhooks, ``taskId`` is the id of the task, and ``configId`` is the id of the webhook.
 
     Args:
-        encodes_twice: The bytes of files are base64 text.
+        encodes_twice: True if the client encodes files as base64 twice.
     """
 
     def __init__(self, *, encodes_twice: bool = False) -> None:
         self._encodes_twice = encodes_twice
 
     def for_client(self, user_agent: str) -> "Version03Http":
-        """The codec with the client's reading of file bytes."""
+        """Return the codec for a client, which encodes files once or twice."""
         return Version03Http(encodes_twice=True) if user_agent.startswith(_ENCODES_TWICE) else self
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
@@ -84,7 +88,7 @@ class Version03Http(Version03):
         if operation in (Operation.SEND_MESSAGE, Operation.SEND_STREAMING_MESSAGE):
             fields = _read_send(fields)
             if self._encodes_twice:
-                _decode_files(fields["message"])
+                decode_files(fields["message"])
         elif operation is Operation.CREATE_PUSH_CONFIG:
             fields = _read_create(fields)
         elif operation in (Operation.GET_PUSH_CONFIG, Operation.DELETE_PUSH_CONFIG):
@@ -100,7 +104,7 @@ class Version03Http(Version03):
             raise InvalidParamsError.from_validation(error) from None
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """The message of the proto; an empty object for a deletion, a list of tasks for a list."""
+        """Return the result as a message of the proto; an empty object for a deletion."""
         return encode_json(self.result_fields(operation, result))
 
     def result_fields(self, operation: Operation, result: A2AModel | None) -> object:
@@ -122,7 +126,7 @@ class Version03Http(Version03):
         return {kind: written} if operation is Operation.SEND_MESSAGE else written
 
     def write_event(self, event: Event, *, closes: bool) -> bytes:
-        """A ``StreamResponse`` of the proto."""
+        """Return the event as a ``StreamResponse`` of the proto."""
         return encode_json(self.event_fields(event, closes=closes))
 
     def event_fields(self, event: Event, *, closes: bool) -> Fields:
@@ -140,62 +144,63 @@ class Version03Http(Version03):
         return {kind: written}
 
     def _with_files(self, fields: Fields) -> Fields:
-        """An object in the JSON of 1.0 with the bytes of its files as this client reads them."""
-        if self._encodes_twice:
-            for part in _parts_of(fields):
-                if "raw" in part:
-                    part["raw"] = b64encode(part["raw"].encode()).decode()
-        return fields
+        """Return an object in the JSON of 1.0, with files in the encoding that the client expects."""
+        return encode_files(fields) if self._encodes_twice else fields
 
 
-def _parts_of(fields: Fields) -> Iterator[Fields]:
-    """The parts of a task, a message, or an event, wherever they are."""
-    yield from fields.get("parts", ())
-    for name in ("status", "message", "artifact"):
-        if name in fields:
-            yield from _parts_of(fields[name])
-    for name in ("history", "artifacts"):
-        for each in fields.get(name, ()):
-            yield from _parts_of(each)
+def encode_files(fields: Fields) -> Fields:
+    """Encode the bytes of the files of a task, a message, or an event once more, in place; return the object."""
+    for part in _parts_of(fields):
+        if "raw" in part:
+            part["raw"] = b64encode(part["raw"].encode()).decode()
+    return fields
 
 
-def _decode_files(message: Fields) -> None:
-    """Decode the bytes of a message's files once, where they are base64 text."""
-    for part in message["parts"]:
+def decode_files(fields: Fields) -> Fields:
+    """Decode the bytes of those files once, in place, where they are base64 text; return the object."""
+    for part in _parts_of(fields):
         try:
             text = b64decode(part["raw"], validate=True)
             b64decode(text, validate=True)
             part["raw"] = text.decode("ascii")
         except (KeyError, TypeError, ValueError, binascii.Error):
             continue
+    return fields
+
+
+def _parts_of(fields: Fields) -> Iterator[Fields]:
+    """Yield all parts in a task, a message or an event."""
+    message, artifact = fields.get("status", {}).get("message", {}), fields.get("artifact", {})
+    for each in (fields, message, artifact, *fields.get("history", ()), *fields.get("artifacts", ())):
+        yield from each.get("parts", ())
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
 def _camel(fields: Fields) -> Fields:
-    """A message of the proto by its JSON names: parsers of ProtoJSON take the proto's own (snake_case), too."""
+    """Return a message of the proto with camelCase names. ProtoJSON also allows the snake_case names of the proto."""
     return {to_camel(name): value for name, value in fields.items()} | fields
 
 
 def _read_send(fields: Fields) -> Fields:
-    # The name of the field in the proto is another than in its JSON.
+    # The field has one name in the proto and another name in JSON.
     message = mapping(fields.get("message", fields.get("request")), "message")
     configuration = _camel(mapping(fields.get("configuration"), "configuration"))
     if "pushNotification" in configuration:
         webhook = _camel(mapping(configuration.pop("pushNotification"), "configuration.pushNotification"))
         configuration["pushNotificationConfig"] = webhook
     if configuration.get("historyLength") == 0:
-        del configuration["historyLength"]  # no limit
+        del configuration["historyLength"]  # the value means "no limit"
     read = read_send({**fields, "message": {}, "configuration": configuration})
     return {**read, "message": read_proto_message(_camel(message))}
 
 
 def read_proto_message(fields: Fields) -> Fields:
-    """A message, of the proto or of JSON-RPC, in the JSON of 1.0.
+    """Convert a message, of the proto or of JSON-RPC, to the JSON of A2A 1.0.
 
     Raises:
-        InvalidParamsError: Its parts are no list, or one of them is of no known kind.
+        InvalidParamsError: The parts are not a list, or a part has an unknown type.
     """
     role = fields.get("role")
     if isinstance(role, str) and not role.startswith("ROLE_"):
@@ -210,16 +215,16 @@ def read_proto_message(fields: Fields) -> Fields:
 
 
 def read_proto_part(value: object, where: str) -> Fields:
-    """A part, of the proto or of JSON-RPC, in the JSON of 1.0.
+    """Convert a part, of the proto or of JSON-RPC, to the JSON of A2A 1.0.
 
     Args:
         value: The part.
-        where: Its place, for the error.
+        where: The path of the part, for the error message.
 
     Raises:
-        InvalidParamsError: It is of no known kind.
+        InvalidParamsError: The type of the part is unknown.
     """
-    # A client that writes out all members means only the one that is not null.
+    # A client that sends all members means only the member that is not null.
     fields = {name: member for name, member in mapping(value, where).items() if member is not None}
     if "kind" in fields:
         return read_part(fields, where)
@@ -236,7 +241,10 @@ def read_proto_part(value: object, where: str) -> Fields:
 
 
 def _read_create(fields: Fields) -> Fields:
-    """The whole request, or its ``config`` alone (so the proto's own HTTP rule), or the bare webhook."""
+    """Convert a request that creates a webhook.
+
+    The body is the complete request, only its member ``config`` (the HTTP rule of the proto), or only the webhook.
+    """
     named = _camel(mapping(fields.get("config", fields), "config"))
     webhook = _camel(mapping(named.get("pushNotificationConfig", named), "config.pushNotificationConfig"))
     name = named.get("name")
@@ -253,7 +261,7 @@ def _read_create(fields: Fields) -> Fields:
 
 
 def write_task(fields: Fields) -> Fields:
-    """A task with its history and artifacts."""
+    """Convert a task with its history and artifacts."""
     task = {**fields, "status": write_status(fields["status"])}
     if "history" in fields:
         task["history"] = [write_message(message) for message in fields["history"]]
@@ -263,7 +271,7 @@ def write_task(fields: Fields) -> Fields:
 
 
 def write_message(fields: Fields) -> Fields:
-    """A message, without references to other tasks, which the proto of 0.3 has not."""
+    """Convert a message without references to other tasks, because the proto of 0.3 does not have such references."""
     message = {name: value for name, value in fields.items() if name not in ("parts", "referenceTaskIds")}
     return {**message, "content": [write_part(part) for part in fields["parts"]]}
 
@@ -277,12 +285,12 @@ def write_status(fields: Fields) -> Fields:
 
 
 def write_artifact(fields: Fields) -> Fields:
-    """An artifact, or a chunk of one."""
+    """Convert an artifact or a chunk of an artifact."""
     return {**fields, "parts": [write_part(part) for part in fields["parts"]]}
 
 
 def write_part(fields: Fields) -> Fields:
-    """A part. Data that is no object is wrapped in one, as ``{"value": …}``: the proto knows no other."""
+    """Convert a part. Data that is not an object becomes ``{"value": data}``, because the proto allows only objects."""
     part: Fields = {"metadata": fields["metadata"]} if "metadata" in fields else {}
     if "text" in fields:
         return {"text": fields["text"], **part}
@@ -294,6 +302,6 @@ def write_part(fields: Fields) -> Fields:
 
 
 def write_config(config: TaskPushNotificationConfig) -> Fields:
-    """A webhook under its resource name."""
+    """Convert a webhook, with its resource name."""
     name = f"tasks/{config.task_id}/pushNotificationConfigs/{config.id}"
     return {"name": name, "pushNotificationConfig": write_kind_config(config)["pushNotificationConfig"]}

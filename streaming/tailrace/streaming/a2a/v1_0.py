@@ -1,4 +1,4 @@
-"""A2A 1.0: the object model itself, so that events and results go out as they are kept."""
+"""A2A 1.0. It is the version of the object model, so that stored events are sent unchanged."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
@@ -11,7 +11,9 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, Message, Task
 from tailrace.streaming.a2a.requests import (
     CancelTaskRequest,
+    DeleteConversationRequest,
     DeleteTaskPushNotificationConfigRequest,
+    DeleteTaskRequest,
     GetConversationRequest,
     GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
@@ -37,8 +39,10 @@ REQUESTS: Mapping[Operation, type[A2AModel]] = {
     Operation.DELETE_PUSH_CONFIG: DeleteTaskPushNotificationConfigRequest,
     Operation.GET_EXTENDED_CARD: GetExtendedAgentCardRequest,
     Operation.GET_CONVERSATION: GetConversationRequest,
+    Operation.DELETE_TASK: DeleteTaskRequest,
+    Operation.DELETE_CONVERSATION: DeleteConversationRequest,
 }
-"""The request type of each operation."""
+"""Request type of each operation."""
 
 
 class Version10(Dialect):
@@ -49,14 +53,14 @@ class Version10(Dialect):
     methods: ClassVar[Mapping[str, Operation]] = {str(operation): operation for operation in Operation}
 
     def read_request(self, operation: Operation, params: Mapping[str, Any]) -> A2AModel:
-        """The request, validated."""
+        """Validate the request."""
         try:
             return REQUESTS[operation].model_validate(dict(params))
         except ValidationError as error:
             raise InvalidParamsError.from_validation(error) from None
 
     def write_result(self, operation: Operation, result: A2AModel | None) -> bytes:
-        """Return the result; that of a message is wrapped in a ``SendMessageResponse``."""
+        """Encode the result. The result of sending a message is wrapped in a ``SendMessageResponse``."""
         if result is None:
             return b"{}"
         if operation is Operation.SEND_MESSAGE:
@@ -69,9 +73,9 @@ class Version10(Dialect):
         return result.to_json()
 
     def write_event(self, event: Event, *, closes: bool) -> bytes:
-        """The body as it was kept."""
+        """Return the stored body."""
         return event.body
 
     def write_error(self, error: A2AError) -> dict[str, Any]:
-        """Code, message and typed details."""
+        """Return the code, the message and the typed details."""
         return error.to_jsonrpc()

@@ -1,1 +1,1 @@
-"""Agents: a model that calls tools until it has answered, and the state machine of one turn."""
+"""Agents: a model that calls tools until it has a final response, and the state machine of one turn."""

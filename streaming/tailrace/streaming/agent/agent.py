@@ -11,18 +11,26 @@ results. A round is one request with its response and the results of the called 
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
+import anyio
 from typing_extensions import TypeVar
 
-from tailrace.streaming.accumulator import Accumulator
+from tailrace.streaming.accumulator import Accumulator, Attempt
+from tailrace.streaming.agent.continuation import (
+    CircuitBreaker,
+    ContinuationPolicy,
+    FurtherAttempt,
+    ResponseAttempts,
+)
 from tailrace.streaming.agent.events import (
     AgentError,
     BrokenRunError,
     ChatResult,
     Received,
+    ResponseContinued,
     ResponseEnded,
     RoundEnded,
     Step,
@@ -31,14 +39,15 @@ from tailrace.streaming.agent.events import (
 from tailrace.streaming.agent.trimming import HistoryPolicy, keep_all
 from tailrace.streaming.agent.turn import (
     AgentTurn,
+    AwaitInput,
     CallModel,
-    RunTools,
+    Done,
     TurnView,
     ends_in_half_a_call,
     open_calls,
 )
 from tailrace.streaming.instrumentation import RUN_OBSERVER
-from tailrace.streaming.schemas.output import OutputReader
+from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.tools.tools import (
     DEFAULT_CONCURRENCY,
     DEFAULT_TIMEOUT,
@@ -62,9 +71,10 @@ from tailrace.wrappers import (
     Role,
     UpstreamError,
 )
-from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.continuation import Route
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.conversion.tool_ids import unmatched_tools
-from tailrace.wrappers.model import Model
+from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.openai.decoder import wrap_chunk
 from tailrace.wrappers.providers import create_model
 
@@ -75,39 +85,42 @@ T = TypeVar("T", default=str)
 S = TypeVar("S")
 
 DEFAULT_MAX_ROUNDS = 50
-"""Requests that one turn may take."""
+"""Maximum number of requests in one turn."""
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 
 Prompt = str | Message | Sequence[ContentPart]
-"""A message of the user: text, parts (the results of tools that the caller ran among them), or a whole message."""
+"""A message of the user: text, parts (which may include results of tools that the caller ran), or a message."""
 
 
 class Agent(Generic[T]):
     """A model with tools.
 
-    May be used for any number of runs at once. ``async with`` around the runs closes the model's connections at the end,
-    and connects tools that are behind a connection (`Toolset`); without it each `run` connects those for itself.
+    One agent supports any number of concurrent runs. ``async with`` around the runs connects toolsets (`Toolset`) at the
+    start and closes the connections of tools and model at the end. Without it, each `run` connects the toolsets itself.
 
     Args:
-        model: As ``provider:model``, with the key in the environment; or a model, which the agent closes.
-        tools: Functions, tools, and sets of tools.
-        instructions: The system message of every request, before that of a history.
-        output_type: The answer is to be JSON: what `Agent.run` gives as ``output`` (a pydantic model, a dataclass, a
-            ``TypedDict``, a list or a union of them, any type that pydantic knows). None, or ``str``, for text. Type
-            checkers are to be told of a union: ``agent: Agent[A | B] = Agent(…, output_type=A | B)``.
-        options: What every request asks for; what a run asks for wins. A choice of tool that forces a call counts for
-            the first request of a turn only, so that the turn can end.
-        max_rounds: Requests that one turn may take.
-        tool_timeout: Seconds that a tool may take which does not say so itself; ``math.inf`` for no limit.
-        tool_concurrency: How many tools of one round run at once.
-        history_policy: What of a long history is sent, see `tailrace.streaming.agent.trimming`.
-        think_tags: Part the reasoning that an answer begins with, in ``<think>`` tags, from its text.
-        merge_reads: True: what arrived with one read of the network is one step.
+        model: ``provider:model``, with the API key in the environment; or a model object, which the agent closes.
+        tools: Functions, tools and toolsets.
+        instructions: The system message of every request; it precedes the system message of the history.
+        output_type: Type of the structured output (`ChatResult.output`): a pydantic model, a dataclass, a ``TypedDict``,
+            a list or a union of them, or any other type that pydantic supports. None or ``str`` for text. For a union,
+            annotate the variable: ``agent: Agent[A | B] = Agent(…, output_type=A | B)``.
+        options: Options of every request. The options of a run override them. A tool choice that forces a call applies
+            to the first request of a turn only, so that the turn can end.
+        max_rounds: Maximum number of requests in one turn.
+        tool_timeout: Timeout in seconds of tools that do not set their own; ``math.inf`` for no limit.
+        tool_concurrency: Maximum number of tools that run concurrently in one round.
+        history_policy: Selects the part of a long history that is sent, see `tailrace.streaming.agent.trimming`.
+        think_tags: Separate reasoning in ``<think>`` tags at the start of a response from its text.
+        merge_reads: Combine all content that arrives with one network read in one step.
+        continuation: Bounds on the continuation of a response that breaks off, see
+            `tailrace.streaming.agent.continuation`; `NO_CONTINUATION` to fail instead.
+        fallbacks: Models that are requested in this order if ``model`` fails. The agent closes them.
 
     Attributes:
-        model: As given.
-        reader: Reads the answer where it is to be JSON; None for text.
+        model: The model.
+        reader: Parses the structured output; None for text.
 
     Raises:
         ConfigurationError: The model is unknown or has no key, two tools have the same name, the output type has no
@@ -128,10 +141,17 @@ class Agent(Generic[T]):
         history_policy: HistoryPolicy = keep_all,
         think_tags: bool = True,
         merge_reads: bool = True,
+        continuation: ContinuationPolicy = ContinuationPolicy(),  # noqa: B008 — immutable
+        fallbacks: Iterable[str | Model] = (),
     ) -> None:
         if max_rounds < 1:
-            raise ConfigurationError(f"max_rounds is {max_rounds}, but no turn is shorter than 1 round")
-        self.model = create_model(model) if isinstance(model, str) else model
+            raise ConfigurationError(f"max_rounds is {max_rounds}; the minimum is 1")
+        self._models = [
+            (create_model(each) if isinstance(each, str) else each, CircuitBreaker())
+            for each in (model, *fallbacks)
+        ]
+        self.model = self._models[0][0]
+        self._continuation = continuation
         self._instructions = instructions
         self.reader = None if output_type in (None, str) else OutputReader.of_type(output_type)
         if self.reader is not None:
@@ -150,11 +170,11 @@ class Agent(Generic[T]):
         self._connections = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Connect the tools that have to be.
+        """Connect the toolsets.
 
         Raises:
-            ConfigurationError: What a set of tools needs is missing, or two tools have the same name.
-            UpstreamError: One cannot be reached.
+            ConfigurationError: A requirement of a toolset is missing, or two tools have the same name.
+            UpstreamError: The server of a toolset cannot be reached.
         """
         async with AsyncExitStack() as stack:
             if self._toolsets:
@@ -166,10 +186,10 @@ class Agent(Generic[T]):
         """Disconnect the tools, and close the model."""
         if self._toolsets:
             self._runner = None
-        try:
+        async with AsyncExitStack() as stack:
+            for model, _ in self._models:
+                stack.push_async_callback(model.aclose)
             await self._connections.aclose()
-        finally:
-            await self.model.aclose()
 
     async def run(
         self,
@@ -178,23 +198,23 @@ class Agent(Generic[T]):
         history: History | Iterable[Message] = (),
         options: RequestOptions = NO_OPTIONS,
     ) -> ChatResult[T]:
-        """Answer a prompt; the whole result at once. Cancelling ends the request and the tools.
+        """Run a turn and return its complete result. A cancellation ends the request and the tools.
 
         Args:
-            prompt: What the user says; the first of the new messages.
-            history: What was said before.
-            options: What else is asked. Tools in it are the caller's to run: a call of one ends the run, see
+            prompt: The user's message; the first of the new messages.
+            history: The earlier messages.
+            options: Options of this turn. The caller runs the tools in it: a call of such a tool ends the run, see
                 `ChatResult.open_calls`.
 
         Raises:
-            BrokenRunError: The provider failed, or broke off; an `UpstreamError` and an `AgentError`.
-            AgentError: The rounds came to no end, an answer was cut in the middle of a call, or is not what
-                ``output_type`` says. Its ``messages`` are what the run brought.
-            ConfigurationError: A tool of the caller's has the name of one of the agent's; or a set of tools cannot be
+            BrokenRunError: The provider failed, or the response broke off; an `UpstreamError` and an `AgentError`.
+            AgentError: The turn exceeded ``max_rounds``, a response was cut off in the middle of a tool call, or the
+                output does not match ``output_type``. ``messages`` has the new messages of the run.
+            ConfigurationError: A tool of the caller has the same name as one of the agent, or a toolset cannot be
                 connected.
-            UpstreamError: A set of tools cannot be reached.
-            ProtocolError: A tool result in the prompt answers no open call of the history; or the provider cannot be
-                told something of the conversation or the options.
+            UpstreamError: The server of a toolset cannot be reached.
+            ProtocolError: A tool result in the prompt matches no open call of the history, or the provider does not
+                support a part of the conversation or an option.
         """
         turn = self._turn(prompt, history)
         async with AsyncExitStack() as stack:
@@ -217,27 +237,28 @@ class Agent(Generic[T]):
         history: History | Iterable[Message] = (),
         options: RequestOptions = NO_OPTIONS,
     ) -> AsyncGenerator[ChatResult[str]]:
-        """Answer a prompt; each result has the content that is new since the one before, and none is empty.
+        """Run a turn and yield results with the content that is new since the previous result. No result is empty.
 
-        Text comes as it arrives, with an ``output_type`` too (`parse_output` reads the text of the last answer: that of
-        the last of the messages). Leaving the loop ends the request as soon as the generator is closed: at once with
-        ``aclosing``, else when Python collects it. Cancelling ends the request and the tools.
+        Text is yielded as it arrives, also with an ``output_type`` (use `parse_output` to parse the text of the last
+        message). A caller that leaves the loop ends the request when the generator is closed: immediately with
+        ``aclosing``, otherwise when Python collects the generator. A cancellation ends the request and the tools.
 
         Args:
-            prompt: As for `run`.
-            history: As for `run`.
-            options: As for `run`.
+            prompt: See `run`.
+            history: See `run`.
+            options: See `run`.
 
         Raises:
-            BrokenRunError: As `run`, after everything that had arrived.
-            AgentError: As `run`, but for ``output_type``.
-            ConfigurationError: As `run`; or the agent's tools have to be connected first (``async with``).
-            ProtocolError: As `run`.
+            BrokenRunError: As for `run`, after all content that arrived.
+            AgentError: As for `run`, except that ``output_type`` is not checked.
+            ConfigurationError: As for `run`; or the agent has toolsets and is not connected (use ``async with``).
+            ProtocolError: As for `run`.
         """
         turn = self._turn(prompt, history)
         async with aclosing(self.steps(turn, options=options)) as steps:
             async for step in steps:
-                # Not while tools run: a loop that is left then, and never closed, would hold their scope.
+                # Yield nothing while tools run: a caller that leaves the loop without closing the generator would
+                # keep the cancel scope of the tools open.
                 if not isinstance(step, ToolEnded):
                     delta = turn.take_new()
                     if delta:
@@ -255,20 +276,20 @@ class Agent(Generic[T]):
         context_id: str = "",
         external_context_id: str = "",
     ) -> AsyncGenerator[Step]:
-        """Run a turn to its end, step by step: `drive`, with each step as it is.
+        """Run a turn and yield its steps: `drive` without a view.
 
         Args:
-            fold: What was said; folds what comes.
-            options: As for `drive`.
-            runner: As for `drive`.
-            task_id: As for `drive`.
-            context_id: As for `drive`.
-            external_context_id: As for `drive`.
+            fold: See `drive`.
+            options: See `drive`.
+            runner: See `drive`.
+            task_id: See `drive`.
+            context_id: See `drive`.
+            external_context_id: See `drive`.
 
         Raises:
-            AgentError: As `drive`.
-            ConfigurationError: As `drive`.
-            ProtocolError: As `drive`.
+            AgentError: As for `drive`.
+            ConfigurationError: As for `drive`.
+            ProtocolError: As for `drive`.
         """
         return self.drive(
             fold,
@@ -290,26 +311,28 @@ class Agent(Generic[T]):
         task_id: str = "",
         context_id: str = "",
         external_context_id: str = "",
+        cut_text: str = "",
     ) -> AsyncGenerator[S]:
-        """Drive a turn to its end: do the IO that its state machine (`AgentTurn`) asks for, and yield what a view makes of it.
+        """Run a turn: perform the IO of its state machine (`AgentTurn`) and yield the items of a view.
 
-        To be closed (``aclosing``) in the task in which it was begun; cancelling and closing end the request and the tools.
-        A provider's failure is no exception here, but the `TurnAccumulator.error`; calls that the caller is to run are the
-        `TurnAccumulator.unanswered_calls`.
+        Close the generator (``aclosing``) in the asyncio task in which it was started. Closing and cancellation end the
+        request and the tools. A failure of the provider raises no exception: see `TurnAccumulator.error`. The calls that
+        the caller runs are in `TurnAccumulator.unanswered_calls`.
 
         Args:
-            fold: What was said; folds what comes.
-            view: Makes of each step what is yielded.
-            options: What the request asks for beyond what every request does.
-            runner: The tools; those of the agent when None.
-            task_id: For the tools' `ToolContext`.
-            context_id: For the tools' `ToolContext`.
-            external_context_id: For the tools' `ToolContext`.
+            fold: The conversation; accumulates the responses and results.
+            view: Converts each step to the yielded items.
+            options: Options of this request, in addition to those of the agent.
+            runner: The tools; None for those of the agent.
+            task_id: For the `ToolContext` of the tools.
+            context_id: For the `ToolContext` of the tools.
+            external_context_id: For the `ToolContext` of the tools.
+            cut_text: Text of the first response that was published before an interruption; the model continues it.
 
         Raises:
-            AgentError: The turn has taken all rounds that it may, and the view raises that.
-            ConfigurationError: As `run_stream`.
-            ProtocolError: The provider cannot be told something of the conversation or the options.
+            AgentError: The turn exceeded ``max_rounds``, and the view raises the error.
+            ConfigurationError: As for `run_stream`.
+            ProtocolError: The provider does not support a part of the conversation or an option.
         """
         runner = runner or self._connected_runner()
         theirs = self._callers_tools(options, runner)
@@ -326,34 +349,42 @@ class Agent(Generic[T]):
         for shown in view.begin():
             yield shown
         try:
-            while True:
-                action = turn.next_action()
+            while not isinstance(action := turn.next_action(), AwaitInput | Done):
                 if isinstance(action, CallModel):
                     response = fold.begin_response()
                     received = view.begin_response(response)
-                    with observer.answering(self.model, action.options, fold) as watch:
-                        try:
-                            async with watch.sent(
-                                self.model.stream(action.history, action.options)
-                            ) as batches:
-                                async for batch in batches:
-                                    if batch.__class__ is not list:
-                                        batch = _wrappers(batch)
-                                    if not watch.chunks:
-                                        watch.first_chunk()
-                                    watch.chunks += len(batch)
-                                    for chunks in (batch,) if self._merge_reads else zip(batch):
-                                        changes = response.add_all(chunks)
-                                        if changes:
-                                            yield received(changes)
-                                    if response.error is not None:
-                                        break  # nothing more of it needs to be read
-                                    batch = chunks = changes = ()  # not held while the next is awaited
-                        except UpstreamError as failure:
-                            turn.fail(failure.with_traceback(None))  # whose frames hold the turn
-                        held_back = turn.end_response()
-                    yield view.take(ResponseEnded(held_back))
-                elif isinstance(action, RunTools):
+                    attempts = ResponseAttempts(self._models, self._continuation)
+                    further, cut_text = attempts.first(response, cut_text), ""
+                    held_back = None
+                    while further is not None:
+                        request, step = await _begin_attempt(response, attempts, further, action)
+                        if step is not None:
+                            yield view.take(step)
+                        with observer.answering(attempts.model, action.options, fold) as watch:
+                            try:
+                                async with watch.sent(request) as batches:
+                                    async for batch in batches:
+                                        batch = batch if batch.__class__ is list else _wrappers(batch)
+                                        if not watch.chunks:
+                                            watch.first_chunk()
+                                        watch.chunks += len(batch)
+                                        for chunks in (batch,) if self._merge_reads else zip(batch):
+                                            changes = response.add_all(chunks)
+                                            if changes:
+                                                yield received(changes)
+                                        if response.error is not None:
+                                            break  # the rest of the response is not needed
+                                        batch = chunks = (
+                                            changes
+                                        ) = ()  # free the memory while the next batch is awaited
+                            except UpstreamError as failure:
+                                turn.fail(
+                                    failure.with_traceback(None)
+                                )  # its frames would keep the turn alive
+                            further = attempts.ended(response)
+                            held_back = turn.end_response() if further is None else []
+                    yield view.take(ResponseEnded(held_back or []))
+                else:
                     running = runner.run(
                         action.calls,
                         others=theirs,
@@ -367,38 +398,36 @@ class Agent(Generic[T]):
                             yield view.take(ToolEnded(result))
                     turn.end_round()
                     yield view.take(RoundEnded())
-                else:
-                    break
         except AgentError as raised:
             error = raised
         for shown in view.close(error):
             yield shown
 
     def has_tool(self, name: str) -> bool:
-        """Return whether the agent runs a tool of that name itself, as far as its tools are connected."""
+        """Return True if the agent has a tool with this name. Tools of toolsets count once they are connected."""
         return self._runner is not None and self._runner.knows(name)
 
     def begin(self, history: History, *messages: Message, collect_output: bool = True) -> TurnAccumulator:
-        """Create what folds a turn of this agent, for `steps` and `drive`.
+        """Create the accumulator of a turn, for `steps` and `drive`.
 
         Args:
-            history: What was said before, or all that was.
-            messages: What begins the turn, to be the first of its new messages.
-            collect_output: As `TurnAccumulator` takes it.
+            history: The earlier messages, or the complete conversation.
+            messages: The messages that begin the turn; the first of its new messages.
+            collect_output: See `TurnAccumulator`.
         """
         return TurnAccumulator(
             *messages, history=history, think_tags=self._think_tags, collect_output=collect_output
         )
 
     def parse_output(self, text: str, messages: tuple[Message, ...] = ()) -> T:
-        """The object that an answer's text stands for.
+        """Parse the text of a response as the ``output_type``.
 
         Args:
-            text: The whole of it.
-            messages: For the error.
+            text: The complete text.
+            messages: The ``messages`` of a raised error.
 
         Raises:
-            AgentError: It is none of ``output_type``.
+            AgentError: The text does not match ``output_type``.
         """
         if self.reader is None:
             return cast("T", text)
@@ -414,16 +443,14 @@ class Agent(Generic[T]):
             why = str(error)
         refusal = turn.messages[-1].metadata.get("refusal")
         if turn.finish_reason is FinishReason.LENGTH:
-            why = "the answer reached its length limit before it was whole"
+            why = "the response reached its length limit before it was complete"
         elif refusal or turn.finish_reason in _REFUSED:
-            why = f"the model did not give the answer that was asked for: {refusal or turn.finish_reason}"
+            why = f"the model refused the requested output: {refusal or turn.finish_reason}"
         raise AgentError(why, turn.messages)
 
     def _connected_runner(self) -> ToolRunner:
         if self._runner is None:
-            raise ConfigurationError(
-                "the agent's tools have to be connected before it can stream: use it in `async with`"
-            )
+            raise ConfigurationError("the agent's toolsets are not connected: use the agent in `async with`")
         return self._runner
 
     def _callers_tools(self, options: RequestOptions, runner: ToolRunner) -> frozenset[str]:
@@ -431,13 +458,11 @@ class Agent(Generic[T]):
         theirs = self._options.tool_names | options.tool_names
         for name in theirs:
             if runner.knows(name):
-                raise ConfigurationError(
-                    f"the agent has a tool named {name!r} itself: give yours another name"
-                )
+                raise ConfigurationError(f"the agent already has a tool named {name!r}; choose another name")
         return theirs
 
     def _to_send(self, history: History) -> History:
-        """Return what the model is given of a conversation."""
+        """Return the conversation that is sent to the model."""
         system = "\n\n".join(filter(None, (self._instructions, history.system_message)))
         return self._policy(history.model_copy(update={"system_message": system or None}))
 
@@ -448,7 +473,7 @@ class Agent(Generic[T]):
         if any(message.tool_results for message in messages):
             for result in unmatched_tools(turn.history).results:
                 if result.message >= len(before.conversation):
-                    raise ProtocolError(f"no call of the history waits for the tool result {result.id!r}")
+                    raise ProtocolError(f"the tool result {result.id!r} matches no open call of the history")
         return turn
 
     def _runner_of(self, tools: Iterable[Tool]) -> ToolRunner:
@@ -465,7 +490,7 @@ class Agent(Generic[T]):
             raise BrokenRunError(turn.error, turn.messages) from turn.error
         if ends_in_half_a_call(turn):
             raise AgentError(
-                "the answer reached its length limit in the middle of a tool call", turn.messages
+                "the response reached its length limit in the middle of a tool call", turn.messages
             )
 
 
@@ -477,13 +502,51 @@ def merged_options(always: RequestOptions, given: RequestOptions, runner: ToolRu
     return always.model_copy(update={**explicit, "tools": (*runner.definitions, *always.tools, *given.tools)})
 
 
+async def _begin_attempt(
+    response: Accumulator,
+    attempts: ResponseAttempts,
+    attempt: FurtherAttempt,
+    action: CallModel,
+) -> tuple[AbstractAsyncContextManager[ChunkBatches], ResponseContinued | None]:
+    """Begin an attempt. Return its request, which is not sent yet, and a step if the attempt continues a response.
+
+    Args:
+        response: The response, with its error if it broke off.
+        attempts: Its attempts.
+        attempt: The next one.
+        action: Its request.
+    """
+    if attempt.delay:
+        await anyio.sleep(attempt.delay)
+    response.end_attempt()
+    model = attempt.model
+    only = response.choices.get(0) if len(response.choices) == 1 else None
+    text = only.plain_text if only is not None else ""
+    joining = None
+    if attempt.may_join and text:
+        joining = await model.continuation(text, action.history, action.options)
+    request = joining if joining is not None else model.stream(action.history, action.options)
+    if response.error is None:
+        return request, None
+    route = Route.PREFILL if joining is not None else Route.REPLACE
+    broken = Attempt(_name_of(attempts.model), attempts.route, response.error, response.usage)
+    attempts.begin(attempt, route)
+    response.continue_response(broken, replaces=route is Route.REPLACE)
+    RUN_OBSERVER.get().continued(broken, _name_of(model), route)
+    return request, ResponseContinued(broken, _name_of(model), route, bool(text))
+
+
+def _name_of(model: Model) -> str:
+    return f"{model.provider}:{model.name}"
+
+
 def _wrappers(batch: "Sequence[ChunkWrapper[Any]] | ChatCompletionChunk") -> Sequence[ChunkWrapper[Any]]:
-    """Return the chunks of a batch; an iterator of the openai package has single chunks of its own instead."""
+    """Return the chunks of a batch. Iterators of the openai package yield single chunks, which are wrapped."""
     return batch if isinstance(batch, list | tuple) else wrap_chunk(cast("ChatCompletionChunk", batch))
 
 
 class _Steps:
-    """The view of a turn that gives its steps as they are."""
+    """View that yields the steps unchanged."""
 
     def begin(self) -> Sequence[Step]:
         return ()
@@ -501,7 +564,7 @@ class _Steps:
 
 
 def _messages_of(prompt: Prompt) -> tuple[Message, ...]:
-    """The messages that begin a turn: tool results are a message of their own, before the others."""
+    """Return the messages that begin a turn. Tool results form a separate message before the other parts."""
     if isinstance(prompt, Message):
         return (prompt,)
     parts = (ContentPartText(text=prompt),) if isinstance(prompt, str) else tuple(prompt)

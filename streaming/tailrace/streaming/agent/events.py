@@ -1,4 +1,4 @@
-"""The results, errors and steps of an agent's run."""
+"""The results and errors of an agent's run, and the steps of a turn. `Agent` creates all of them."""
 
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -6,6 +6,7 @@ from typing import Any, Generic
 import msgspec
 from typing_extensions import TypeVar
 
+from tailrace.streaming.accumulator import Attempt
 from tailrace.wrappers import (
     Change,
     ContentPartFile,
@@ -17,28 +18,30 @@ from tailrace.wrappers import (
     UpstreamError,
     Usage,
 )
+from tailrace.wrappers.continuation import Route
 
 T = TypeVar("T", default=str)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatResult(Generic[T]):
-    """The new content of a run: all of it, or in a stream the content since the last result.
+    """The new content of a run. In a stream, it is the content since the previous result.
 
     Attributes:
-        output: Visible text; the complete response as an object if `Agent.run` has an output type.
-        messages: The complete messages: the prompt first, then the model's and one with the results of tools for each
-            round.
+        output: The visible text. If the agent has an output type, the parsed response in the result of `Agent.run`.
+        messages: The complete new messages: first the prompt, then for each round the message of the model and a
+            message with the tool results.
         reasoning: Reasoning text.
-        finish_reason: The finish reason of the last response; in a stream with the last result only, as ``usage``.
-        usage: Tokens of all requests; None if none were reported.
-        metadata: Metadata of the responses; in a stream new or changed values.
-        id: The id of the last response; empty without one.
-        files: Files sent as bytes.
-        links: Files sent as URLs.
-        open_calls: Calls of the caller's tools: add their results to the next prompt.
-        replaces: In a stream: the model restarted a response, and this result has the complete output, reasoning and
-            files of the run so far, in place of the earlier ones.
+        finish_reason: The finish reason of the last response. In a stream, only the last result has it.
+        usage: The token counts of all requests together; None if none were reported. In a stream, only the last
+            result has it.
+        metadata: Metadata of the responses. In a stream, only new and changed values.
+        id: The id of the last response; empty if the provider sent no id.
+        files: Files that the model sent by value.
+        links: Files that the model sent by URL.
+        open_calls: Calls of the caller's tools. The caller adds their results to the next prompt.
+        replaces: True if the model restarted a response in a stream. This result then has the complete output,
+            reasoning and files of the run so far, which replace the earlier results.
     """
 
     output: T
@@ -55,11 +58,11 @@ class ChatResult(Generic[T]):
 
 
 class AgentError(TailraceError):
-    """The agent has no response.
+    """The run of an agent ended without a response.
 
     Args:
         message: The reason.
-        messages: The messages of the run until then, the prompt first: tools may have run, with side effects.
+        messages: The messages of the run so far, the prompt first. Tools may have run, with side effects.
     """
 
     def __init__(self, message: str, messages: tuple[Message, ...] = ()) -> None:
@@ -68,11 +71,11 @@ class AgentError(TailraceError):
 
 
 class BrokenRunError(UpstreamError, AgentError):
-    """The agent has no response because the provider failed; an `UpstreamError` with messages.
+    """The run of an agent ended without a response, because the provider failed.
 
     Args:
-        error: The provider's error.
-        messages: As for `AgentError`; the last may be an incomplete response.
+        error: The error of the provider.
+        messages: The messages of the run so far. The last message may be an incomplete response.
     """
 
     def __init__(self, error: UpstreamError, messages: tuple[Message, ...] = ()) -> None:
@@ -91,7 +94,7 @@ class BrokenRunError(UpstreamError, AgentError):
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """Part of a response arrived.
+    """Step: a part of a response has arrived.
 
     Attributes:
         changes: The changes of the response.
@@ -101,17 +104,17 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResponseEnded(msgspec.Struct, frozen=True):
-    """A response has ended; its message is the turn's last, unless it was empty and is requested again.
+    """Step: a response has ended. Its message is the last of the turn, unless it is empty and the request is repeated.
 
     Attributes:
-        changes: Text that was held back, if any.
+        changes: The changes that buffered text caused.
     """
 
     changes: list[Change]
 
 
 class ToolEnded(msgspec.Struct, frozen=True):
-    """A tool has a result.
+    """Step: a tool has returned a result.
 
     Attributes:
         result: The result.
@@ -121,8 +124,24 @@ class ToolEnded(msgspec.Struct, frozen=True):
 
 
 class RoundEnded(msgspec.Struct, frozen=True):
-    """All tools of a round have results; the message with these results is the turn's last."""
+    """Step: all tools of a round have returned results. The message with these results is the last of the turn."""
 
 
-Step = Received | ResponseEnded | ToolEnded | RoundEnded
+class ResponseContinued(msgspec.Struct, frozen=True):
+    """A response broke off, and another attempt continues it.
+
+    Attributes:
+        attempt: The attempt that broke off.
+        model: The model of the next attempt, as ``provider:name``.
+        route: How it continues the response. With `Route.REPLACE`, its first content voids what has arrived.
+        has_text: What has arrived is text alone, which may have been published by another process.
+    """
+
+    attempt: Attempt
+    model: str
+    route: Route
+    has_text: bool
+
+
+Step = Received | ResponseEnded | ResponseContinued | ToolEnded | RoundEnded
 """A step of a turn."""

@@ -1,7 +1,8 @@
 """Policies that shorten a long conversation before each request to a model.
 
-A policy receives the complete history and returns the one to send; the stored conversation does not change. It must not separate
-a tool call from its result: providers refuse either without the other. `keep_all` is the default.
+A policy receives the complete history and returns the history to send. The stored conversation does not change. A
+policy must not separate a tool call from its result, because providers reject a call without its result and a result
+without its call. `keep_all` is the default of `Agent`.
 """
 
 import json
@@ -22,14 +23,14 @@ from tailrace.wrappers import (
 )
 
 HistoryPolicy = Callable[[History], History]
-"""Returns the history to send for a complete one."""
+"""Function that returns the history to send for a complete history."""
 
 CountTokens = Callable[[Message], int]
-"""Returns the number of tokens of a message; an estimate is enough."""
+"""Function that returns the number of tokens of a message. An estimate is sufficient."""
 
-_CHARACTERS = 4  # of a token, of English text and of code; other scripts have fewer
-_OF_MESSAGE = 4  # tokens of a message beside its content
-_OF_FILE = 1000  # tokens of an image, as most providers count it
+_CHARACTERS = 4  # characters of a token in English text and in code; other scripts have fewer characters
+_OF_MESSAGE = 4  # tokens of a message in addition to its content
+_OF_FILE = 1000  # tokens of an image in the counts of most providers
 
 
 def keep_all(history: History) -> History:
@@ -38,15 +39,18 @@ def keep_all(history: History) -> History:
 
 
 class TokenBudget:
-    """Leaves out the oldest messages of a conversation, so that it fits a number of tokens.
+    """Policy that omits the oldest messages, so that the history does not exceed a number of tokens.
 
-    Complete turns (a message of the user, and all messages until the next one) are left out first, the oldest first; then,
-    of the newest turn, complete rounds (calls with their results), the oldest first. The first message of the newest turn is
-    always sent, and so are its last round, the system message and the context, even if they exceed the budget.
+    Complete turns are omitted first, the oldest turn first. A turn is a message of the user and all messages until
+    the next message of the user. Then complete rounds of the newest turn (calls and their results) are omitted, the
+    oldest round first. The system message, the context, and the first message and last round of the newest turn are
+    always sent, even if they exceed the budget.
 
     Args:
-        max_tokens: The budget of the history; the response needs further tokens of the model's context window.
-        count: Returns the tokens of a message; an estimate by its characters when None.
+        max_tokens: Maximum number of tokens of the history. The response needs further tokens in the context window
+            of the model.
+        count: Function that returns the number of tokens of a message; None for an estimate from the number of
+            characters.
     """
 
     def __init__(self, max_tokens: int, count: CountTokens | None = None) -> None:
@@ -54,12 +58,12 @@ class TokenBudget:
         self._count = count or estimate_tokens
 
     def __call__(self, history: History) -> History:
-        """Return the history to send; the same object if all of it fits."""
+        """Return the history to send; the same object if the complete history fits."""
         fixed = "".join(filter(None, (history.system_message, history.context)))
         room = self._max_tokens - len(fixed) // _CHARACTERS
         messages = history.conversation
         costs = [self._count(message) for message in messages]
-        # The tokens of all messages from a position on.
+        # The number of tokens of all messages from each position to the end.
         rest = list(accumulate(reversed(costs), initial=0))[::-1]
         if rest[0] <= room:
             return history
@@ -71,7 +75,7 @@ class TokenBudget:
                 return _with(history, messages[at:])
         newest = turns[-1]
         end = next((at for at in questions if at > newest), len(messages))
-        # A round begins with the first message of the model after one of another role.
+        # A round begins with the first message of the model after a message with another role.
         rounds = [
             at
             for at in range(newest + 1, end)
@@ -84,12 +88,12 @@ class TokenBudget:
 
 
 def estimate_tokens(message: Message) -> int:
-    """Estimate the tokens of a message: a quarter of its characters, and a thousand for a file."""
+    """Estimate the tokens of a message: one for four characters, and 1,000 for a file."""
     return _OF_MESSAGE + sum(map(_of_part, message.content))
 
 
 def _is_question(message: Message) -> bool:
-    """Return whether a message is from the user, and has more than results of tools."""
+    """Return True if a message is from the user and has content other than tool results."""
     only_results = message.content and all(
         isinstance(part, ContentPartToolResult) for part in message.content
     )
@@ -101,7 +105,7 @@ def _uncut(messages: Sequence[Message]) -> set[int]:
     calls: dict[str, int] = {}
     changes = [0] * (
         len(messages) + 1
-    )  # by position, the number of pairs of call and result that begin there, less those that end
+    )  # by position, the number of pairs of call and result that begin there, minus the number that end there
     for at, message in enumerate(messages):
         calls |= {call.id: at for call in message.tool_calls}
         for result in message.tool_results:

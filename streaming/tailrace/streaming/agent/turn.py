@@ -1,7 +1,10 @@
-"""One turn of an agent as a state machine: responses and tool results in, the next action out. Sans-IO.
+"""A state machine for one turn of an agent.
 
-A turn is one or more rounds: a request to the model, its response, and the results of the tools that the response calls.
-`AgentTurn` decides the next action; the driver does the IO (`tailrace.streaming.agent.agent.Agent.drive`)::
+It receives responses and tool results, and returns the next action. Sans-IO.
+
+A turn has one or several rounds. A round is a request to the model, its response, and the results of the tools that
+the response calls. `AgentTurn` decides the next action. The driver, `tailrace.streaming.agent.agent.Agent.drive`,
+does the IO::
 
     while True:
         action = turn.next_action()
@@ -35,18 +38,18 @@ from tailrace.wrappers import (
     History,
     UpstreamError,
 )
-from tailrace.wrappers.conversion.options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 
 S = TypeVar("S", covariant=True)
 
 NO_NAMES: frozenset[str] = frozenset()
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
-_FORCED = ("required", "tool")  # choices with which a model would call tools without end
+_FORCED = ("required", "tool")  # tool choices with which a model would call tools in every round
 
 
 class CallModel(msgspec.Struct, frozen=True):
-    """Send a request to the model, feed the response (`TurnAccumulator.begin_response`), then `AgentTurn.end_response`.
+    """Action: send a request, feed the response (`TurnAccumulator.begin_response`), then call `AgentTurn.end_response`.
 
     Attributes:
         history: The conversation to send.
@@ -58,7 +61,7 @@ class CallModel(msgspec.Struct, frozen=True):
 
 
 class RunTools(msgspec.Struct, frozen=True):
-    """Run tools; then `AgentTurn.tool_result` for each, in any order, and `AgentTurn.end_round`.
+    """Action: run tools, call `AgentTurn.tool_result` for each result in any order, then call `AgentTurn.end_round`.
 
     Attributes:
         calls: The calls of the last response that the agent runs itself.
@@ -68,7 +71,7 @@ class RunTools(msgspec.Struct, frozen=True):
 
 
 class AwaitInput(msgspec.Struct, frozen=True):
-    """The turn has ended, and the caller must run tools before the next one.
+    """Action: the turn has ended, and the caller must run tools before the next turn.
 
     Attributes:
         calls: The calls to run.
@@ -78,7 +81,7 @@ class AwaitInput(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The turn has ended: with a response, or with the `TurnAccumulator.error` of a provider."""
+    """Action: the turn has ended with a response, or with an error of the provider in `TurnAccumulator.error`."""
 
 
 Action = CallModel | RunTools | AwaitInput | Done
@@ -86,40 +89,43 @@ Action = CallModel | RunTools | AwaitInput | Done
 
 
 class TurnView(Protocol[S]):
-    """Creates the items that the driver of a turn yields from its steps, in order."""
+    """Interface of objects that create the items that `Agent.drive` yields, from the steps of a turn in order."""
 
     def begin(self) -> Sequence[S]:
         """Return the items before the first request."""
         ...
 
     def begin_response(self, response: Accumulator) -> Callable[[list[Change]], S]:
-        """Begin a response; return the function that creates an item from its changes."""
+        """Begin a response, and return the function that creates an item from its changes."""
         ...
 
     def take(self, step: Step) -> S:
-        """Return the item for another step."""
+        """Return the item for a step other than `Received`."""
         ...
 
     def close(self, error: AgentError | None) -> Sequence[S]:
         """Return the items after the last step.
 
         Args:
-            error: The reason why the turn has no result; to be raised, or to be part of the items.
+            error: The reason why the turn has no result; None for none. The view raises the error or converts it to
+                items.
         """
         ...
 
 
 class AgentTurn:
-    """The rounds of one turn.
+    """The state of one turn and its rounds.
 
     Args:
-        fold: The messages of the turn; folds the responses.
+        fold: The accumulator of the turn, which has its messages.
         options: The options of every request of the turn. A tool choice that forces a call applies to the first request
             only, so that the turn can end.
-        prepare: Returns the history to send for that of the turn: with instructions, and shortened.
+        prepare: Function that returns the history to send for the history of the turn: with instructions, and
+            shortened.
         callers_tools: Names of the tools that the caller runs.
-        has_tools: The request declares tools. If not, the model knows its tools from elsewhere, and the caller runs them.
-        max_rounds: The maximum number of requests of the turn.
+        has_tools: True if the request declares tools. False if the model has tools from another source; the caller
+            then runs them.
+        max_rounds: Maximum number of requests to the model in the turn.
 
     Attributes:
         fold: As given.
@@ -154,13 +160,13 @@ class AgentTurn:
         self._callers_tools = callers_tools
         self._has_tools = has_tools
         self._max_rounds = max_rounds
-        self._round = 0  # the number of requests so far
-        self._may_repeat = False  # a response without content, after tools, is requested again
+        self._round = 0  # number of requests so far
+        self._may_repeat = False  # True if an empty response after tool results may be requested again
         self._results: dict[str, ContentPartToolResult] = {}
-        self._action: Action | None = None  # None: another request
+        self._action: Action | None = None  # None if the next action is another request
 
     def next_action(self) -> Action:
-        """Return the next action; the same until it was carried out.
+        """Return the next action. The same action is returned until it has been carried out.
 
         Raises:
             AgentError: The turn has used all its rounds.
@@ -176,11 +182,11 @@ class AgentTurn:
         return self._action
 
     def fail(self, error: UpstreamError) -> None:
-        """Record that the request failed, or the response broke off; `end_response` must follow."""
+        """Record that the request failed or that the response ended early. The driver must then call `end_response`."""
         self.fold.fail_response(error)
 
     def end_response(self) -> list[Change]:
-        """End the response; return text that was held back, if any."""
+        """End the response, and return the changes that buffered text causes."""
         fold = self.fold
         count = len(fold.messages)
         is_last = not self._may_repeat or self._round == self._max_rounds
@@ -194,7 +200,7 @@ class AgentTurn:
         self._results[result.id] = result
 
     def end_round(self) -> None:
-        """End a round: the results of all its calls are added as one message, in the order of the calls."""
+        """End a round, and add the results of all its calls as one message, in the order of the calls."""
         assert isinstance(self._action, RunTools)  # noqa: S101 — the action of the driver
         calls = self._action.calls
         self.fold.add_results(*(self._results.pop(call.id) for call in calls))
@@ -223,12 +229,12 @@ class AgentTurn:
 
 
 def ends_in_half_a_call(fold: TurnAccumulator) -> bool:
-    """Return whether the last response reached its length limit within a tool call, which cannot be run then."""
+    """Return True if the last response reached its length limit inside a tool call, so that the call cannot be run."""
     return fold.finish_reason is FinishReason.LENGTH and any(
         call.arguments_error is not None for call in fold.unanswered_calls
     )
 
 
 def open_calls(fold: TurnAccumulator) -> tuple[ContentPartToolCall, ...]:
-    """Return the calls that the caller must run after a turn; none of a response that was refused."""
+    """Return the calls that the caller must run after a turn. If the response is a refusal, there are none."""
     return () if fold.finish_reason in _REFUSED else fold.unanswered_calls

@@ -1,4 +1,7 @@
-"""An accumulated response as one OpenAI ``chat.completion`` object."""
+"""Conversion of an accumulated response to an OpenAI ``chat.completion`` object.
+
+``tailrace convert --to openai`` uses it.
+"""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -15,30 +18,31 @@ from tailrace.wrappers import (
     UpstreamError,
     UpstreamFault,
 )
-from tailrace.wrappers.decoding.fields import plain_json
+from tailrace.wrappers.decoding.extra_fields import plain_json
 from tailrace.wrappers.messages import join_surrogates
 from tailrace.wrappers.openai.converter import content_param, tool_call_param
 
-# Message fields of the Chat Completions format that deltas have as extra fields of the same name.
+# Fields of a Chat Completions message that come from extra fields with the same names in deltas.
 _MESSAGE_FIELDS = ("annotations", "audio", "images", "reasoning_details")
 
 
 def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
-    """Return the response as a ``chat.completion`` object (OpenAI API reference, "The chat completion object").
+    """Return a response as a ``chat.completion`` object (OpenAI API reference, "The chat completion object").
 
     Args:
-        accumulator: A closed accumulator.
+        accumulator: The accumulator of the response, after `Accumulator.close`.
 
     Returns:
-        All choices in the order of their index; reasoning as ``message.reasoning_content``, images of the model as
-        ``message.images``. Parts that the format does not define (other files, data, tools that the provider ran, and
-        their results) are in ``message.parts``, in the common format. An incomplete response, or one with an error, has
-        ``finish_reason: null`` and an extra member ``"error"``: ``{"type", "message", "code"}``; of several choices,
-        those that were finished keep their reason. Metadata and fields that the format does not define are kept beside
-        the defined ones, under the provider's names. The object is JSON for every reader (see `plain_json`).
+        The object with all choices in the order of their index. Reasoning is in ``message.reasoning_content``, and
+        images of the model are in ``message.images``. Parts that the format does not define (other files, data, calls
+        and results of server tools) are in ``message.parts``, in the common format. If the response is incomplete or
+        has an error, ``finish_reason`` is null, and the additional member ``error`` has the fields ``type``,
+        ``message`` and ``code``; finished choices keep their reason. Metadata and fields that the format does not
+        define have the provider's names. Every JSON parser accepts the object (see `plain_json`).
     """
     error = accumulator.error
-    # Of several choices, one that was finished is complete, though the stream broke off before the end of another.
+    # If there are several choices, a finished choice is complete, even if the stream ended before the end of another
+    # choice.
     several = len(accumulator.choices) > 1 and error is not None and error.fault is UpstreamFault.TRUNCATED
     choices = [
         _choice(index, choice, failed=error is not None and not (several and choice.finish is not None))
@@ -69,7 +73,7 @@ def to_chat_completion(accumulator: Accumulator) -> dict[str, Any]:
 
 
 def error_object(error: UpstreamError) -> dict[str, Any]:
-    """Return an upstream error as the ``error`` member: type, message, and the provider's code."""
+    """Return the member ``error`` for an upstream error: type, message, and the code of the provider."""
     fields: dict[str, Any] = {"type": str(error.fault), "message": str(error), "code": error.code}
     details = error.details
     if isinstance(details, Mapping):
@@ -107,7 +111,7 @@ def _choice(index: int, assembly: MessageAssembly, *, failed: bool) -> dict[str,
         "finish_reason": None if failed else _finish_reason(assembly.finish, has_calls=bool(calls)),
         "logprobs": extra.pop("logprobs") if isinstance(extra.get("logprobs"), dict) else None,
     }
-    # Fields that the format does not define are kept on the message, under their own names.
+    # Fields that the format does not define are added to the message with their own names.
     message |= {name: value for name, value in extra.items() if name not in message}
     return choice
 

@@ -1,16 +1,19 @@
-"""Converts a recorded provider stream to events, task and message. Sans-IO."""
+"""Conversion of a recorded provider stream to A2A events, a task and a message.
+
+Sans-IO. ``tailrace convert`` uses it.
+"""
 
 from typing import Any
 from uuid import uuid4
 
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Part, Task, TaskStatus
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.conversion.conversation import to_a2a_message
-from tailrace.streaming.conversion.translator import ResponseTranslator
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.conversion.message_conversion import to_a2a_message
+from tailrace.streaming.conversion.response_translator import ResponseTranslator
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import StatusUpdate, Update
 from tailrace.wrappers import (
     ChunkWrapper,
@@ -31,14 +34,14 @@ class StreamConversion:
     """Converts the bytes of one response body into the events of one task.
 
     Args:
-        decoder: Decodes the provider's format.
-        task_id: The task's id; created when empty.
-        context_id: The conversation's id; created when empty.
-        think_tags: Split reasoning at the start of the response, in ``<think>`` tags, from its text.
+        decoder: The decoder for the format of the provider.
+        task_id: The id of the task; empty to create an id.
+        context_id: The id of the conversation; empty to create an id.
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
 
     Attributes:
-        record: The task.
-        accumulator: The response.
+        record: The record of the task.
+        accumulator: The accumulator of the response.
     """
 
     def __init__(
@@ -62,16 +65,17 @@ class StreamConversion:
 
     @property
     def unreadable(self) -> UpstreamError | None:
-        """The reason why the body is not a stream of this provider; None if any of it was read."""
+        """The reason why the body is not a stream of this provider; None if a part of the body was readable."""
         error = self.accumulator.error
         if error is not None and error.fault is UpstreamFault.INVALID and not self.accumulator.choices:
             return error
         return None
 
     def feed(self, data: Any) -> list[Event]:
-        """Feed the next bytes of the body, or other input of the decoder; return the events that they complete.
+        """Feed the next bytes of the body, or other input of the decoder, and return the resulting events.
 
-        Never raises for a provider's data: an event beyond the decoder's bound ends the response.
+        The data of a provider never causes an exception. An event that exceeds the size limit of the decoder ends the
+        response.
         """
         try:
             chunks = self._decoder.feed(data)
@@ -81,7 +85,7 @@ class StreamConversion:
         return self._take(chunks)
 
     def close(self) -> list[Event]:
-        """End the body; return the last events, which end the task. Never raises for a provider's data."""
+        """End the body, and return the last events, which end the task. The data never causes an exception."""
         try:
             events = self._take(self._decoder.close())
         except UpstreamError as error:
@@ -94,8 +98,8 @@ class StreamConversion:
     def message(self) -> dict[str, Any]:
         """Return the response as one JSON object ``{"role": "agent", "parts": […], "metadata": {…}}``.
 
-        Reasoning and text are one part each, tool calls as well. The metadata has, under the extension's URI, usage,
-        finish reason, a refusal's text and, for an incomplete response, the error.
+        Reasoning is one part, text is one part, and tool calls are one part. The metadata has, under the URI of the
+        extension, the usage, the finish reason, the text of a refusal and, for an incomplete response, the error.
         """
         parts = [part.to_dict() for part in answer_parts(self.accumulator)]
         facts = self._translator.facts()
@@ -117,10 +121,10 @@ class StreamConversion:
 
 
 def answer_parts(accumulator: Accumulator) -> list[Part]:
-    """Return the first choice of a response as A2A parts, without empty ones.
+    """Return the first choice of a response as A2A parts. Empty parts are omitted.
 
-    One part with the reasoning, one with the text, then all else in order: tool calls, files, data, and the results of
-    tools that the provider ran.
+    The first part has the reasoning, and the next part has the text. The other parts follow in order: tool calls,
+    files, data, and results of server tools.
     """
     assembly = accumulator.first
     if assembly is None:

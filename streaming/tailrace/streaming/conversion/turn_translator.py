@@ -1,35 +1,49 @@
-"""Translates an agent's turn to a task's updates: its responses, tool results, and messages."""
+"""Translation of an agent's turn to updates of an A2A task: responses, tool results, and messages.
+
+The server's agent handler passes a `TurnTranslator` to `Agent.drive` as the view of the turn.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from tailrace.streaming.a2a.lifecycle import TaskState
-from tailrace.streaming.accumulator import Accumulator
-from tailrace.streaming.agent.events import AgentError, ResponseEnded, RoundEnded, Step, ToolEnded
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.accumulator import Accumulator, Attempt
+from tailrace.streaming.agent.continuation import attempt_facts
+from tailrace.streaming.agent.events import (
+    AgentError,
+    ResponseContinued,
+    ResponseEnded,
+    RoundEnded,
+    Step,
+    ToolEnded,
+)
 from tailrace.streaming.agent.turn import open_calls
-from tailrace.streaming.conversion.conversation import results_message, to_a2a_message
-from tailrace.streaming.conversion.translator import ResponseTranslator
-from tailrace.streaming.schemas.output import OutputReader
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.conversion.message_conversion import results_message, to_a2a_message
+from tailrace.streaming.conversion.response_translator import ResponseTranslator
+from tailrace.streaming.schemas.structured_output import OutputReader
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import Change, Role
+from tailrace.wrappers.continuation import Route
 
 
 class TurnTranslator:
     """Translates the steps of one turn (`tailrace.streaming.agent.agent.Agent.steps`) into updates of a task. Sans-IO.
 
-    Artifacts of every response but the first have the number of their round. A message is added to the conversation with
-    the first event after it.
+    The artifact ids of the second and later responses contain the number of the round. A message is added to the
+    conversation with the first event after the message.
 
     Args:
-        folded: The fold of the turn, which the caller feeds.
-        turn: The number of the task's turn.
-        rounds: The number of earlier responses of this turn, in another process.
-        reader: Parses a structured response.
-        max_event_bytes: As for `ResponseTranslator`.
-        opening: Updates before the first response.
+        folded: The accumulator of the turn, which the caller feeds.
+        turn: The number of the turn in the task.
+        rounds: The number of earlier responses of this turn, which another process received.
+        reader: Parses a structured response; None for text.
+        max_event_bytes: See `ResponseTranslator`.
+        opening: Updates that precede the first response.
     """
 
     def __init__(
@@ -49,28 +63,34 @@ class TurnTranslator:
         self._reader = reader
         self._max_event = max_event_bytes
         self._response = ResponseTranslator(turn=turn)
-        self._recorded = 0  # the number of the turn's messages that were added
-        self._complete = 0  # the number of those whose artifacts are complete
+        self._attempts: list[Attempt] = []  # of the responses that broke off
+        self._model = ""  # of the latest attempt
+        self._route: Route | None = None
+        self._recorded = 0  # number of messages of the turn that were added to the conversation
+        self._complete = 0  # number of messages of the turn whose artifacts are complete
 
     def begin_response(
         self, response: Accumulator
     ) -> Callable[[list[Change]], Sequence[Update | MessageAdded]]:
-        """Begin a response; return the function that translates its changes: `ResponseTranslator.take`."""
+        """Begin a response, and return the function that translates its changes (`ResponseTranslator.take`)."""
         self._round += 1
         self._response = ResponseTranslator(
             turn=self._turn,
             round=self._round,
             accumulator=response,
-            taken_ids=partial(_call_ids, self._folded),  # without a reference to this object
+            taken_ids=partial(_call_ids, self._folded),  # the partial must not refer to this object
             max_event_bytes=self._max_event,
         )
         return self._response.take
 
     def take(self, step: Step) -> Sequence[Update | MessageAdded]:
-        """Translate a step outside of a response."""
+        """Return the updates for a step other than `Received`."""
+        if isinstance(step, ResponseContinued):
+            return self._continued(step)
         items = self._new_messages()
         if isinstance(step, ResponseEnded):
-            # The calls of the message have the ids that are unique in the conversation.
+            self._add_attempts()
+            # The calls in the message have ids that are unique in the conversation.
             calls = (
                 self._folded.messages[-1].tool_calls if len(self._folded.messages) > self._complete else ()
             )
@@ -79,25 +99,48 @@ class TurnTranslator:
             items.append(self._response.result(step.result))
         self._complete = len(self._folded.messages)
         if isinstance(step, ResponseEnded) and self._folded.unanswered_calls and items:
-            # Persisted before the tools run: after a crash it is known that they may have run.
+            # The messages are persisted before the tools run. After a crash, the server then knows that the tools may
+            # have run.
             items[-1:] = [*self._new_messages(), items[-1]]
         if isinstance(step, RoundEnded):
             items += self._new_messages()
         return items
 
+    def _continued(self, step: ResponseContinued) -> list[Update | MessageAdded]:
+        attempts = self._response.accumulator.attempts
+        self._model, self._route = step.model, step.route
+        facts: dict[str, Any] = {
+            "attempt": len(attempts) + 1,
+            "route": str(step.route),
+            "model": step.model,
+            "after": attempt_facts((step.attempt,))[0],
+        }
+        status = StatusUpdate(TaskState.WORKING, metadata={EXTENSION_URI: {"continuation": facts}})
+        if step.has_text:
+            self._response.resume_text()
+        return [status]
+
+    def _add_attempts(self) -> None:
+        response = self._response.accumulator
+        if response.attempts:
+            last = Attempt(self._model, self._route, response.error, response.usage)
+            self._attempts += [*response.attempts, last]
+
     def begin(self) -> Sequence[Sequence[Update | MessageAdded]]:
-        """Return the updates before the first request: the opening."""
+        """Return the updates that precede the first request."""
         return (self._opening,) if self._opening else ()
 
     def close(self, error: AgentError | None = None) -> Sequence[Sequence[Update | MessageAdded]]:
-        """End the turn; the very last update is its final status.
+        """End the turn, and return the last updates. The final update is the status.
 
         Args:
-            error: The reason why the turn has no result.
+            error: The reason why the turn has no result; None for none.
         """
         items = self._new_messages()
         usage = self._folded.total_usage if self._round > 1 else None
         ending = self._response.ending(open_calls(self._folded), usage=usage)
+        if self._attempts and ending.metadata is not None:
+            ending.metadata[EXTENSION_URI]["attempts"] = attempt_facts(self._attempts)
         if error is not None:
             ending = StatusUpdate(TaskState.FAILED, agent_message(str(error)), ending.metadata)
         elif self._reader is not None and ending.state is TaskState.COMPLETED:
@@ -108,7 +151,7 @@ class TurnTranslator:
         return ([*items, *self._new_messages(), ending],)
 
     def _new_messages(self) -> list[Update | MessageAdded]:
-        """Return the messages whose artifacts are complete, and that were not added before."""
+        """Return the messages whose artifacts are complete and that have not been added to the conversation."""
         start, self._recorded = self._recorded, self._complete
         items: list[Update | MessageAdded] = []
         for message in self._folded.messages[start : self._complete]:

@@ -1,5 +1,5 @@
-"""Deprecated: import from `tailrace.streaming.tools.specs`."""
+"""Deprecated: import from `tailrace.streaming.tools.command_line_tools`."""
 
-from tailrace.streaming.tools.specs import parse_tools
+from tailrace.streaming.tools.command_line_tools import parse_tools
 
 __all__ = ("parse_tools",)

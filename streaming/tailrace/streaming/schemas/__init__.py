@@ -1,1 +1,1 @@
-"""JSON schemas: bounds, and values that have to match one."""
+"""JSON schemas: limits for the schemas of callers, and validation of values against a schema."""

@@ -1,8 +1,9 @@
-"""Bounds of callers' JSON schemas: the cost of compiling them, and of validating a value.
+"""Limits for the JSON schemas of callers, so that compiling a schema and validating a value take a limited time.
 
-The validator holds the GIL while it works. Patterns are matched in linear time (no look-around, no back-references). The
-remaining cost is a product: the number of validated values, times the keywords that apply to each of them (the *width* of the
-schema).
+The schemas of tools and of structured output come from callers, and the validator holds the global interpreter lock
+while it works. Patterns are matched in linear time, because look-around and back-references are not supported. The
+other cost of a validation is the number of values multiplied by the number of keywords that apply to each value. This
+number of keywords is the *width* of the schema.
 """
 
 import math
@@ -10,25 +11,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 MAX_SIZE = 20_000
-"""Maximum parts of a schema with its references resolved, each as often as it is referenced."""
+"""Maximum number of parts of a schema after its references are resolved. A part counts as often as it is
+referenced."""
 
 MAX_VALUES = 10_000
-"""Maximum JSON values of a schema as written."""
+"""Maximum number of JSON values of a schema before its references are resolved."""
 
 MAX_CHARACTERS = 1_000_000
-"""Characters of the texts and names of a schema, or of the schemas of all tools."""
+"""Maximum number of characters of all texts and names in a schema, or in the schemas of all tools together."""
 
 MAX_PATTERNS = 50
-"""Maximum different patterns of a schema: each takes up to a millisecond to compile."""
+"""Maximum number of different patterns in a schema. Compiling a pattern takes up to a millisecond."""
 
 MAX_PATTERN_LENGTH = 1_000
-"""Maximum characters of a pattern."""
+"""Maximum number of characters of a pattern."""
 
 PATTERN_SIZE = 256 * 1024
-"""Maximum bytes of a compiled pattern."""
+"""Maximum size of a compiled pattern in bytes."""
 
 _MAX_LEVELS = 200
-_MAX_STEPS = 100_000  # in the computation of the width
+_MAX_STEPS = 100_000  # maximum number of steps for computing the width
 
 # Keywords whose schemas apply to the same value as the schema itself.
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
@@ -49,29 +51,31 @@ _OF_CHILDREN = (
 
 
 def check_values(schema: Mapping[str, Any]) -> None:
-    """Check that a schema can be compiled in bounded time.
+    """Check that a schema can be compiled in a limited time.
 
     Raises:
-        ValueError: It has too many values, or too long texts.
+        ValueError: The schema has too many values or too many characters.
     """
     if (found := count_values(schema)) > MAX_VALUES:
-        raise ValueError(f"the schema is too large: it has {found} JSON values, and may have {MAX_VALUES}")
+        raise ValueError(f"the schema is too large: it has {found} JSON values; the maximum is {MAX_VALUES}")
     if (found := count_characters(schema)) > MAX_CHARACTERS:
-        raise ValueError(f"the schema is too large: it has {found} characters, and may have {MAX_CHARACTERS}")
+        raise ValueError(
+            f"the schema is too large: it has {found} characters; the maximum is {MAX_CHARACTERS}"
+        )
 
 
 def check_patterns(schema: object) -> None:
-    """Check that the patterns of a schema, or of a list of them, can be compiled in bounded time.
+    """Check that the patterns in a schema, or in a list of schemas, can be compiled in a limited time.
 
     Raises:
-        ValueError: There are too many, or one is too long.
+        ValueError: There are too many patterns, or a pattern is too long.
     """
     patterns = set(_patterns(schema))
     if len(patterns) > MAX_PATTERNS:
-        raise ValueError(f"the schema has {len(patterns)} different patterns, and may have {MAX_PATTERNS}")
+        raise ValueError(f"the schema has {len(patterns)} different patterns; the maximum is {MAX_PATTERNS}")
     if (longest := max(map(len, patterns), default=0)) > MAX_PATTERN_LENGTH:
         raise ValueError(
-            f"the schema has a pattern of {longest} characters; a pattern may have {MAX_PATTERN_LENGTH}"
+            f"the schema has a pattern of {longest} characters; the maximum is {MAX_PATTERN_LENGTH}"
         )
 
 
@@ -80,10 +84,10 @@ def schema_width(schema: Mapping[str, Any], *, recursive: bool) -> int:
 
     Args:
         schema: The schema.
-        recursive: As `schema_size`.
+        recursive: True if the schema refers to itself, as `schema_size` returns it.
 
     Raises:
-        ValueError: There are too many to be counted.
+        ValueError: The number of keywords exceeds the limit for counting.
     """
     return _Width(schema, recursive=recursive).of([schema])
 
@@ -93,7 +97,8 @@ def count_values(value: object, limit: float = math.inf) -> int:
 
     Args:
         value: The value.
-        limit: Stop counting there: the result is then above the limit, but not the complete number.
+        limit: Counting stops when the count exceeds this number. The result is then larger than ``limit``, but not
+            exact.
     """
     count = 0
     waiting = [value]
@@ -140,11 +145,12 @@ def _patterns(schema: object) -> Iterator[str]:
 
 
 class _Width:
-    """Counts the keywords that may apply to one value, each as often as it is referenced.
+    """Counter of the keywords that may apply to one value. A keyword counts as often as it is referenced.
 
     Args:
         root: The schema.
-        recursive: The schema references itself: the validator then caches results, and so does this.
+        recursive: True if the schema refers to itself. The validator then caches results, and this class does the
+            same.
     """
 
     def __init__(self, root: Mapping[str, Any], *, recursive: bool) -> None:
@@ -153,7 +159,7 @@ class _Width:
         self._steps = 0
 
     def of(self, schemas: list[Mapping[str, Any]]) -> int:
-        """Return the width of schemas that apply to the same value, and of those below them."""
+        """Return the width of schemas that apply to the same value, including the schemas of its members and items."""
         widest = 1
         waiting = [schemas]
         while waiting:
@@ -177,7 +183,7 @@ class _Width:
         while waiting:
             schema, level = waiting.pop()
             width += self._keywords(schema)
-            if level < _MAX_LEVELS:  # else it references itself without constraints
+            if level < _MAX_LEVELS:  # otherwise the schema refers to itself without constraints
                 waiting.extend((each, level + 1) for each in self._in_place(schema))
             for name, member in _members(schema, "properties"):
                 named.setdefault(name, []).append(member)
@@ -189,7 +195,7 @@ class _Width:
         return width, [group for group in (*groups, others) if group]
 
     def _keywords(self, schema: Mapping[str, Any]) -> int:
-        """Count the keywords of a schema: a list of values counts as many, and so do patterns of names."""
+        """Count the keywords of a schema. Each value in a list, and each pattern for names, counts as one keyword."""
         lists = sum(len(cast("list[object]", value)) for value in schema.values() if isinstance(value, list))
         found = len(schema) + lists + len(_members(schema, "patternProperties"))
         self._count(found + len(_members(schema, "properties")))
@@ -211,7 +217,7 @@ class _Width:
 
 
 def _listed(value: object) -> list[Mapping[str, Any]]:
-    """Return the schemas in a list, or a single one as a list."""
+    """Return the schemas in a list. A single schema becomes a list with one schema."""
     each = cast("list[object]", value) if isinstance(value, list) else [value]
     return [cast("Mapping[str, Any]", schema) for schema in each if isinstance(schema, dict)]
 
@@ -226,11 +232,11 @@ def _members(schema: Mapping[str, Any], keyword: str) -> list[tuple[str, Mapping
 
 
 def schema_size(schema: object) -> tuple[int, bool]:
-    """Return the number of parts of a schema with references resolved, and whether it is recursive.
+    """Return the number of parts of a schema after references are resolved, and True if the schema refers to itself.
 
-    Recursive references are counted once. Counting ends at a bound.
+    A recursive reference counts once. Counting stops when the count exceeds `MAX_SIZE`.
     """
-    sizes: dict[str, int | None] = {}  # None while it is being counted
+    sizes: dict[str, int | None] = {}  # size by reference; None while the size is being counted
     recursive = False
 
     def count(part: object, depth: int) -> int:
@@ -270,7 +276,7 @@ class _Reference:
 
 
 def _found(schema: object, target: str) -> object:
-    """Resolve a reference inside a schema; None for any other reference, which is refused elsewhere."""
+    """Return the target of a reference inside a schema; None for any other reference, which the validator rejects."""
     found = schema
     if target.startswith("#/"):
         for step in target[2:].split("/"):

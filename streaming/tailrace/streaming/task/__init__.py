@@ -1,1 +1,1 @@
-"""Tasks: updates folded into numbered events, the log of events, and the lifecycle."""
+"""Tasks: the updates of a task, its record with numbered events, and the log from which subscribers read."""

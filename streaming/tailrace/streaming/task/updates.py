@@ -1,6 +1,7 @@
-"""The updates of a task: the interface between a handler and the engine.
+"""The updates of a task, which are the interface between a handler and the server's engine.
 
-A handler yields updates; the engine numbers them. One update is one event. `MessageAdded` adds messages to the conversation.
+A handler yields updates. The engine applies them to a `TaskRecord`, which creates one event for each update. A
+handler can also yield `MessageAdded`, which adds a message to the conversation.
 """
 
 from typing import Any
@@ -12,12 +13,12 @@ from tailrace.streaming.a2a.models import Artifact, Message
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
-    """Text to append to an artifact's last text part. The artifact must exist and be open.
+    """Text to append to the last text part of an artifact. The artifact must exist and must not be complete.
 
     Attributes:
-        artifact_id: The artifact, created earlier by an `ArtifactUpdate`.
-        text: The text; empty only in a last update.
-        last: No more content follows for this artifact (``lastChunk``).
+        artifact_id: The id of the artifact, which an earlier `ArtifactUpdate` created.
+        text: The text. It may be empty only if ``last`` is True.
+        last: True if no further content of the artifact follows (``lastChunk``).
     """
 
     artifact_id: str
@@ -26,13 +27,13 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArtifactUpdate(msgspec.Struct, frozen=True):
-    """A complete artifact, or parts to append to one.
+    """A complete artifact, or parts to append to an artifact.
 
     Attributes:
-        artifact: The parts to set or to append, at least one; name and metadata are used when it is set.
-        append: False creates the artifact or replaces its content; True appends the parts to an existing one.
-        last: No more content follows for this artifact (``lastChunk``); False to continue with `TextDelta`s or appends.
-        encoded: The JSON of the event, if it was made before because it is large; set by the server.
+        artifact: The artifact with at least one part. Its name and metadata are used only if ``append`` is False.
+        append: False to create the artifact or replace its content; True to append the parts to an existing artifact.
+        last: True if no further content of the artifact follows (``lastChunk``). False if further updates may follow.
+        encoded: The JSON of the event, which the server sets if it has encoded a large event before; otherwise None.
     """
 
     artifact: Artifact
@@ -45,13 +46,14 @@ class StatusUpdate(msgspec.Struct, frozen=True):
     """The task's next status.
 
     Attributes:
-        state: A state that `tailrace.streaming.a2a.lifecycle.TRANSITIONS` allows after the present one.
-        message: The agent's message about it (progress, a question, a reason); never the tokens of the response.
+        state: The new state, which `tailrace.streaming.a2a.lifecycle.TRANSITIONS` must allow after the current state.
+        message: A message of the agent about the state (progress, a question, a reason). It must not contain the text
+            of the response.
         metadata: Metadata of the event (usage, finish reason, …).
-        continues: With AUTH_REQUIRED only: the status does not end the turn. The handler continues when the credentials
-            arrive out of band; streams stay open.
-        encoded: The JSON of the message with the ids of the task, if it was made before because it is large; set by the
-            server.
+        continues: True if the status does not end the turn, which is allowed only with AUTH_REQUIRED. Streams stay
+            open, and the handler continues when credentials arrive in another way than by a message.
+        encoded: The JSON of the message, which the server sets if it has encoded a large message before; otherwise
+            None.
     """
 
     state: TaskState
@@ -62,17 +64,17 @@ class StatusUpdate(msgspec.Struct, frozen=True):
 
 
 class MessageAdded(msgspec.Struct, frozen=True):
-    """A message that is added to the conversation, for the next turns. It is not an event.
+    """A message to add to the conversation, for the next turns. It creates no event.
 
-    If a handler yields none, the parts of the turn's artifacts are added.
+    If a handler yields no `MessageAdded`, the parts of the turn's artifacts are added to the conversation.
 
     Attributes:
-        message: A message of the agent, or with the results of tools that ran in the turn; the ids of task and context
-            are filled in. Persisted with the next event.
+        message: A message of the agent, or a message with the results of tools that ran in the turn. The server adds
+            the ids of the task and the context, and persists the message with the next event.
     """
 
     message: Message
 
 
 Update = TextDelta | ArtifactUpdate | StatusUpdate
-"""One mutation of a task."""
+"""A change of a task."""

@@ -29,10 +29,10 @@ import msgspec
 from tailrace.streaming.tools.mcp_servers import HttpServer, StdioServer
 from tailrace.streaming.tools.tools import Tool, ToolContext, ToolError, Toolset
 from tailrace.wrappers import ConfigurationError, ContentPartToolResult, UpstreamError, UpstreamFault
-from tailrace.wrappers.conversion.options import ToolDefinition
+from tailrace.wrappers.conversion.request_options import ToolDefinition
 
 if TYPE_CHECKING:
-    from tailrace.streaming.tools.mcp_link import Link
+    from tailrace.streaming.tools.mcp_connection import Link
 
 DEFAULT_CONNECT_TIMEOUT = 30.0
 """Seconds until the tools of a server are known; a server that is installed on its first run needs some."""
@@ -131,7 +131,7 @@ class McpToolset(Toolset):
         within some seconds.
         """
         try:
-            from tailrace.streaming.tools.mcp_link import linked
+            from tailrace.streaming.tools.mcp_connection import linked
         except ImportError as error:
             raise ConfigurationError(
                 f"tools of MCP servers need a package: pip install 'tailrace[mcp]' ({error})"

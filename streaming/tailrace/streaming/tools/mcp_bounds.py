@@ -1,39 +1,56 @@
-"""Bounds of what an MCP server sends: bytes of a response, JSON values of a message, and checks by its output schemas.
+"""Limits for MCP servers: the size of a response, the JSON values of a message, the size of all tools, requests, and resumptions.
 
-The SDK bounds the events of a stream only. It checks results against the server's output schemas with a validator whose
-patterns may take exponential time, in the event loop. Output schemas are therefore removed before the SDK sees them, and
-checked here by `tailrace.streaming.schemas.output`, which matches patterns in linear time and refuses large schemas.
+`tailrace.streaming.tools.mcp_connection` uses this module, because the SDK limits only the events of a stream. The
+SDK also validates results against the output schemas of the server, in the event loop, with patterns that may take
+exponential time. This module therefore removes output schemas before the SDK reads them. It validates results with
+`tailrace.streaming.schemas.structured_output`, which matches patterns in linear time and rejects large schemas.
+
+The SDK starts a task for each request of a server (`ServerRequests` limits them), and resumes a response that the server ends
+early as often as the server ends it, after the pause that the server chooses (`limited_resumptions`).
 """
 
 import logging
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, cast
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Self, cast
 
 import httpx2
+import msgspec
 from mcp.shared.message import SessionMessage
-from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse
+from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse, Tool
 
-from tailrace.streaming.schemas.output import OutputReader
 from tailrace.streaming.schemas.schema_bounds import count_values
+from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.tools.tools import ToolError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
-from tailrace.wrappers.conversion.options import OutputFormat
+from tailrace.wrappers.conversion.request_options import OutputFormat
 
 logger = logging.getLogger("tailrace.streaming.tools.mcp")
 
 MAX_VALUES = 50_000
-"""Maximum JSON values of one message of a server: a result, a page of tools."""
+"""Maximum number of JSON values in one message of a server, for example a result or a page of tools."""
 
-_MAX_NAME = 200  # characters of a tool's name in a message
+MAX_TOOLS_BYTES = 4 * 1024 * 1024
+"""Maximum size of the definitions of all tools of a server as JSON. The model receives them with each request."""
+
+MAX_REQUESTS = 16
+"""Maximum number of requests of a server, for example pings, that have no response yet. Further ones are ignored."""
+
+MAX_RESUMPTIONS = 100
+"""Maximum number of times that the response to one call is resumed."""
+
+_MAX_NAME = 200  # maximum number of characters of a tool's name in an error message
 _SCHEMA_NAMES = ("outputSchema", "output_schema")
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The body of a response, with an error when it exceeds a size.
+    """The body of a response, which raises an error if it exceeds a maximum size.
 
     Args:
         stream: The body.
-        max_bytes: The maximum size.
+        max_bytes: The maximum size in bytes.
     """
 
     def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
@@ -54,9 +71,9 @@ class BoundedBody(httpx2.AsyncByteStream):
 
 
 def bounded_message(message: SessionMessage) -> SessionMessage:
-    """Return a message of a server; an error in place of a result with more than `MAX_VALUES` JSON values.
+    """Return a message of a server, or an error in place of a result with more than `MAX_VALUES` JSON values.
 
-    A notification or a request that is too large is returned without its parameters.
+    A notification or request with too many values is returned without its parameters.
     """
     content = message.message
     if isinstance(content, JSONRPCResponse):
@@ -72,8 +89,106 @@ def bounded_message(message: SessionMessage) -> SessionMessage:
     return message
 
 
+class BoundedTools:
+    """The tools of a server by name, within `MAX_TOOLS_BYTES`."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, dict[str, Any]] = {}
+        self._bytes = 0
+
+    def add(self, tool: Tool) -> None:
+        """Add a tool.
+
+        Raises:
+            RuntimeError: All tools together are too large.
+        """
+        fields = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+        self._bytes += len(msgspec.json.encode(fields))
+        if self._bytes > MAX_TOOLS_BYTES:
+            raise RuntimeError(f"the definitions of its tools are larger than {MAX_TOOLS_BYTES} bytes")
+        self.by_name[tool.name] = fields
+
+
+class ServerRequests:
+    """The requests of a server that have no response yet."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    def accept(self, message: SessionMessage) -> bool:
+        """Return whether a message of the server is processed: not a notification, nor a request above the limit."""
+        if isinstance(message.message, JSONRPCResponse | JSONRPCError):
+            return True
+        if not isinstance(message.message, JSONRPCRequest) or self._waiting >= MAX_REQUESTS:
+            return False
+        self._waiting += 1
+        return True
+
+    def end(self, message: SessionMessage) -> None:
+        """Register a message to the server that was sent, or failed; only responses count."""
+        if isinstance(message.message, JSONRPCResponse | JSONRPCError):
+            self._waiting -= 1
+
+
+class RespondingStream:
+    """The stream of messages to a server; it counts responses.
+
+    Args:
+        stream: The stream of the SDK.
+        requests: The requests of the server.
+    """
+
+    def __init__(self, stream: Any, requests: ServerRequests) -> None:
+        self._stream = stream
+        self._requests = requests
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message."""
+        try:
+            await self._stream.send(item)
+        finally:
+            self._requests.end(item)
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+_RESUMPTIONS = ContextVar[list[None] | None]("tailrace_mcp_resumptions", default=None)
+
+
+@contextmanager
+def limited_resumptions() -> Generator[None]:
+    """Allow `MAX_RESUMPTIONS` of the responses to what is sent in the block.
+
+    The SDK sends each message in the context in which it was created, and resumes its response there.
+    """
+    token = _RESUMPTIONS.set([])
+    try:
+        yield
+    finally:
+        _RESUMPTIONS.reset(token)
+
+
+def take_resumption() -> bool:
+    """Return whether a response may be resumed; count it."""
+    taken = _RESUMPTIONS.get()
+    if taken is None or len(taken) >= MAX_RESUMPTIONS:
+        return False
+    taken.append(None)
+    return True
+
+
 class OutputSchemas:
-    """The output schemas of a server's tools, which check results."""
+    """The output schemas of a server's tools, for the validation of results."""
 
     def __init__(self) -> None:
         self._schemas: dict[str, dict[str, Any]] = {}
@@ -95,14 +210,14 @@ class OutputSchemas:
                     self._schemas[name] = found[0]
 
     async def check(self, name: str, result: Mapping[str, Any]) -> None:
-        """Check the structured content of a result.
+        """Validate the structured content of a result against the output schema of its tool.
 
         Args:
-            name: The tool.
-            result: A ``CallToolResult``, as JSON.
+            name: The name of the tool.
+            result: A ``CallToolResult`` as a JSON object.
 
         Raises:
-            ToolError: It is missing, or does not fit the tool's output schema.
+            ToolError: The structured content is missing, or does not match the output schema.
         """
         schema = self._schemas.get(name)
         if schema is None or result.get("isError"):
@@ -127,7 +242,7 @@ class OutputSchemas:
 
 
 def _reader(name: str, schema: dict[str, Any]) -> OutputReader | None:
-    """Create a reader for an output schema; log a warning and return None for one that cannot be checked."""
+    """Create a reader for an output schema. If the schema cannot be used, log a warning and return None."""
     try:
         return OutputReader.of_format(OutputFormat(schema_=schema))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The servers of the Model Context Protocol (MCP): a program, or a URL."""
+"""Descriptions of MCP servers, which `McpToolset` connects to: a program, or a URL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from tailrace.wrappers import ConfigurationError
 
 @dataclass(frozen=True)
 class StdioServer:
-    """A server that is a program, over its standard input and output.
+    """An MCP server that is a program. It communicates over its standard input and output.
 
     Attributes:
         command: The program.
-        arguments: Its arguments.
-        env: Additional environment variables. Of this process' environment it receives only those that every program
-            needs (``PATH``, ``HOME``, …), not the keys of providers.
-        cwd: Its working folder; ours when None.
+        arguments: The arguments of the program.
+        env: Additional environment variables. From the environment of this process, the program receives only
+            variables that every program needs (``PATH``, ``HOME``, …). It does not receive the keys of providers.
+        cwd: The working folder of the program; None for the current folder.
     """
 
     command: str
@@ -30,11 +30,11 @@ class StdioServer:
 
 @dataclass(frozen=True)
 class HttpServer:
-    """A server at a URL (the transport Streamable HTTP).
+    """An MCP server at a URL (transport "Streamable HTTP").
 
     Attributes:
-        url: The URL.
-        headers: Headers of every request.
+        url: The URL of the server.
+        headers: Headers for every request.
 
     Raises:
         ConfigurationError: The URL is not an HTTP URL.
@@ -48,7 +48,7 @@ class HttpServer:
             raise ConfigurationError(f"an MCP server's address begins with http:// or https://: {self.url!r}")
 
     def __str__(self) -> str:
-        """Return the URL without parts that may be secret: user and query."""
+        """Return the URL without the user and the query, which may be secret."""
         scheme, _, rest = self.url.partition("://")
         authority, slash, path = rest.partition("#")[0].partition("?")[0].partition("/")
         return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"

@@ -1,14 +1,14 @@
-"""Tools of an agent, and running the calls of a model.
+"""Tools of an agent, and execution of tool calls.
 
-A tool is any `Tool`; a plain Python function, sync or async, becomes one by its signature: type hints give the JSON schema (by
-pydantic), the docstring gives the descriptions of the tool and (in Google's, NumPy's or Sphinx' style) of its arguments::
+A tool is an instance of `Tool`, or a Python function, sync or async. For a function, pydantic creates the JSON schema from the
+type hints. The docstring describes the tool and its arguments (in the style of Google, NumPy or Sphinx)::
 
     async def get_weather(city: str, unit: Literal["C", "F"] = "C") -> dict[str, Any]:
         "The weather of a city now."
         ...
 
-Every failure of a call (unknown tool, invalid arguments, an exception, a timeout) becomes a result with the error, which the
-model can react to. Only cancellation does not.
+A call that fails (unknown tool, invalid arguments, exception, timeout) has a result with the error, so that the model can react
+to it. A cancellation propagates.
 """
 
 import asyncio
@@ -31,39 +31,41 @@ import pydantic_core
 from pydantic.fields import FieldInfo
 
 from tailrace.streaming.instrumentation import RUN_OBSERVER, CallWatch
-from tailrace.streaming.schemas.output import PlainSchema
+from tailrace.streaming.schemas.structured_output import PlainSchema
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
-from tailrace.wrappers.conversion.options import ToolDefinition
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
+from tailrace.wrappers.conversion.request_options import ToolDefinition
 from tailrace.wrappers.messages import json_value
 
 logger = logging.getLogger("tailrace.streaming")
 
 DEFAULT_TIMEOUT = 60.0
-"""Seconds that a tool may run."""
+"""Timeout of a call in seconds."""
 
 DEFAULT_CONCURRENCY = 8
-"""Tools of one round that run concurrently."""
+"""Maximum number of concurrent calls in one round."""
 
 ToolFunction = Callable[..., Any]
 
 
 class ToolError(Exception):
-    """An error for the model: its text is the result, marked as an error, and is not logged."""
+    """Error for the model. Its text is the result of the call, with `is_error`; it is not logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The context of a call.
 
-    A function receives it as the parameter that is annotated with this class (or with this class or None), if there is one;
-    the model does not know of it.
+    A function receives the context as the parameter that is annotated with this class (or this class or None). The
+    parameter is not part of the schema for the model.
 
     Attributes:
-        call: The call, as the model made it.
-        task_id: Its task; empty without a server.
-        context_id: Its conversation: the caller's own id, which another caller may use too; empty without a server.
-        external_context_id: An opaque identifier of the conversation for other systems and for data that a tool stores by
-            conversation: unique to the conversation and its caller; empty without a server.
+        call: The call of the model.
+        task_id: Id of the task; empty without a server.
+        context_id: Id of the conversation. The caller chose it, and another caller may use the same id. Empty without a
+            server.
+        external_context_id: Opaque id of the conversation, unique to the conversation and its caller. Use it for other
+            systems and as the key of stored data. Empty without a server.
     """
 
     call: ContentPartToolCall
@@ -77,7 +79,7 @@ class Tool(ABC):
 
     Attributes:
         definition: The definition for the model.
-        timeout: Seconds that a call may take, ``math.inf`` for no limit; None for the agent's own.
+        timeout: Timeout of a call in seconds, ``math.inf`` for no limit; None for the timeout of the agent.
     """
 
     definition: ToolDefinition
@@ -88,7 +90,7 @@ class Tool(ABC):
         """Run the tool.
 
         Args:
-            arguments: The model's arguments, a JSON object that was not validated against the schema.
+            arguments: Arguments of the model: a JSON object, not validated against the schema.
             context: The context of the call.
 
         Returns:
@@ -96,12 +98,12 @@ class Tool(ABC):
             ignored.
 
         Raises:
-            ToolError: An error for the model; any other exception is one, too, and is logged.
+            ToolError: An error for the model. The text of any other exception is sent to the model, too, and logged.
         """
 
 
 class Toolset(ABC):
-    """Tools behind a common connection (a server of the Model Context Protocol)."""
+    """Tools that share a connection, for example of one MCP server."""
 
     @abstractmethod
     def connected(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
@@ -109,7 +111,7 @@ class Toolset(ABC):
 
         Raises:
             ConfigurationError: A requirement is not installed or cannot be started.
-            UpstreamError: The server cannot be reached, or does not reply.
+            UpstreamError: The server cannot be reached, or sends no response.
         """
 
 
@@ -117,14 +119,14 @@ class FunctionTool(Tool):
     """A Python function as a tool. A sync function runs in a thread, which continues after a timeout.
 
     Args:
-        function: The function, whose parameters can all be given by name; may be async.
-        name: The name for the model; the function's own when empty.
-        description: The description for the model; the docstring's, without its sections, when empty.
-        timeout: Seconds that a call may take; None for the agent's own limit.
+        function: The function, sync or async. It must have no positional-only parameters.
+        name: Name for the model; empty for the name of the function.
+        description: Description for the model; empty for the docstring without its sections.
+        timeout: Timeout of a call in seconds; None for the timeout of the agent.
         strict: See `ToolDefinition`.
 
     Raises:
-        ConfigurationError: The signature cannot be described to a model.
+        ConfigurationError: The signature cannot be converted to a JSON schema.
     """
 
     def __init__(
@@ -151,7 +153,9 @@ class FunctionTool(Tool):
             self._arguments: type[pydantic.BaseModel] = make(given, __config__=config, **fields)
             schema = self._arguments.model_json_schema(schema_generator=PlainSchema)
         except pydantic.errors.PydanticUserError as error:
-            raise ConfigurationError(f"tool {given}: no JSON schema can be made: {error.message}") from error
+            raise ConfigurationError(
+                f"tool {given}: the signature has no JSON schema: {error.message}"
+            ) from error
         schema.pop("title", None)
         schema.setdefault("properties", {})
         summary = description or "\n\n".join(filter(None, (words.short_description, words.long_description)))
@@ -160,7 +164,7 @@ class FunctionTool(Tool):
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """Call the function; see `Tool.call`."""
         try:
-            # As JSON: values of types like date, tuple or bytes are texts or lists there.
+            # Validated as JSON, where dates and bytes are texts, and tuples are lists.
             read = self._arguments.model_validate_json(json.dumps(arguments))
         except pydantic.ValidationError as error:
             raise ToolError(_why(error)) from None
@@ -182,7 +186,7 @@ def tool(
     timeout: float | None = None,
     strict: bool | None = None,
 ) -> Any:
-    """Make a function a tool: ``@tool`` or ``@tool(name=…, timeout=…)``; see `FunctionTool`."""
+    """Create a tool from a function: ``@tool`` or ``@tool(name=…, timeout=…)``; see `FunctionTool`."""
 
     def make(given: ToolFunction) -> FunctionTool:
         return FunctionTool(given, name=name, description=description, timeout=timeout, strict=strict)
@@ -191,18 +195,18 @@ def tool(
 
 
 class ToolRunner:
-    """Runs the calls of a round concurrently, up to a limit, each with a timeout.
+    """Runs the calls of a round concurrently, up to a limit, with a timeout for each call.
 
     Args:
-        tools: The tools, functions among them; with unique names.
-        timeout: Seconds that a tool without a timeout of its own may run.
-        concurrency: The number of calls of one round that run at once.
+        tools: Tools and functions with unique names.
+        timeout: Timeout in seconds of tools that do not set their own.
+        concurrency: Maximum number of concurrent calls.
 
     Attributes:
         definitions: The definitions for the model.
 
     Raises:
-        ConfigurationError: Two tools have the same name, an object is no tool, or the concurrency is not positive.
+        ConfigurationError: Two tools have the same name, an object is not a tool, or the concurrency is below 1.
     """
 
     def __init__(
@@ -213,7 +217,7 @@ class ToolRunner:
         concurrency: int = DEFAULT_CONCURRENCY,
     ) -> None:
         if concurrency < 1:
-            raise ConfigurationError(f"tools cannot run {concurrency} at once: give 1 or more")
+            raise ConfigurationError(f"tool concurrency is {concurrency}; the minimum is 1")
         self._timeout = timeout
         self._concurrency = concurrency
         self._tools: dict[str, Tool] = {}
@@ -225,7 +229,7 @@ class ToolRunner:
         self.definitions = tuple(each.definition for each in self._tools.values())
 
     def knows(self, name: str) -> bool:
-        """Return whether a tool has that name."""
+        """Return True if a tool has this name."""
         return name in self._tools
 
     async def run(
@@ -237,13 +241,13 @@ class ToolRunner:
         context_id: str = "",
         external_context_id: str = "",
     ) -> AsyncGenerator[ContentPartToolResult]:
-        """Run calls; yield their results as they arrive, one for each.
+        """Run calls, and yield the result of each call as soon as it is available.
 
-        Close it (``aclosing``) in the task in which it was started: running calls are cancelled then.
+        Close the generator (``aclosing``) in the asyncio task in which it was started. Closing cancels running calls.
 
         Args:
             calls: The calls; the result of a call to an unknown tool is an error.
-            others: Names of further tools that the model knows, for such an error.
+            others: Names of further tools of the model, for the text of such an error.
             task_id: For the `ToolContext`.
             context_id: For the `ToolContext`.
             external_context_id: For the `ToolContext`.
@@ -257,7 +261,7 @@ class ToolRunner:
 
         async def run_one(call: ContentPartToolCall) -> None:
             async with limit:
-                # The observer is notified of known tools only: unknown ones do not run.
+                # The observer is not notified of calls to unknown tools, since they do not run.
                 with observer.calling(call) if self.knows(call.name) else CallWatch() as watch:
                     watch.result = await self._result(call, context_of(call), others)
                 send.send_nowait(watch.result)
@@ -270,7 +274,7 @@ class ToolRunner:
                     for _ in calls:
                         yield await receive.receive()
                 except GeneratorExit:
-                    # Cancelled here: a task group would wrap the exception that closed this generator.
+                    # Cancel explicitly, because the task group would wrap GeneratorExit in an exception group.
                     group.cancel_scope.cancel()
 
     async def _result(
@@ -280,14 +284,16 @@ class ToolRunner:
             output = await self._call(call, context, others)
             if isinstance(output, ContentPartToolResult):
                 return output.model_copy(update={"id": call.id, "name": call.name})
-            return ContentPartToolResult(id=call.id, name=call.name, output=_as_json(output))
+            return ContentPartToolResult(
+                id=call.id, name=call.name, output=await run_bounded(json_cost(output), _as_json, output)
+            )
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # The call was not cancelled: the tool waited for an object that was.
-            logger.exception("the tool %s waited for something that was cancelled", call.name)
-            return _failed(call, "what the tool waited for was cancelled")
+            # The call itself was not cancelled: the tool awaited a task or future that was.
+            logger.exception("the tool %s awaited a task that was cancelled", call.name)
+            return _failed(call, "a task that the tool awaited was cancelled")
         except Exception as raised:
             error = _unwrapped(raised)
             if isinstance(error, ToolError):
@@ -305,12 +311,14 @@ class ToolRunner:
             arguments = {"input": call.arguments_text or ""}
         elif call.arguments_error is not None or (call.arguments_text or "null").strip() != "null":
             why = f" ({call.arguments_error})" if call.arguments_error else ""
-            raise ToolError(f"the arguments are no JSON object{why}; call the tool again with one")
+            raise ToolError(
+                f"the arguments are not a JSON object{why}; call the tool again with a JSON object"
+            )
         seconds = self._timeout if found.timeout is None else found.timeout
         with anyio.move_on_after(seconds) as scope:
             return await found.call(arguments, context)
         if scope.cancelled_caught:
-            raise ToolError(f"the tool took longer than the {seconds:g} seconds it may")
+            raise ToolError(f"the tool exceeded its timeout of {seconds:g} seconds")
         raise AssertionError("the block returns, raises, or is cancelled by its scope")
 
 
@@ -318,13 +326,13 @@ def as_tool(source: Tool | ToolFunction) -> Tool:
     """Return a tool unchanged, and a function as a `FunctionTool`.
 
     Raises:
-        ConfigurationError: It is neither.
+        ConfigurationError: The object is neither.
     """
     if isinstance(source, Tool):
         return source
     if callable(source):
         return FunctionTool(source)
-    raise ConfigurationError(f"{source!r} is no tool and no function")
+    raise ConfigurationError(f"{source!r} is neither a tool nor a function")
 
 
 def _fields(
@@ -344,12 +352,12 @@ def _fields(
         hint: object = hints.get(key, Any)
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ConfigurationError(
-                f"tool {name}: the parameter {parameter} cannot be given by name, as a model gives them"
+                f"tool {name}: the parameter {parameter} cannot be passed by name; tools are called by name"
             )
         if _is_context(hint):
             context_name = key
             continue
-        # Under our own names: a parameter may have a name that pydantic reserves.
+        # The fields have generated names, because pydantic reserves some names.
         ours: dict[str, Any] = {"alias": key}
         if described.get(key) and not FieldInfo.from_annotation(cast("Any", hint)).description:
             ours["description"] = described[key]
@@ -359,7 +367,7 @@ def _fields(
 
 
 def _is_context(hint: object) -> bool:
-    """Return whether a parameter takes the context, or optionally the context."""
+    """Return True if the annotation of a parameter is the context, or the context or None."""
     if get_origin(hint) is Annotated:
         return _is_context(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -369,7 +377,7 @@ def _is_context(hint: object) -> bool:
 
 
 def _without_partial(function: ToolFunction) -> ToolFunction:
-    """Return the function below partials, with its name, docstring and type hints."""
+    """Return the function inside ``functools.partial``, which has the name, the docstring and the type hints."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return function
@@ -379,14 +387,14 @@ def _as_json(value: object) -> Any:
     """Convert a tool's result to JSON.
 
     Raises:
-        pydantic_core.PydanticSerializationError: pydantic cannot convert it.
-        ValueError: It is nested too deep.
+        pydantic_core.PydanticSerializationError: pydantic cannot convert the value.
+        ValueError: The value is nested too deeply.
     """
     return value if isinstance(value, str) else json_value(pydantic_core.to_jsonable_python(value))
 
 
 def _unwrapped(error: BaseException) -> BaseException:
-    """Return the first error inside exception groups."""
+    """Return the first exception in nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         inside = cast("tuple[BaseException, ...]", cast("Any", error).exceptions)
         if len(inside) != 1:
@@ -404,4 +412,4 @@ def _why(error: pydantic.ValidationError) -> str:
     listed = "; ".join(
         f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in problems
     )
-    return f"the arguments do not fit: {listed}"
+    return f"the arguments are invalid: {listed}"

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
+from support.live_server import serving
 from support.nodes import RunEngine
 from support.rpc import Rpc, message, text_of
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta, Update

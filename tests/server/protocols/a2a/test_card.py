@@ -10,8 +10,8 @@ from google.protobuf.json_format import ParseDict
 
 from support.agents import nothing
 from support.http_json import HttpJson
+from support.live_server import serving
 from support.rpc import Rpc
-from support.serving import serving
 from tailrace.server import CardSettings, Settings, create_app
 from tailrace.server.auth.authentication import ApiKeys, Authenticator, Credentials, Identity
 from tailrace.server.protocols.a2a.card import build_card

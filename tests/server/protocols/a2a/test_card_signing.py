@@ -16,8 +16,8 @@ from jwt import PyJWK, PyJWKSet
 
 from support.agents import nothing
 from support.http_json import HttpJson
+from support.live_server import serving
 from support.rpc import Rpc
-from support.serving import serving
 from tailrace.server import Settings, create_app
 from tailrace.server.auth.authentication import ApiKeys
 from tailrace.server.protocols.a2a.card import build_card

@@ -9,13 +9,13 @@ import pytest
 from multidict import CIMultiDict
 
 from support.agents import ask_back
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.handlers import DirectHandler
 from tailrace.streaming import A2ATaskBridge, ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.conversion.bridge import BridgeDialect
+from tailrace.streaming.conversion.subagent_tasks import BridgeDialect
 
 SETTINGS = Settings(store="sqlite://")
 

@@ -35,12 +35,12 @@ from google.rpc import error_details_pb2
 
 from support.agents import Scripted
 from support.grpc_agents import GrpcAgent, failure_of, rest_of
-from support.missing import run_without
+from support.live_server import serving
+from support.missing_packages import run_without
 from support.processes import served
 from support.rpc import Rpc, message, text_of
 from support.sdk import facts, kinds, numbers, send, state, streamed
 from support.sdk import text_of as sdk_text_of
-from support.serving import serving
 from support.upstream import Hang, ScriptedUpstream, openai_stream
 from tailrace.server import DirectHandler, Engine, FunctionHandler, Settings, Store, Turn, create_app
 from tailrace.server.auth.authentication import Anonymous, Authenticator, Credentials, Identity
@@ -48,16 +48,16 @@ from tailrace.server.http.request_guard import RequestGuard
 from tailrace.server.protocols.a2a.card import build_card
 from tailrace.server.protocols.a2a.grpc import GrpcServer
 from tailrace.server.protocols.a2a.grpc_version import to_status
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.handlers import Handler, HandlerFunction
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.settings import Bounds
 from tailrace.streaming import EXTENSION_URI, ArtifactUpdate, TextDelta, Update
 from tailrace.streaming.a2a import errors
 from tailrace.streaming.a2a.errors import A2AError, FieldViolation
-from tailrace.streaming.a2a.fields import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.field_types import MAX_JSON_DEPTH
 from tailrace.streaming.a2a.models import AgentCard, AgentExtension, Artifact, Message, Part
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.messages import MAX_DEPTH
 
@@ -635,7 +635,7 @@ async def test_a_client_that_reads_nothing_is_disconnected_and_delays_no_other(
         seen: list[StreamResponse] = [await stalled.read()]
         with anyio.fail_after(20):
             assert len(streamed(await stream_of(agent, "x"))) == BURST
-            while "was dropped" not in caplog.text:  # noqa: ASYNC110 — the log is the only state to wait on
+            while "closed the stream of a client that read nothing" not in caplog.text:  # noqa: ASYNC110 — the log is the only state to wait on
                 await anyio.sleep(0.02)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await read_into(seen, stalled)

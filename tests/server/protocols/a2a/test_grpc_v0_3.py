@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from support.a2a_objects import cards, stream_responses
 from support.agents import Scripted
 from support.grpc_agents import GrpcAgent, failure_of
+from support.live_server import serving
 from support.rpc import Rpc, text_of
 from support.sdk import send as send_1_0
 from support.sdk import text_of as sdk_text_of
-from support.serving import serving
 from tailrace.server import DirectHandler, FunctionHandler, Settings, Turn, create_app
 from tailrace.server.protocols.a2a.card import build_card
 from tailrace.server.protocols.a2a.grpc_v0_3 import Grpc03
@@ -34,7 +34,7 @@ from tailrace.streaming import EXTENSION_URI, ArtifactUpdate, StatusUpdate, Task
 from tailrace.streaming.a2a.card_v0_3 import write_card
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.fields import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.field_types import MAX_JSON_DEPTH
 from tailrace.streaming.a2a.models import (
     AgentCard,
     AgentExtension,
@@ -45,7 +45,7 @@ from tailrace.streaming.a2a.models import (
     StreamResponse,
 )
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 
 SETTINGS = Settings(store="sqlite://", grpc_port=0, push_notifications="private")
 

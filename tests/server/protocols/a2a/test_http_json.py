@@ -7,12 +7,12 @@ import pytest
 
 from support.agents import echo
 from support.http_json import HttpJson
+from support.live_server import serving
 from support.rpc import Rpc, message, text_of
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 
 SETTINGS = Settings(store="sqlite://", max_request_bytes=10_000)
 

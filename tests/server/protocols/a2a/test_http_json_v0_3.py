@@ -11,8 +11,8 @@ from a2a.utils.errors import TaskNotCancelableError
 
 from support.agents import echo
 from support.http_json import HttpJson
+from support.live_server import serving
 from support.rpc import Rpc
-from support.serving import serving
 from tailrace.server import Settings, create_app
 
 SETTINGS = Settings(store="sqlite://", max_request_bytes=10_000, push_notifications="private")

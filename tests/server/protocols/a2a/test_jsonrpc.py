@@ -8,14 +8,14 @@ import aiohttp
 import anyio
 import pytest
 
+from support.live_server import serving
 from support.rpc import Rpc, message, streamed_text, text_of
-from support.serving import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.handlers import DirectHandler
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import agent_message
 
 SETTINGS = Settings(store="sqlite://", max_request_bytes=10_000)
 

@@ -15,7 +15,7 @@ import aiohttp
 import anyio
 import pytest
 
-from support.serving import serving
+from support.live_server import serving
 from tailrace.server import Bounds, Settings, Turn, create_app
 from tailrace.streaming import ArtifactUpdate, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part

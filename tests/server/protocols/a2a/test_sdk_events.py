@@ -10,7 +10,7 @@ from tailrace.server.protocols.a2a.sdk_events import to_sdk_event, to_stream_res
 from tailrace.streaming import EXTENSION_URI, ArtifactUpdate, Event, StatusUpdate, TaskState, TextDelta
 from tailrace.streaming.a2a import Artifact, InternalError, Message, Part, Role
 from tailrace.streaming.a2a import StreamResponse as OurResponse
-from tailrace.streaming.task.task import TaskRecord, agent_message
+from tailrace.streaming.task.task_record import TaskRecord, agent_message
 
 
 def log() -> list[Event]:
@@ -67,5 +67,5 @@ def test_what_protobuf_cannot_carry_is_refused() -> None:
         value = {"a": value}
     artifact = {"artifactId": "a", "parts": [{"data": value}]}
     body = json.dumps({"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": artifact}})
-    with pytest.raises(InternalError, match="deeper"):
+    with pytest.raises(InternalError, match="nested too deeply"):
         to_stream_response(Event(2, body.encode()))

@@ -25,7 +25,7 @@ from tailrace.streaming.a2a import (
     Task,
     TaskStatus,
 )
-from tailrace.streaming.a2a.fields import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.field_types import MAX_JSON_DEPTH
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 
@@ -88,7 +88,7 @@ def test_what_nests_as_deep_as_is_allowed_passes_the_wire(lists: bool) -> None:
 
 
 def test_what_no_parser_would_take_is_refused_where_it_is_written() -> None:
-    with pytest.raises(InternalError, match="deeper than protobuf"):
+    with pytest.raises(InternalError, match="nested too deeply for protobuf"):
         fill(a2a_pb2.Part(), {"data": nested(MAX_JSON_DEPTH + 1, lists=False)})
 
 

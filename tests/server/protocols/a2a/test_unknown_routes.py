@@ -5,8 +5,8 @@ from fastapi import FastAPI, HTTPException
 
 from support.agents import nothing
 from support.http_json import HttpJson
+from support.live_server import serving
 from support.rpc import Rpc, message
-from support.serving import serving
 from tailrace.server import Settings, create_app, create_router
 
 SETTINGS = Settings(store="sqlite://")
@@ -41,13 +41,13 @@ async def test_another_application_keeps_its_own_answers_and_addresses() -> None
     async def home() -> str:  # pyright: ignore[reportUnusedFunction]
         return "home"
 
-    @app.delete("/tasks/{name}")
-    async def forget(name: str) -> str:  # pyright: ignore[reportUnusedFunction]
+    @app.put("/tasks/{name}")
+    async def rename(name: str) -> str:  # pyright: ignore[reportUnusedFunction]
         return name
 
     async with serving(app) as url, Rpc(url) as rpc:
         http = HttpJson(rpc)
         assert await http.ask("GET", "/nothing") == (404, {"detail": "Not Found"})
         assert await http.ask("GET", "/") == (200, "home")
-        assert await http.ask("DELETE", "/tasks/a") == (200, "a")
+        assert await http.ask("PUT", "/tasks/a") == (200, "a")
         await http.ok("POST", "/message:send", message())

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from support.agents import Scripted
-from support.facade import Facade, facade_over
+from support.openai_api import Facade, facade_over
 from support.rounds import answer
 from support.upstream import ScriptedUpstream
 from tailrace.server import Settings, create_app

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from support.agents import Scripted
-from support.facade import MODEL, facade_over
+from support.openai_api import MODEL, facade_over
 from support.response_streams import Frames, RawClient, raw_client
 from support.rounds import answer, sent
 from support.rpc import Rpc

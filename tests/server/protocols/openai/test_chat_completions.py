@@ -13,7 +13,7 @@ from openai.lib.streaming.chat import ContentDeltaEvent, FunctionToolCallArgumen
 from pydantic import BaseModel
 
 from support.agents import Scripted
-from support.facade import (
+from support.openai_api import (
     MODEL,
     STRICT_WEATHER,
     WEATHER,
@@ -31,9 +31,9 @@ from support.upstream import Hang, ScriptedUpstream, Wait, json_answer, openai_c
 from tailrace.server import Turn
 from tailrace.server.settings import Bounds
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta
-from tailrace.streaming.a2a.extension import EXTENSION_URI
 from tailrace.streaming.a2a.models import Artifact, Part
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.streaming.task.updates import Update
 
 HELLO = user("Hello?")

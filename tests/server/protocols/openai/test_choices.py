@@ -7,7 +7,7 @@ import aiohttp
 import anyio
 import openai
 
-from support.facade import assistant, facade_over, tool, user
+from support.openai_api import assistant, facade_over, tool, user
 from support.rounds import Call, answer, sent
 from support.upstream import Head, Received, ScriptedUpstream, Step, Wait, sse
 

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from support.agents import Scripted
-from support.facade import MODEL, facade_over
+from support.openai_api import MODEL, facade_over
 from support.rounds import answer, sent
 from support.upstream import Received, ScriptedUpstream
 

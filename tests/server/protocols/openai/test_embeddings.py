@@ -14,7 +14,7 @@ import pytest
 
 from support.agents import Scripted
 from support.callers import CALLER_KEYS, KEYS
-from support.facade import Facade, facade_over
+from support.openai_api import Facade, facade_over
 from support.rounds import answer
 from support.upstream import Head, ScriptedUpstream, Step, Wait
 from tailrace.server import Bounds

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from support.agents import Scripted
-from support.facade import facade_over
+from support.openai_api import facade_over
 from support.rounds import answer
 from support.upstream import ScriptedUpstream
 

@@ -11,13 +11,13 @@ import aiohttp
 import openai
 import pytest
 
-from support.facade import Facade, facade_over
+from support.openai_api import Facade, facade_over
 from support.rounds import answer
 from support.rpc import Rpc
 from support.upstream import ScriptedUpstream, sse
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.streaming import Agent
-from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers.openai_responses.client import ResponsesModel
 
 FIXTURE = Path(__file__).with_name("codex_request.json")
@@ -185,7 +185,7 @@ async def test_the_name_of_a_custom_tool_is_not_that_of_one_of_the_agents() -> N
         async with facade_over(handler=handler) as facade:
             tool: Any = {"type": "custom", "name": "apply_patch"}
             with pytest.raises(
-                openai.BadRequestError, match="the agent has a tool named 'apply_patch' itself"
+                openai.BadRequestError, match="the agent already has a tool named 'apply_patch'"
             ):
                 await facade.client.responses.create(model="tailrace", input="Hello?", tools=[tool])
 

@@ -8,10 +8,10 @@ import openai
 import pytest
 
 from support.agents import Scripted
-from support.facade import WEATHER, Facade, assistant, content_of, facade_over, tool, user
+from support.live_server import serving
+from support.openai_api import WEATHER, Facade, assistant, content_of, facade_over, tool, user
 from support.remote_agents import Saying, agent_says, says, sdk_agent, sdk_card
 from support.rounds import answer, sent
-from support.serving import serving
 from support.upstream import ScriptedUpstream
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.sdk import AgentExecutor, RemoteAgent, RemoteAgentHandler

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.server.protocols.chat_request import ChatRequest
-from tailrace.server.protocols.errors import OpenAIError
 from tailrace.server.protocols.openai.request import read_chat_request, read_responses_request
-from tailrace.streaming.conversion.conversation import to_a2a_message
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.streaming.conversion.message_conversion import to_a2a_message
 
 JSON = st.recursive(
     st.none()

@@ -7,11 +7,11 @@ import pytest
 from pydantic import BaseModel
 
 from support.agents import Scripted
-from support.facade import MODEL, facade_over
+from support.openai_api import MODEL, facade_over
 from support.rounds import answer, sent
 from support.rpc import Rpc
 from support.upstream import ScriptedUpstream, json_answer, openai_chunk, openai_stream, sse
-from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.streaming.conversion.message_conversion import to_common_message
 
 WEATHER: Any = {
     "type": "function",
@@ -151,6 +151,33 @@ async def test_going_on_after_an_earlier_response_is_a_branch() -> None:
     ]
 
 
+async def test_references_to_items_stand_for_the_conversation_up_to_their_response() -> None:
+    """The AI SDK sends references in place of the items of responses, beside the messages of the user."""
+    script = [answer("First.", reasoning="hmm"), answer(calls=[PARIS]), answer("Sunny.")]
+    async with ScriptedUpstream(*script) as upstream, facade_over(upstream) as facade:
+        items: list[Any] = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "1?"}]
+        conversations: set[str] = set()
+        for following in ([{"role": "user", "content": "2?"}], [output("c1", "sunny")], []):
+            response = await facade.client.responses.create(model=MODEL, input=items, tools=[WEATHER])
+            assert response.conversation
+            conversations.add(response.conversation.id)
+            items += [{"type": "item_reference", "id": item.id} for item in response.output]
+            items += following
+    assert len(conversations) == 1
+    contents = [[message["content"] for message in sent(request)] for request in upstream.requests]
+    assert contents[1] == ["Be kind.", "1?", "First.", "2?"]
+    assert contents[2] == ["Be kind.", "1?", "First.", "2?", None, "sunny"]
+
+
+@pytest.mark.parametrize("given", ["msg_1", "msg_x_y_0", "nonsense", "msg__1_0", None])
+async def test_a_reference_that_names_no_item_of_a_response_is_refused(given: str | None) -> None:
+    async with ScriptedUpstream() as upstream, facade_over(upstream) as facade:
+        items: Any = [{"type": "item_reference", "id": given}, {"role": "user", "content": "2?"}]
+        with pytest.raises(openai.BadRequestError) as raised:
+            await facade.client.responses.create(model=MODEL, input=items)
+    assert (raised.value.code, raised.value.param) == ("invalid_value", "input")
+
+
 @pytest.mark.parametrize("previous", ["resp_nobody_1", "resp_1", "nonsense", "resp_{}_2"])
 async def test_a_response_that_is_not_known(previous: str) -> None:
     async with ScriptedUpstream(answer("Hi")) as upstream, facade_over(upstream) as facade:
@@ -168,12 +195,13 @@ async def test_a_conversation_receives_only_the_new_items() -> None:
         facade_over(upstream) as facade,
     ):
         create = facade.client.responses.create
-        first = await create(model=MODEL, input="1?", conversation="chat-1", tools=[WEATHER])
-        second = await create(model=MODEL, input=[output("c1", "sunny")], conversation={"id": "chat-1"})
+        made = (await facade.client.conversations.create()).id
+        first = await create(model=MODEL, input="1?", conversation=made, tools=[WEATHER])
+        second = await create(model=MODEL, input=[output("c1", "sunny")], conversation={"id": made})
         with pytest.raises(openai.BadRequestError, match="no call 'c1' waits"):
-            await create(model=MODEL, input=[output("c1", "sunny")], conversation="chat-1")
+            await create(model=MODEL, input=[output("c1", "sunny")], conversation=made)
     assert first.conversation
-    assert first.conversation.id == "chat-1"
+    assert first.conversation.id == made
     assert second.id.split("_")[1] == first.id.split("_")[1]
     assert [message["role"] for message in sent(upstream.requests[1])] == ["user", "assistant", "tool"]
 
@@ -185,11 +213,12 @@ async def test_a_result_has_the_name_of_the_tool_that_was_called(naming: str) ->
         facade_over(upstream) as facade,
     ):
         create: Any = facade.client.responses.create
-        first = await create(model=MODEL, input="1?", conversation="chat-1", tools=[WEATHER])
-        given = first.id if naming == "previous_response_id" else "chat-1"
+        made = (await facade.client.conversations.create()).id
+        first = await create(model=MODEL, input="1?", conversation=made, tools=[WEATHER])
+        given = first.id if naming == "previous_response_id" else made
         await create(model=MODEL, input=[output("c1", "sunny")], **{naming: given})
         async with Rpc(facade.url) as rpc:
-            recorded = (await rpc.result("GetConversation", {"contextId": "chat-1"}))["messages"]
+            recorded = (await rpc.result("GetConversation", {"contextId": made}))["messages"]
     [result] = [part for message in recorded for part in to_common_message(message).tool_results]
     assert (result.name, result.output) == ("get_weather", "sunny")
 

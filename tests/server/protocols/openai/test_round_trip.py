@@ -9,13 +9,13 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from support.facade import Facade, facade_over, user
+from support.openai_api import Facade, facade_over, user
 from support.rounds import answer, sent
 from support.rpc import Rpc
 from support.scenarios import Scenario, completion, load_scenarios, payloads
 from support.upstream import ScriptedUpstream, sse
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.conversion.conversation import to_a2a_message, to_common_message
+from tailrace.streaming.conversion.message_conversion import to_a2a_message, to_common_message
 from tailrace.wrappers import History
 from tailrace.wrappers.openai.converter import OpenAIConverter
 

@@ -14,11 +14,11 @@ import pytest
 from aiohttp import web
 
 from support.agents import ask_back
+from support.live_server import serving
 from support.processes import served
-from support.receiver import Answer, Delivery, Receiver, accept, receiving
 from support.rpc import Rpc, message, text_of
-from support.serving import serving
 from support.upstream import Hang, ScriptedUpstream, openai_stream
+from support.webhook_receiver import Answer, Delivery, Receiver, accept, receiving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, HandlerFunction
@@ -39,7 +39,7 @@ from tailrace.streaming.a2a.requests import (
     SendMessageRequest,
     TaskPushNotificationConfig,
 )
-from tailrace.streaming.task.task import agent_message
+from tailrace.streaming.task.task_record import agent_message
 from tailrace.wrappers import StoreError
 
 Updates = AsyncIterator[Update | Message]
@@ -729,6 +729,7 @@ async def test_after_a_crash_the_end_of_the_task_is_delivered(tmp_path: Path, we
                 await rpc.result("SendMessage", {**message(), "configuration": configuration})
             await webhook.until(lambda deliveries: len(deliveries) == 2)
             server.kill()
+        options = (*options, "--on-crash", "fail")
         with served(tmp_path / "2.log", *options, TAILRACE_PUSH_NOTIFICATIONS="private") as server:
             await server.ready()
             deliveries = await webhook.until_end()
@@ -772,7 +773,7 @@ async def test_a_name_is_called_at_the_address_that_was_checked_and_at_no_other(
         await given_up.until(4)
     assert lookups == ["hook.example"] * 4
     assert webhook.deliveries == []
-    assert set(given_up.reasons) == {"its name leads to no address that this agent calls"}
+    assert set(given_up.reasons) == {"its host name resolves to no address that this agent may call"}
 
     async with agent(guard=WebhookGuard(allow_private=True, lookup=lookup)) as operations:
         answers = [["127.0.0.1"]] * 2
@@ -801,7 +802,7 @@ async def test_a_webhook_is_checked_again_when_it_is_called(
         await send(operations, "this", task_id=waiting.id)
         await given_up.until(3)
     assert len(webhook.deliveries) == 3
-    assert set(given_up.reasons) == {"its address may not be called"}
+    assert set(given_up.reasons) == {"the webhook's address may not be called"}
 
 
 async def test_names_that_cannot_be_resolved_are_looked_up_again(webhook: Receiver) -> None:

@@ -1,7 +1,8 @@
 """Models served by the Anthropic Messages API or a compatible server.
 
-The anthropic package's client handles credentials, base URLs and retries before the first byte, over tailrace's
-connections; the raw bytes of the body are read by tailrace's decoder.
+The client of the ``anthropic`` package handles credentials and base URLs, and retries a request until the first byte
+of the response arrives. It sends requests over tailrace's connections. tailrace's own decoder reads the raw bytes of
+the response body.
 """
 
 from collections.abc import Mapping
@@ -11,14 +12,15 @@ from typing import Any, Unpack, cast
 from tailrace.wrappers.anthropic.converter import AnthropicConverter
 from tailrace.wrappers.anthropic.decoder import AnthropicDecoder
 from tailrace.wrappers.anthropic.request import parallel_tool_use, request_members
-from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.continuation import Prefill
+from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http.client_model import ClientModel, ClientTransport
-from tailrace.wrappers.http.model import ConnectionArguments
+from tailrace.wrappers.http.http_model import ConnectionArguments
 from tailrace.wrappers.messages import History
 
 DEFAULT_MAX_TOKENS = 8192
-"""Default output limit: the API requires one, and all current models accept this value."""
+"""Default maximum of output tokens. The API requires a maximum, and all current models accept this value."""
 
 # Arguments of the client's ``create`` that are not members of the request.
 _OPTIONS = ("extra_headers", "extra_query", "timeout")
@@ -29,17 +31,18 @@ class AnthropicModel(ClientModel):
 
     Args:
         name: The model's name.
-        base_url: The API's root, with or without ``/v1``; the anthropic package's default (``ANTHROPIC_BASE_URL``,
-            else Anthropic's own) when None.
-        api_key: The key; ``ANTHROPIC_API_KEY`` when None, or another credential that the package finds
-            (``ANTHROPIC_AUTH_TOKEN``, a profile).
-        start_repeated: See `tailrace.wrappers.anthropic.MessageEvents`.
-        arguments: See `HTTPModel`. Members of ``parameters`` are, for example, ``tools``, ``thinking``, and ``max_tokens``,
-            which defaults to `DEFAULT_MAX_TOKENS`. ``extra_headers`` are sent as headers, for example
-            ``{"anthropic-beta": "…"}``.
+        base_url: The API's root URL, with or without ``/v1``. If None, the ``anthropic`` package uses
+            ``ANTHROPIC_BASE_URL`` or, if this variable is not set, Anthropic's public URL.
+        api_key: The API key. If None, the ``anthropic`` package uses ``ANTHROPIC_API_KEY`` or another credential that
+            it finds (``ANTHROPIC_AUTH_TOKEN``, a profile).
+        start_repeated: True if the server sends the beginning of each block twice; see
+            `tailrace.wrappers.anthropic.MessageEvents`.
+        arguments: See `HTTPModel`. ``parameters`` may contain any member of the request, for example ``tools``,
+            ``thinking`` and ``max_tokens``, which defaults to `DEFAULT_MAX_TOKENS`. The members of ``extra_headers``
+            are sent as headers, for example ``{"anthropic-beta": "…"}``.
 
     Raises:
-        ConfigurationError: The key is missing, or the anthropic package is not installed.
+        ConfigurationError: The API key is missing, or the ``anthropic`` package is not installed.
     """
 
     provider = "anthropic"
@@ -60,20 +63,20 @@ class AnthropicModel(ClientModel):
             raise ConfigurationError(
                 "the anthropic package is not installed: pip install 'tailrace[anthropic]'"
             ) from None
-        # Set here because the package is optional and imported only now.
+        # Set here, because the optional package is imported only in this constructor.
         AnthropicModel.status_errors = (package.APIStatusError,)
         AnthropicModel.connection_errors = (package.APIConnectionError,)
         self._start_repeated = start_repeated
         timeout = package.Timeout(self._read_timeout, connect=self._connect_timeout)
         try:
             self._client = package.AsyncAnthropic(
-                # The client appends the version itself, while most other providers' base URLs include it.
+                # The client appends ``/v1`` itself. The base URLs of most other providers include ``/v1``.
                 base_url=base_url.rstrip("/").removesuffix("/v1") if base_url else None,
                 api_key=api_key,
                 max_retries=self._max_retries,
                 timeout=timeout,
                 http_client=package.DefaultAsyncHttpxClient(
-                    follow_redirects=False,  # the package's default client would send the key and the prompt to the new URL
+                    follow_redirects=False,  # a redirect would send the key and the prompt to the new URL
                     timeout=timeout,
                     headers=ClientTransport.HEADERS,
                     transport=ClientTransport(self._connect_timeout, self._read_timeout),
@@ -96,13 +99,19 @@ class AnthropicModel(ClientModel):
         """Close the pooled connections."""
         await self._client.close()
 
+    async def _find_prefill(self) -> Prefill:
+        return Prefill(
+            is_exact=True
+        )  # models since Claude 4.6, and requests with thinking, are refused with 400
+
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         if options.tool_choice is None and options.parallel_tool_calls is not None:
-            # One member holds both settings; keep the operator's tool choice.
+            # The member ``tool_choice`` contains the tool choice and the setting for parallel calls. Keep the
+            # operator's tool choice.
             configured = self._given_parameters.get("tool_choice")
             if isinstance(configured, Mapping):
                 choice = cast("Mapping[str, Any]", configured)
-                if choice.get("type") != "none":  # ``none`` has no such member
+                if choice.get("type") != "none":  # the choice ``none`` has no setting for parallel calls
                     choice = {**choice, **parallel_tool_use(options.parallel_tool_calls)}
                 others = options.model_copy(update={"parallel_tool_calls": None})
                 return {**request_members(others), "tool_choice": choice}
@@ -119,7 +128,8 @@ class AnthropicModel(ClientModel):
             messages=AnthropicConverter().from_history(history),
             max_tokens=members.pop("max_tokens", DEFAULT_MAX_TOKENS),
             stream=True,
-            # ``extra_body`` also sends members that the package does not define (any more: ``temperature``).
+            # ``extra_body`` also sends members that the package does not define, or no longer defines
+            # (``temperature``).
             extra_body=members,
             **options,
         )

@@ -1,37 +1,43 @@
-"""Conversion between the common history and Messages API messages.
+"""Conversion between the common history and messages of the Anthropic Messages API.
 
-The API has two roles that alternate, beginning with the user. The system prompt is a separate field of the request, see
+`AnthropicModel` uses `AnthropicConverter` for requests. The messages of a request alternate between the roles
+``user`` and ``assistant``, and ``user`` is first. The system prompt is a separate field of the request; see
 `AnthropicConverter.system_prompt`.
 
-Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
-apart from these cases, ``to_history(from_history(history)) == history``.
+The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
+complete. In all other cases ``to_history(from_history(history)) == history``.
 
 - ``History.system_message`` is not part of the messages; `AnthropicConverter.to_history` takes it as an argument.
-- ``History.context`` is sent as the user's first text. A conversation that does not begin with the user gets
-  `AnthropicConverter.opening` as its first message.
-- Adjacent messages of one role are merged, including a user message that follows tool results. Results come first in
-  the merged message.
-- Blank text is omitted, and so is a message without other content: the API rejects both. Trailing white space is
-  removed from a final model message.
-- Text that the model wrote after a call to a client tool is sent before it: the API requires such calls to be last.
-- Reasoning is returned only if this API produced and sealed it; at the end of a message it is omitted, because the API
-  rejects it there. Elsewhere it keeps its position.
-- Calls of server tools and their results are returned only if this API produced them. A call without its result is
-  omitted once the user has continued, and a result without its call always. The result of a client tool in a model's
-  message is sent after that message.
-- A data part is sent as JSON in a text part; a block of this API without another equivalent is returned unchanged.
-- A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). A file of another type is
-  named in a text part: a link as ``[name](url)``, otherwise ``[file name, media type, size]``; the same applies to a
-  model's files. Images lose their name, text its media type; a linked file gets the media type of its URL.
-- Arguments that are not an object are sent as ``{"input": arguments}``. Requests encoded by
-  `tailrace.wrappers.decoding.verbatim_json` contain the original text; the anthropic package encodes the object as
-  compact JSON, which preserves order, numbers and characters but not white space, escapes and repeated keys. Of a
-  call's kind, only server tools are preserved; the mark of a synthetic id is lost.
-- A tool's output is sent as text; as blocks if it is a list of content blocks with more than text; any other output as
-  JSON, which is read back as text. A tool's name is read back from the call with the same id.
-- A model's ``refusal`` is sent as text.
-- Metadata is not sent, except ``metadata["anthropic"]`` of a part: further fields of the API's object, returned
+- ``History.context`` is sent as the first text of the user. If a conversation begins with the model,
+  `AnthropicConverter.opening` is inserted as the first message.
+- Adjacent messages with the same role are merged. Tool results and the user message after them are merged too; the
+  results are first in the merged message.
+- Blank text is omitted, and a message that has only blank text is omitted, because the API rejects both. Trailing
+  white space is removed if the last message is the model's.
+- Text that the model wrote after a call of a client tool is sent before the call, because the API requires calls of
+  client tools at the end of a message.
+- Reasoning is sent back only if this API produced and signed it. Reasoning at the end of a message is omitted,
+  because the API rejects it. All other reasoning keeps its position.
+- Calls of server tools and their results are sent back only if this API produced them. A result without its call is
+  omitted. A call without its result is omitted if a message of the user follows. If a model's message contains the
+  result of a client tool, the result is sent after that message.
+- A data part is sent as JSON in a text block. A data part that holds a block of this API is sent back as that block,
   unchanged.
+- A user's file is sent as an image (JPEG, PNG, GIF, WebP) or a document (PDF, plain text). Any other file is replaced
+  with a text block: ``[name](url)`` for a link, otherwise ``[file name, media type, size]``. The files of a model are
+  replaced in the same way. An image loses its name, and a text file loses its media type. When a linked file is read
+  back, its media type is derived from its URL.
+- Arguments that are not a JSON object are sent as ``{"input": arguments}``.
+  `tailrace.wrappers.decoding.verbatim_json` encodes the original text of arguments. The ``anthropic`` package encodes
+  arguments as compact JSON instead: this preserves order, numbers and characters, but not white space, escapes and
+  repeated keys. The ``kind`` of a call is preserved only if it is ``"server"``. The information that an id is
+  synthetic is lost.
+- The text output of a tool is sent as text. A list of content blocks is sent as blocks if at least one block is not
+  text. Any other output is sent as JSON, which is read back as text. The name of the tool is read back from the call
+  with the same id.
+- The ``refusal`` of a model is sent as text.
+- Metadata is not sent, with one exception: ``metadata["anthropic"]`` of a part contains further fields of the API's
+  object, which are sent back unchanged.
 """
 
 import json
@@ -45,12 +51,12 @@ from pydantic import BaseModel
 from tailrace.wrappers.anthropic.decoder import wrap_chunk
 from tailrace.wrappers.anthropic.events import KEY, AnthropicEventWrapper, MessageEvents
 from tailrace.wrappers.anthropic.files import file_block, file_note, file_part
-from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import verbatim_arguments
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
-from tailrace.wrappers.conversion.objects import (
+from tailrace.wrappers.conversion.message_objects import (
     Fields,
     check_calls,
     compact_json,
@@ -58,9 +64,9 @@ from tailrace.wrappers.conversion.objects import (
     own_metadata,
     text_entry,
 )
-from tailrace.wrappers.conversion.texts import join_texts
+from tailrace.wrappers.conversion.text_joining import join_texts
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES, NameRule
-from tailrace.wrappers.decoding.fields import plain_json
+from tailrace.wrappers.decoding.extra_fields import plain_json
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_object, as_text
 from tailrace.wrappers.messages import (
     ContentPart,
@@ -80,7 +86,7 @@ if TYPE_CHECKING:
     from anthropic.types import MessageParam, RawMessageStreamEvent
 
 _THINKING = ("thinking", "redacted_thinking")
-# Types of content blocks, besides text, that a tool result may contain.
+# Types of content blocks that a tool result may contain in addition to text.
 _RESULT_BLOCKS = frozenset({"browser_state", "document", "image", "search_result", "tool_reference"})
 
 
@@ -90,9 +96,8 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     Ids of tool calls are sent unchanged.
 
     Attributes:
-        id_pattern: Pattern of valid tool call ids.
-        opening: The user's message in a conversation that begins with the model, because the API requires a user
-            message first.
+        id_pattern: Regular expression that matches the tool call ids that the API accepts.
+        opening: Text of the user message that is inserted before a conversation that begins with the model.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9_-]+")
@@ -100,17 +105,18 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     opening: ClassVar[str] = "(The assistant speaks first.)"
 
     def system_prompt(self, history: History) -> str | None:
-        """Return the request's ``system``; None for missing or blank instructions."""
+        """Return the ``system`` field of the request; None if the instructions are missing or blank."""
         system = history.system_message
         return system if system is not None and system.strip() else None
 
     def from_history(self, history: History) -> "list[MessageParam]":
-        """Return the request's messages, alternating and beginning with the user's: context, then the conversation.
+        """Return the messages of the request: the context, then the conversation.
 
-        The system message is not included, see `system_prompt`.
+        User messages and assistant messages alternate, and a user message is first. The system message is not
+        included; see `system_prompt`.
 
         Raises:
-            ValueError: A tool call is in a message that is not the model's.
+            ValueError: A message with a role other than MODEL contains a tool call.
         """
         check_calls(history)
         turns = _Turns()
@@ -133,15 +139,16 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
         *,
         system: "str | Sequence[Mapping[str, Any]] | None" = None,
     ) -> History:
-        """Return the common history of a request's messages, which may include response messages of the package.
+        """Convert the messages of a request to the common history.
 
         Args:
-            messages: The messages, oldest first. Those of role ``system``, which newer models accept in the middle of
-                a conversation, are joined with the instructions.
-            system: The request's ``system``, as text or as text blocks.
+            messages: The messages, oldest first; objects of the ``anthropic`` package are accepted. Messages with the
+                role ``system``, which newer models accept in the middle of a conversation, are joined with the
+                instructions.
+            system: The ``system`` field of the request, as text or as a list of text blocks.
 
         Raises:
-            ValueError: A message has a role that the API does not define, or invalid content.
+            ValueError: The API does not define the role of a message, or the content of a message is invalid.
         """
         reader = _HistoryReader()
         if system is not None:
@@ -151,17 +158,18 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     def to_message(
         self, response: "Iterable[ChunkWrapper[Any]] | PackageMessage | Mapping[str, Any]"
     ) -> Message:
-        """Return the complete message of a stream's wrappers or of a complete response.
+        """Return the message of a stream's chunk wrappers, or of a complete response.
 
         Args:
-            response: Wrappers; a ``Message`` of the package, or its JSON object; an assistant message of a request.
+            response: The chunk wrappers of a stream; a ``Message`` of the ``anthropic`` package, or its JSON object;
+                or an assistant message of a request.
         """
         if isinstance(response, Mapping | BaseModel):
-            return fold_message(MessageEvents().wrap(_complete_message(cast("object", response))))
-        return fold_message(response)
+            return assemble_message(MessageEvents().wrap(_complete_message(cast("object", response))))
+        return assemble_message(response)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> "list[MessageParam]":
-        """Return one user message with all results; an empty list if there are none."""
+        """Return one user message with all results; an empty list if there are no results."""
         if not results:
             return []
         content = [_result_block(result) for result in results]
@@ -170,10 +178,10 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
     def create_chunk_wrapper(
         self, chunk: "RawMessageStreamEvent | Mapping[str, Any]"
     ) -> AnthropicEventWrapper:
-        """Wrap one event of the package's stream; the wrapper is empty for an event without content.
+        """Wrap one event of the ``anthropic`` package's stream; the wrapper is empty if the event has no content.
 
-        The limitations of `wrap_chunk` apply. Only the first delta of an event with several (a non-empty
-        ``message_start``) is returned; `wrap_chunk` returns all of them.
+        The limitations of `wrap_chunk` apply. If an event has several deltas (a ``message_start`` with content), this
+        method returns only the first delta. `wrap_chunk` returns all of them.
         """
         wrappers = wrap_chunk(chunk)
         return wrappers[0] if wrappers else AnthropicEventWrapper(as_object(chunk) or {})
@@ -183,9 +191,10 @@ class AnthropicConverter(HistoryConverter["MessageParam", "RawMessageStreamEvent
 
 
 class _Turns:
-    """Builder of a request's messages, which merges adjacent messages of one role.
+    """Builder of the messages of a request, which merges adjacent messages with the same role.
 
-    The result is valid for any conversation: the API rejects the whole request for one invalid block.
+    The messages are valid for every conversation, because the API rejects a request that contains a single invalid
+    block.
     """
 
     def __init__(self) -> None:
@@ -200,7 +209,11 @@ class _Turns:
             self._insert(self._messages[-1][1], block)
 
     def _insert(self, content: list[Fields], block: Fields) -> None:
-        """Append a block, but text before calls of client tools, and their results before all else."""
+        """Insert a block at the position that the API requires.
+
+        A result of a client tool is inserted before all other blocks, and text before calls of client tools. Any
+        other block is appended.
+        """
         position = len(content)
         if block["type"] == "text":
             while position and content[position - 1]["type"] == "tool_use":
@@ -230,8 +243,9 @@ class _Turns:
     def _drop_unmatched(self) -> None:
         """Remove server tool calls without a result, and results without a call.
 
-        The API rejects them; interrupted responses leave them behind. A call may be pending until the user
-        continues: when the response paused, or when a program that the model runs calls client tools.
+        The API rejects these blocks, which interrupted responses leave in a conversation. A call without a result is
+        valid until the user's next message, for two reasons: the response may be paused, or a program of the model
+        may be calling client tools.
         """
         call_ids: set[object] = set()
         completed_ids: set[object] = set()
@@ -268,7 +282,7 @@ def _is_server_result(block: Fields) -> bool:
 
 
 def _assistant_blocks(message: Message) -> list[Fields]:
-    """Return the blocks of a model's message, without other providers' blocks and results of client tools."""
+    """Return the blocks of a model's message, except blocks of other providers and results of client tools."""
     blocks: list[Fields] = []
     for part in message.content:
         own = own_fields(part.metadata, KEY)
@@ -301,7 +315,7 @@ def _assistant_blocks(message: Message) -> list[Fields]:
 
 
 def _client_tool_results(message: Message) -> list[Fields]:
-    """Return the results of client tools in a model's message, which other APIs allow."""
+    """Return the results of client tools that a model's message contains, because other APIs allow such results."""
     call_ids = {call.id for call in message.tool_calls if call.kind != "server"}
     return [
         _result_block(result)
@@ -311,11 +325,11 @@ def _client_tool_results(message: Message) -> list[Fields]:
 
 
 def _user_blocks(message: Message, server_call_ids: AbstractSet[str]) -> list[Fields]:
-    """Return the blocks of a message that is not the model's.
+    """Return the blocks of a message of the user or of a tool.
 
     Args:
         message: The message.
-        server_call_ids: Ids of calls that a provider ran; their results are omitted.
+        server_call_ids: Ids of the calls of server tools; the results of these calls are omitted.
     """
     blocks: list[Fields] = []
     for part in message.content:
@@ -335,7 +349,7 @@ def _user_blocks(message: Message, server_call_ids: AbstractSet[str]) -> list[Fi
 
 
 def _is_server_tool_result(result: ContentPartToolResult) -> bool:
-    """Return True for the result of a server tool of this API."""
+    """Return True if the result comes from a server tool of this API."""
     return as_text(own_fields(result.metadata, KEY).get("type")).endswith("_tool_result")
 
 
@@ -356,7 +370,10 @@ def _result_block(result: ContentPartToolResult) -> Fields:
 
 
 def _content_blocks(output: object) -> list[Fields]:
-    """Return a tool's output as blocks if it is a list of blocks with more than text; otherwise an empty list."""
+    """Return the output of a tool as content blocks.
+
+    The result is an empty list if the output is no list of blocks or has only text blocks.
+    """
     if not isinstance(output, list):
         return []
     blocks = [dict(as_mapping(item) or {}) for item in cast("list[object]", output)]
@@ -364,7 +381,7 @@ def _content_blocks(output: object) -> list[Fields]:
     if not kinds & _RESULT_BLOCKS or not kinds <= _RESULT_BLOCKS | {"text"}:
         return []
     if any("source" not in block for block in blocks if block["type"] in ("document", "image")):
-        return []  # another format: MCP uses the same type name for images
+        return []  # not a block of this API: MCP uses the type ``image`` for another format
     return [block for block in blocks if block["type"] != "text" or as_text(block.get("text")).strip()]
 
 
@@ -378,8 +395,8 @@ class _HistoryReader(HistoryReader):
         if role == "user":
             self._read_user(content)
         elif role == "assistant":
-            # Reasoning was separated from the text of this message before.
-            self.add(fold_message(MessageEvents().wrap(_complete_message(fields)), think_tags=False))
+            # The reasoning of this message was separated from its text when the response was decoded.
+            self.add(assemble_message(MessageEvents().wrap(_complete_message(fields)), think_tags=False))
         elif role == "system":
             self.add_system(_joined_text(content))
         else:
@@ -407,7 +424,7 @@ class _HistoryReader(HistoryReader):
 
 
 def _complete_message(response: object) -> Fields:
-    """Return a response or an assistant message of a request in the API's form; invalid blocks become empty."""
+    """Return a response, or an assistant message of a request, as a JSON object; invalid blocks become empty blocks."""
     fields = {**(as_object(response) or {}), "type": "message"}
     content: object = fields.get("content")
     if isinstance(content, Iterable) and not isinstance(content, str):
@@ -426,16 +443,19 @@ def _user_part(block: Fields) -> ContentPart:
 
 
 def _message_fields(message: object) -> Fields:
-    """Return a message of any form as a JSON object whose content is a list of blocks."""
+    """Return a message as a JSON object whose content is a list of blocks.
+
+    The message may be an object of the package.
+    """
     fields = as_object(message) or {}
     return {**fields, "content": _entries(fields.get("content"))}
 
 
 def _entries(content: object) -> list[Fields]:
-    """Return content as a list of blocks; empty for the empty text and null.
+    """Return the content of a message as a list of blocks; an empty list for empty text and for null.
 
     Raises:
-        ValueError: The content is neither text nor a list of blocks with a type.
+        ValueError: The content is neither text nor a list of blocks with the member ``type``.
     """
     if content is None or content == "":
         return []
@@ -463,5 +483,5 @@ def _joined_text(blocks: list[Fields]) -> str:
 
 
 def _metadata(block: Mapping[str, Any], *known: str) -> Fields:
-    """Return metadata with the block's fields other than the known ones."""
+    """Return metadata with all fields of the block except the known fields."""
     return plain_json(own_metadata(KEY, block, *known))

@@ -1,7 +1,7 @@
-"""Decoding of Anthropic Messages API streams.
+"""Decoder of streams of the Anthropic Messages API.
 
-`AnthropicDecoder` reads the bytes of a response body, and `wrap_chunk(event)` the anthropic package's events. Events are
-interpreted by `tailrace.wrappers.anthropic.events`.
+`AnthropicDecoder` reads the bytes of a response body. `wrap_chunk` reads single events of the ``anthropic`` package.
+Both use `tailrace.wrappers.anthropic.events` to interpret an event.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tailrace.wrappers.anthropic.events import AnthropicEventWrapper, MessageEvents
 from tailrace.wrappers.chunks import ChunkDetails
 from tailrace.wrappers.decoding.decoder import EventDecoder
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_object
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ __all__ = ("AnthropicDecoder", "AnthropicEventWrapper", "MessageEvents", "wrap_c
 
 
 class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
-    """Sans-IO decoder of a streamed Messages response body.
+    """Sans-IO decoder of the body of a streamed Messages response.
 
-    Event names are not needed, since each object has a type. The decoder also reads streams of the legacy text
-    completions and complete messages.
+    The decoder ignores the names of SSE events, because each JSON object has the member ``type``. It also reads
+    streams of the legacy text completions API, and complete (not streamed) messages.
 
     Args:
         provider: The provider's name in errors.
@@ -32,8 +32,8 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
         start_repeated: See `MessageEvents`.
 
     Attributes:
-        done: The message's last event was received. Later data is read nevertheless, since some bodies
-            contain several messages.
+        done: True after the last event of a message. The decoder continues to read, because some bodies contain
+            several messages.
     """
 
     __slots__ = ("_events",)
@@ -45,29 +45,31 @@ class AnthropicDecoder(EventDecoder[AnthropicEventWrapper]):
         self._events = MessageEvents(provider=provider, start_repeated=start_repeated)
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[AnthropicEventWrapper]:
-        """Return the deltas of one event; see `MessageEvents.wrap`."""
+        """Return the chunk wrappers of one event; see `MessageEvents.wrap`."""
         wrappers = self._events.wrap(fields, error_event=error_event)
         if self._events.done:
             self.done = True
         return wrappers
 
     def wrap_error(self, error: UpstreamError) -> AnthropicEventWrapper:
-        """Return an empty delta with this error."""
+        """Return a chunk wrapper that contains only this error."""
         return AnthropicEventWrapper({}, details=ChunkDetails(error=error))
 
     def close(self) -> list[AnthropicEventWrapper]:
-        """End the body, and return the remaining deltas, including those of an unfinished block."""
+        """End the body, and return the chunk wrappers of buffered data, including an unfinished block."""
         return [*super().close(), *self._events.close()]
 
 
 def wrap_chunk(chunk: "BaseModel | Mapping[str, Any]") -> list[AnthropicEventWrapper]:
-    """Return the deltas of a single event: the anthropic package's object or its JSON object.
+    """Return the chunk wrappers of a single event.
 
-    The event is read without its context. Use `MessageEvents` where context matters: arguments or signatures sent both
-    at a block's start and in its deltas, messages that restart, and usage counts split over several events.
+    The function does not know the earlier events of the stream. Use `MessageEvents` if earlier events matter: if
+    arguments or signatures are sent both at the start of a block and in its deltas, if a message restarts, or if
+    usage counts are split over several events.
 
     Args:
-        chunk: An event of a stream, or a complete ``Message``.
+        chunk: An event of a stream or a complete ``Message``, as an object of the ``anthropic`` package or as its
+            JSON object.
     """
     events = MessageEvents()
     return [*events.wrap(as_object(chunk) or {}), *events.close()]

@@ -1,8 +1,9 @@
-"""Interpretation of Messages API events from Anthropic, Vertex AI, Bedrock or a gateway.
+"""Interpretation of the events of the Messages API, which Anthropic, Vertex AI, Bedrock and gateways send.
 
-A message is a series of blocks. Text and reasoning are forwarded immediately, tool calls as fragments under the
-block's index. A block of any other kind (the result of a server tool, a compaction, …) becomes one complete part, with
-the original block in its metadata, because it must be returned unchanged.
+`AnthropicDecoder` and the Bedrock decoder use `MessageEvents`. A message is a series of content blocks. Text,
+reasoning and fragments of tool calls are returned immediately; the index of a block identifies its tool call. Every
+other block (the result of a server tool, a compaction, …) is buffered and becomes one complete part. The metadata of
+the part contains the original block, because the API requires it back unchanged.
 """
 
 from collections.abc import Mapping
@@ -19,12 +20,12 @@ from tailrace.wrappers.chunks import (
 )
 from tailrace.wrappers.decoding.decoder import merged_usage
 from tailrace.wrappers.decoding.error_reports import take_error
-from tailrace.wrappers.decoding.fields import json_text, plain_json
+from tailrace.wrappers.decoding.extra_fields import json_text, plain_json
 from tailrace.wrappers.decoding.lenient_json import as_count, as_index, as_mapping, as_text
 from tailrace.wrappers.messages import ContentPart, ContentPartData, ContentPartToolResult
 
 KEY = "anthropic"
-"""Metadata key of fields that are returned to this API unchanged."""
+"""Metadata key of the fields that a later request sends back to this API unchanged."""
 
 _FINISH_REASONS = {
     "end_turn": FinishReason.STOP,
@@ -33,37 +34,38 @@ _FINISH_REASONS = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "tool_use": FinishReason.TOOL_CALLS,
     "refusal": FinishReason.CONTENT_FILTER,
-    # Not ``pause_turn``: the response continues when the message is sent back unchanged.
+    # ``pause_turn`` is missing here, because the response continues when the message is sent back unchanged.
 }
 _MESSAGE_FIELDS = frozenset(
     {"completion", "content", "delta", "error", "message", "role", "stop_reason", "type", "usage"}
 )
-_MAX_PENDING_CALLS = 64  # server tool calls without a result so far
+_MAX_PENDING_CALLS = 64  # maximum number of server tool calls that wait for their results
 
-_NO_BLOCK = -1  # not an index of any block
+_NO_BLOCK = -1  # no block is open
 
 
 class AnthropicEventWrapper(ReadWrapper[dict[str, Any]], gc=False):
-    """Wrapper over one delta of an event; an event with a complete message has several.
+    """Chunk wrapper over one delta of an event; an event with a complete message has several deltas.
 
     Attributes:
-        finish: The event's ``stop_reason``, if any.
-        usage: The accumulated counts of the request.
+        finish: The ``stop_reason`` of the event; None if it has none.
+        usage: The token counts of the request so far; None if the event has no counts.
     """
 
 
 class MessageEvents:
-    """Sans-IO reader of one response's events, in order; never raises for an event's content.
+    """Sans-IO reader of the events of one response, in order. The content of an event never causes an exception.
 
-    Memory is bounded: the start of the open block and the names of up to 64 pending server tool calls.
+    The reader stores only the start of the open block, and the names of up to 64 server tool calls that wait for
+    their results.
 
     Args:
         provider: The provider's name in errors.
-        start_repeated: The server sends the beginning of a block twice, at its start and in its first delta (MiniMax
-            does). Off by default, since a model's text may legitimately repeat itself.
+        start_repeated: True if the server sends the beginning of a block twice: at the start of the block and in its
+            first delta, as MiniMax does. The default is False, because a model may also repeat a text on purpose.
 
     Attributes:
-        done: A message has ended, and no other has started since.
+        done: True if a message has ended and no other message has started since then.
     """
 
     __slots__ = (
@@ -91,21 +93,23 @@ class MessageEvents:
         self._provider = provider
         self._start_repeated = start_repeated
         self.done = False
-        self._open: bool = False  # a message has started and not ended
+        self._open: bool = False  # a message has started and has not ended
         self._id: str = ""
-        self._stop_reason: str | None = None  # from the message's start, used at its end
+        # Stop reason in the message's first event; used when the message ends.
+        self._stop_reason: str | None = None
         self._usage: dict[str, Any] = {}
         self._names: dict[str, str] = {}
-        # Block indexes are relative to their message; those of a further message continue the numbering.
+        # Each message numbers its blocks from 0. The blocks of a further message continue the numbering of the
+        # previous message.
         self._offset = self._next = 0
         self._clear_block()
 
     def wrap(self, event: dict[str, Any], *, error_event: bool = False) -> list[AnthropicEventWrapper]:
-        """Return the deltas of one event, in order; empty for a ping or an unknown event.
+        """Return the chunk wrappers of one event, in order; an empty list for a ping and for an unknown event.
 
         Args:
-            event: The event's JSON object, which the deltas refer to and do not change.
-            error_event: The event's name is ``error``.
+            event: The JSON object of the event. The wrappers keep a reference to the object and do not change it.
+            error_event: True if the name of the SSE event is ``error``.
         """
         # Fast path for most events: a delta with three fields.
         if len(event) == 3 and event.get("type") == "content_block_delta":
@@ -119,13 +123,14 @@ class MessageEvents:
         return wrappers
 
     def wrap_usual(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
-        """Return the delta of an event that continues the open block: text, thinking, or a call's arguments.
+        """Return the chunk wrapper of an event that adds text, thinking or call arguments to the open block.
 
         Args:
-            event: An event of type ``content_block_delta`` with only the fields type, index and delta.
+            event: An event of type ``content_block_delta`` that has only the fields ``type``, ``index`` and
+                ``delta``.
 
         Returns:
-            The delta; an empty list for an event that only `wrap` can read.
+            A list with one chunk wrapper; an empty list if only `wrap` can read the event.
         """
         delta: Any = event.get("delta")
         index: Any = event.get("index")
@@ -148,7 +153,7 @@ class MessageEvents:
         return []
 
     def close(self) -> list[AnthropicEventWrapper]:
-        """End the response, and return the deltas of an unfinished block."""
+        """End the response, and return the chunk wrappers of an unfinished block."""
         return self._end_block()
 
     def _wrap(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
@@ -179,8 +184,8 @@ class MessageEvents:
     ) -> list[AnthropicEventWrapper]:
         message_id = _identifier(message.get("id"))
         if self._open and message_id == self._id:
-            return []  # sent twice
-        # A new message before the first one's end: a gateway repeated the request.
+            return []  # the server sent the first event of the message twice
+        # A new message starts before the first message has ended, because a gateway repeated the request.
         restarts = self._open
         wrappers: list[AnthropicEventWrapper] = []
         if restarts:
@@ -234,7 +239,7 @@ class MessageEvents:
         return wrappers
 
     def _read_complete_message(self, event: dict[str, Any]) -> list[AnthropicEventWrapper]:
-        """Read a complete message, which may repeat a streamed one."""
+        """Read a complete message, which may repeat the message that was streamed before."""
         if _identifier(event.get("id")) == self._id and self._next > self._offset:
             event = {**event, "content": None}
         self._open = self._open and _identifier(event.get("id")) != self._id
@@ -257,7 +262,7 @@ class MessageEvents:
         return [wrapper]
 
     def _merge_usage(self, new: object, metadata: dict[str, Any]) -> Usage | None:
-        """Merge new counts into the usage and return it; the service tier is added to ``metadata``."""
+        """Merge new token counts into the usage and return the merged usage; add the service tier to ``metadata``."""
         if not as_mapping(new):
             return None
         self._usage = merged_usage(self._usage, new)
@@ -269,18 +274,19 @@ class MessageEvents:
     # --- blocks -----------------------------------------------------------------------------------------------
 
     def _clear_block(self) -> None:
-        self._index = _NO_BLOCK  # index of the open block
-        self._streaming = _NO_BLOCK  # the same, after the block's first delta
+        self._index = _NO_BLOCK  # index of the open block, or _NO_BLOCK
+        self._streaming = _NO_BLOCK  # index of the open block if it has received a delta, or _NO_BLOCK
         self._is_empty_text = False  # the block is an empty text block
         self._start_event: dict[str, Any] = {}
-        # Content of the block's start, used if no delta contains it:
+        # Content of the event that starts the block. It is used if no delta contains the same content.
         self._start_arguments = ""
         self._start_signature = ""
         self._start_text = ""
-        self._buffered_block: dict[str, Any] | None = None  # a block that becomes a complete part
+        # A block that becomes one complete part when it ends.
+        self._buffered_block: dict[str, Any] | None = None
 
     def _open_index(self, index: object) -> None:
-        """Start a block; blocks without an index are numbered consecutively."""
+        """Start a block; a block without an index gets the next number."""
         number = as_index(index)
         self._clear_block()
         self._index = self._next - self._offset if number is None else number
@@ -317,7 +323,7 @@ class MessageEvents:
             self._buffered_block = block
             return wrappers
         else:
-            return wrappers  # interpreted by the type of its deltas
+            return wrappers  # the types of the deltas decide how the block is read
         return [*wrappers, wrapper]
 
     def _start_call(self, block: dict[str, Any], kind: str) -> ToolCallDelta:
@@ -343,9 +349,10 @@ class MessageEvents:
             return []
         wrappers: list[AnthropicEventWrapper] = []
         index = event.get("index")
-        # A delta of a block that was never started or is no longer open is not joined with another block.
+        # If a delta names a block that is not open, do not add the delta to the open block.
         unknown = self._index == _NO_BLOCK or index not in (None, self._index)
-        opens = unknown and (self._open or self._next > 0)  # a single event without context opens no block
+        # A single event that `wrap_chunk` reads opens no block.
+        opens = unknown and (self._open or self._next > 0)
         if unknown:
             wrappers += self._end_block()
             self._open_index(index)
@@ -372,12 +379,13 @@ class MessageEvents:
             fragment = delta.get("partial_json")
             text = fragment if isinstance(fragment, str) else json_text(fragment) if fragment else ""
             if not text:
-                # The first delta is usually empty and does not replace the arguments of the block's start.
+                # The first delta is usually empty. An empty delta does not replace the arguments from the start of
+                # the block.
                 return wrappers
             self._start_arguments = ""
             wrapper.calls = (ToolCallDelta(self._offset + self._index, arguments=text),)
         elif self._buffered_block is not None:
-            # The last value counts: a compaction is one delta.
+            # A later value replaces an earlier value. (A compaction has only one delta.)
             self._buffered_block |= _other_fields(delta, "type")
             return wrappers
         else:
@@ -395,7 +403,7 @@ class MessageEvents:
         return text.removeprefix(start) if self._start_repeated else text
 
     def _end_block(self) -> list[AnthropicEventWrapper]:
-        """End the open block and return its buffered content."""
+        """End the open block, and return the chunk wrappers of its buffered content."""
         wrappers: list[AnthropicEventWrapper] = []
         if self._start_arguments:
             call = ToolCallDelta(self._offset + self._index, arguments=self._start_arguments)
@@ -432,9 +440,10 @@ class MessageEvents:
 
 
 def read_usage(fields: Mapping[str, Any]) -> Usage | None:
-    """Return the token counts of a usage object; None if it has none.
+    """Return the token counts of a usage object; None if the object has no counts.
 
-    The API's ``input_tokens`` excludes tokens read from or written to the cache; the returned count includes them.
+    The ``input_tokens`` of the API exclude the tokens that were read from the prompt cache or written to it. The
+    returned count includes these tokens.
     """
     input_counts = [
         as_count(fields.get(name))
@@ -458,12 +467,12 @@ def _finish(reason: object, delta: Mapping[str, Any]) -> FinishMessage | None:
 
 
 def _thinking(own: Mapping[str, Any], seal: str = "") -> BlockDelta:
-    """Return the start of a thinking block, marked as this API's: only such blocks are sent back."""
+    """Return the start of a thinking block, marked as a block of this API, because only marked blocks are sent back."""
     return BlockDelta("reasoning", True, seal, {KEY: {"type": "thinking", **own}})
 
 
 def _response_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the response-level fields of an object."""
+    """Return the fields of an object that describe the response: ``id``, ``model`` and similar fields."""
     return {
         name: value
         for name, value in fields.items()

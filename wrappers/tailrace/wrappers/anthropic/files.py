@@ -1,4 +1,8 @@
-"""Files in Messages API content: image and document blocks, and a line of text for all others."""
+"""Conversion of files to and from content blocks of the Messages API.
+
+Images and documents become ``image`` and ``document`` blocks. Any other file becomes a line of text that names the
+file. `tailrace.wrappers.anthropic.converter` calls these functions.
+"""
 
 import base64
 from collections.abc import Mapping
@@ -10,7 +14,8 @@ from tailrace.wrappers.conversion.files import file_note as note
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-_FILE_ID = "anthropic-file:"  # a previously uploaded file, referenced by its id
+# Prefix of the URL of a file that was uploaded before; the id of the file follows.
+_FILE_ID = "anthropic-file:"
 _PDF = "application/pdf"
 _IMAGES = {**{kind: kind for kind in IMAGE_TYPES.values()}, "image/jpg": "image/jpeg"}
 _LINKS = {".pdf": _PDF, **IMAGE_TYPES}
@@ -19,7 +24,7 @@ Fields = dict[str, Any]
 
 
 def file_block(part: ContentPartFile) -> Fields:
-    """Return the block of a user's file: an image, a document, or text that names it."""
+    """Return the content block for a file of a user: an image, a document, or text that names the file."""
     if part.url is None:
         block = _bytes_block(part, part.data or b"", part.media_type)
     elif part.url.startswith("data:"):
@@ -34,17 +39,17 @@ def file_block(part: ContentPartFile) -> Fields:
 
 
 def file_note(part: ContentPartFile) -> str:
-    """Return text that names a file that cannot be sent."""
+    """Return a line of text that names a file, for files that cannot be sent."""
     if part.url is not None and part.url.startswith("data:"):
         part = part.model_copy(update={"url": None, "data": _read_data_url(part.url)[1]})
     return note(part)
 
 
 def file_part(block: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the file of an image or document block; None if its source is not a single file.
+    """Return the file in an image or document block; None if the source of the block is not a single file.
 
     Raises:
-        ValueError: The data is not base64, or the URL is empty.
+        ValueError: The data of the block is not valid base64, or its URL is empty.
     """
     source = as_mapping(block.get("source")) or {}
     image = block.get("type") == "image"
@@ -85,7 +90,7 @@ def _bytes_block(part: ContentPartFile, data: bytes, media_type: str) -> Fields 
         text = data.decode()
     except UnicodeDecodeError:
         return None
-    # The API rejects blank text, also in documents.
+    # The API rejects blank text in documents too.
     return (
         _document(part, {"type": "text", "media_type": "text/plain", "data": text}) if text.strip() else None
     )
@@ -117,7 +122,7 @@ def _base64_source(data: bytes, media_type: str) -> Fields:
 
 
 def _read_data_url(url: str) -> tuple[str, bytes]:
-    """Return the media type and bytes of a data URL (RFC 2397); no bytes if they cannot be decoded."""
+    """Return the media type and bytes of a data URL (RFC 2397); the bytes are empty if they cannot be decoded."""
     try:
         return read_data_url(url)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Request options as members of a Messages request."""
+"""Conversion of request options (tools, output format, sampling) to members of a Messages request."""
 
 from typing import Any
 
-from tailrace.wrappers.conversion.options import RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.conversion.parameters import without_empty
+from tailrace.wrappers.conversion.request_options import RequestOptions, ToolChoice, ToolDefinition
+from tailrace.wrappers.conversion.request_parameters import without_empty
 
 _MODES = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
 
@@ -11,14 +11,16 @@ _MODES = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /v1/messages``.
 
-    The API has no members for ``seed``, the penalties, and the output format's name, description and strictness (it is
-    always strict). ``parallel_tool_calls`` is part of the tool choice (``disable_parallel_tool_use``). Schemas are sent
-    unchanged: the API rejects objects without ``additionalProperties: false``.
+    The API has no members for ``seed``, for the penalties, and for the name, description and strictness of an output
+    format. An output format is always strict. ``parallel_tool_calls`` becomes ``disable_parallel_tool_use`` in the
+    tool choice. Schemas are sent unchanged, although the API rejects object schemas without ``additionalProperties:
+    false``.
 
-    ``reasoning_effort`` is ``output_config.effort``, where ``minimal`` becomes ``low``; ``none`` disables thinking.
+    ``reasoning_effort`` becomes ``output_config.effort``. The effort ``minimal`` is sent as ``low``, and ``none``
+    disables thinking.
 
     Raises:
-        ValueError: JSON output is requested without a schema.
+        ValueError: The options request JSON output without a schema.
 
     Source: https://platform.claude.com/docs/en/api/messages/create
     """
@@ -43,7 +45,7 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
 
 
 def parallel_tool_use(allowed: bool) -> dict[str, Any]:
-    """Return the member of a tool choice that allows or disables parallel calls."""
+    """Return the member of a tool choice that allows or forbids parallel tool calls."""
     return {"disable_parallel_tool_use": not allowed}
 
 

@@ -1,1 +1,1 @@
-"""Folding of deltas into messages."""
+"""Assembly of complete messages from the deltas of a stream. `tailrace.streaming.Accumulator` uses this package."""

@@ -1,26 +1,30 @@
-"""Assembly of tool calls from fragments, and parsing of their arguments."""
+"""Assembly of tool calls from fragments, and parsing and encoding of their arguments.
+
+`MessageAssembly` uses `ToolCallAssembly` for the calls of a response. The history converters use the functions for
+requests.
+"""
 
 import json
 import math
 from typing import Any, cast
 
 from tailrace.wrappers.chunks import FinishReason, ToolCallDelta
-from tailrace.wrappers.decoding.fields import FieldFold
+from tailrace.wrappers.decoding.extra_fields import FieldFold
 from tailrace.wrappers.decoding.verbatim_json import VerbatimObject
 from tailrace.wrappers.messages import ContentPartToolCall, join_surrogates, json_value
 
 MAX_VALUES = 100_000
-"""Maximum JSON values in a call's arguments; a text with more is not parsed."""
+"""Maximum number of JSON values in the arguments of a call. Arguments with more values stay unparsed text."""
 
 
 class ToolCallAssembly:
-    """Assembly of one tool call's fragments.
+    """Assembly of one tool call from its fragments.
 
     Attributes:
         position: The call's position in order of appearance.
-        id: The first non-empty id.
+        id: The first non-empty id of a fragment.
         name: The tool's name so far.
-        kind: The first non-empty type.
+        kind: The first non-empty type of a fragment.
     """
 
     __slots__ = ("extra", "id", "kind", "name", "pieces", "position")
@@ -34,12 +38,13 @@ class ToolCallAssembly:
         self.extra = FieldFold()
 
     def add(self, delta: ToolCallDelta) -> None:
-        """Fold one fragment."""
+        """Add one fragment to the call."""
         self.id = self.id or delta.id
         self.kind = self.kind or delta.type
         name = delta.name
         if name and name != self.name:
-            # Servers repeat the name, send growing prefixes of it, or split it into fragments.
+            # Some servers repeat the name, some send longer and longer prefixes of the name, and some split it into
+            # fragments.
             self.name = name if name.startswith(self.name) else self.name + name
         if delta.arguments:
             self.pieces.append(delta.arguments)
@@ -50,7 +55,8 @@ class ToolCallAssembly:
         """Return the call so far, with parsed arguments.
 
         Args:
-            finish: The finish reason: at the length limit, missing arguments were truncated.
+            finish: The finish reason of the response. If it is the length limit, missing arguments are an error: they
+                were truncated.
         """
         raw = join_surrogates("".join(self.pieces))
         kind = self.kind or "function"
@@ -63,16 +69,18 @@ class ToolCallAssembly:
 
 
 def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
-    """Parse a call's argument text into fields of `ContentPartToolCall`.
+    """Parse the argument text of a call into fields of `ContentPartToolCall`.
 
     Args:
-        raw: The text, joined from all fragments.
-        cut: The response ended at its length limit, so that missing arguments are truncated, not empty.
+        raw: The argument text, joined from all fragments.
+        cut: True if the response ended at its length limit. An empty text then means truncated arguments, not a call
+            without arguments.
 
     Returns:
-        ``arguments``, or ``arguments_text`` and ``arguments_error`` if it cannot represent the text; with ``arguments``,
-        the text as ``arguments_json`` if tailrace would encode it differently. Invalid text is kept unchanged and never
-        repaired; a document that a server sent twice is used once.
+        ``arguments`` if the text is a valid JSON object; otherwise ``arguments_text`` (the unchanged text) and
+        ``arguments_error`` (the reason). The field ``arguments_json`` contains the text in addition to ``arguments``
+        if tailrace would encode the arguments differently. Invalid text is never repaired. If a server sent the same
+        JSON document twice, it is used once.
     """
     if not raw.strip():
         return {"arguments_error": "cut off before any argument arrived"} if cut else {"arguments": {}}
@@ -81,7 +89,7 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     try:
         value = json_value(json.loads(raw, parse_constant=_refuse, parse_float=_finite))
     except json.JSONDecodeError as error:
-        # If a complete document is followed by other data, the error position separates them.
+        # If other data follows a complete document, the position of the error separates the two.
         once, again = raw[: error.pos].strip(), raw[error.pos :].strip()
         if once == again and error.msg == "Extra data":
             return parse_arguments(once, cut=cut)
@@ -89,22 +97,26 @@ def parse_arguments(raw: str, *, cut: bool = False) -> dict[str, Any]:
     except RecursionError:
         return {"arguments_text": raw, "arguments_error": "nested too deeply"}
     except ValueError as error:
-        # Accepted by Python's reader but not by others: NaN, too large numbers, too deep nesting.
+        # Python's JSON parser accepts NaN, large numbers and deep nesting, which other parsers reject.
         return {"arguments_text": raw, "arguments_error": str(error)}
     if isinstance(value, str):
-        # Encoded twice: the text of the arguments inside a JSON string.
+        # The arguments are encoded twice: a JSON string contains their JSON text.
         inner = parse_arguments(value, cut=cut)
         if value and "arguments" in inner:
             return inner
     if isinstance(value, dict):
-        # Text that strict readers reject is not sent back, since servers would reject the whole conversation.
+        # Do not keep text that strict parsers reject. A server that receives the text again would reject the
+        # conversation.
         is_ours = raw == _json(cast("object", value)) or not _is_object(raw)
         return {"arguments": value} if is_ours else {"arguments": value, "arguments_json": raw}
     return {"arguments_text": raw}
 
 
 def arguments_as_written(call: ContentPartToolCall) -> str | None:
-    """Return the model's JSON text of a call's arguments; None if it was not kept, or the arguments were changed."""
+    """Return the JSON text that the model wrote for the arguments.
+
+    The result is None if the text was not kept or the arguments were changed.
+    """
     text = call.arguments_json
     if text is None or call.arguments_text is not None or not _is_object(text):
         return None
@@ -112,10 +124,10 @@ def arguments_as_written(call: ContentPartToolCall) -> str | None:
 
 
 def arguments_object(call: ContentPartToolCall) -> dict[str, Any]:
-    """Return a call's arguments for a request: always an object, with the model's text if it was kept.
+    """Return the arguments of a call as a JSON object, for a request.
 
-    Text that is not an object is sent as ``{"input": text}``, because servers would reject the whole conversation; the
-    same applies to a custom tool's input in formats without custom tools.
+    Text that is not a JSON object becomes ``{"input": text}``, because servers would reject the conversation. The
+    input of a custom tool becomes the same object in formats without custom tools.
     """
     text = call.arguments_text
     if text is None:
@@ -126,12 +138,12 @@ def arguments_object(call: ContentPartToolCall) -> dict[str, Any]:
 
 
 def verbatim_arguments(call: ContentPartToolCall) -> VerbatimObject:
-    """Return `arguments_object` with its text, for formats with text in streams and objects in requests."""
+    """Return `arguments_object` with the model's original JSON text, for APIs that require objects as arguments."""
     return VerbatimObject(arguments_object(call), arguments_json(call))
 
 
 def arguments_json(call: ContentPartToolCall) -> str:
-    """Return the arguments as JSON text: the model's text if it was kept and is an object."""
+    """Return the arguments as JSON text. The text is the model's own if it was kept and is a JSON object."""
     text = call.arguments_text
     if text is not None and call.kind != "custom" and _is_object(text):
         return text
@@ -155,7 +167,10 @@ def _is_object(text: str) -> bool:
 
 
 def _is_large(text: str) -> bool:
-    """Return True if decoding a text may create too many values; commas in strings count, too."""
+    """Return True if decoding a text may create more than `MAX_VALUES` values.
+
+    Commas in strings are counted as well.
+    """
     return len(text) > MAX_VALUES and sum(map(text.count, ",[{")) > MAX_VALUES
 
 

@@ -1,11 +1,11 @@
-"""Amazon Bedrock: the Converse API and the streams of InvokeModel."""
+"""Amazon Bedrock: decoder, history converter and model client for Converse, and a decoder for InvokeModel."""
 
+from tailrace.wrappers.bedrock.chunk_wrapper import BedrockWrapper
 from tailrace.wrappers.bedrock.client import BedrockModel
 from tailrace.wrappers.bedrock.converter import BedrockConverter
 from tailrace.wrappers.bedrock.decoder import BedrockDecoder, wrap_chunk
 from tailrace.wrappers.bedrock.events import ConverseEvents
 from tailrace.wrappers.bedrock.eventstream import EventStreamDecoder, EventStreamFrame
-from tailrace.wrappers.bedrock.wrapper import BedrockWrapper
 
 __all__ = (
     "BedrockConverter",

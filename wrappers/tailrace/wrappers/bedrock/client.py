@@ -1,7 +1,8 @@
-"""Models served by Amazon Bedrock's ConverseStream.
+"""Models served by the ConverseStream operation of Amazon Bedrock.
 
-Requests are sent without boto3, which would read the stream in a separate thread and parse every frame. With a
-Bedrock API key no AWS package is needed; otherwise botocore finds the credentials and signs the request.
+tailrace does not use boto3 for requests, because boto3 would read the stream in a separate thread and parse every
+frame. With a Bedrock API key no AWS package is needed. Without an API key, botocore finds the credentials and signs
+the request.
 """
 
 import os
@@ -14,12 +15,13 @@ from anyio import to_thread
 from tailrace.wrappers.bedrock.converter import BedrockConverter
 from tailrace.wrappers.bedrock.decoder import BedrockDecoder
 from tailrace.wrappers.bedrock.request import request_members
-from tailrace.wrappers.conversion.options import NO_PARAMETERS, RequestOptions
+from tailrace.wrappers.continuation import Prefill
+from tailrace.wrappers.conversion.request_options import NO_PARAMETERS, RequestOptions
 from tailrace.wrappers.decoding.lenient_json import as_mapping
 from tailrace.wrappers.decoding.verbatim_json import encode_request
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError
 from tailrace.wrappers.http import HttpResponse
-from tailrace.wrappers.http.model import DirectModel, ModelArguments
+from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 
 if TYPE_CHECKING:
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 _API_KEY = "AWS_BEARER_TOKEN_BEDROCK"
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL")
-_SERVICE = "bedrock"  # service name in the signature
-# Words in the names of models that accept the status of a tool result.
+_SERVICE = "bedrock"  # name of the service in the signature
+# The name of a model that accepts the member ``status`` of a tool result contains one of these words.
 _STATUS_MODELS = ("anthropic", "claude", "nova")
 
 
@@ -37,19 +39,20 @@ class BedrockModel(DirectModel):
     """A model behind ``POST {base_url}/model/{name}/converse-stream``.
 
     Args:
-        name: The model's id, or the id or ARN of an inference profile.
-        region: The region; ``AWS_REGION``, ``AWS_DEFAULT_REGION``, or the profile's region when None.
-        arguments: See `DirectModel`. ``base_url`` is the service's root; ``AWS_ENDPOINT_URL_BEDROCK_RUNTIME``,
-            ``AWS_ENDPOINT_URL``, or the region's endpoint when None. ``api_key`` is a Bedrock API key;
-            ``AWS_BEARER_TOKEN_BEDROCK`` when None. Without one, requests are signed with the credentials that botocore
-            finds (environment, profile, role, …). Members of ``parameters`` are, for example, ``inferenceConfig``,
-            ``toolConfig``.
+        name: The id of the model, or the id or ARN of an inference profile.
+        region: The AWS region. If None, the region comes from ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or the AWS
+            profile.
+        arguments: See `DirectModel`. ``base_url`` is the root URL of the service. If None, the URL comes from
+            ``AWS_ENDPOINT_URL_BEDROCK_RUNTIME`` or ``AWS_ENDPOINT_URL``, or is the endpoint of the region.
+            ``api_key`` is a Bedrock API key. If None, the key comes from ``AWS_BEARER_TOKEN_BEDROCK``. Without an API
+            key, requests are signed with the credentials that botocore finds (environment, profile, role, …).
+            ``parameters`` may contain any member of the request, for example ``inferenceConfig`` and ``toolConfig``.
 
     Raises:
-        ConfigurationError: Region or credentials are missing, or botocore is required and not installed.
+        ConfigurationError: The region or the credentials are missing, or botocore is required and not installed.
 
     Attributes:
-        address: URL of the requests.
+        address: The URL that requests are sent to.
     """
 
     provider = "bedrock"
@@ -68,7 +71,8 @@ class BedrockModel(DirectModel):
             raise ConfigurationError(f"no region for the model {name!r}: set {_REGIONS[0]}")
         suffix = ".cn" if self._region.startswith("cn-") else ""
         root = (root or f"https://bedrock-runtime.{self._region}.amazonaws.com{suffix}").rstrip("/")
-        # The HTTP client does not escape colons, and the signature covers the path as sent.
+        # Do not escape colons: the signature covers the path as the HTTP client sends it, and the client does not
+        # escape colons.
         self.address = f"{root}/model/{quote(name, safe=':')}/converse-stream"
 
     @property
@@ -78,9 +82,12 @@ class BedrockModel(DirectModel):
 
     async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
         if self._credentials is not None:
-            # Refreshes expired credentials, which may block on the network.
+            # This call refreshes expired credentials and may wait for the network, so that it runs in a thread.
             self._frozen = await to_thread.run_sync(self._credentials.get_frozen_credentials)
         return await super()._post(history, parameters)
+
+    async def _find_prefill(self) -> Prefill:
+        return Prefill(is_exact=True)  # other models than Anthropic's and Amazon's are refused with 400
 
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
@@ -92,7 +99,7 @@ class BedrockModel(DirectModel):
         if "toolConfig" not in parameters:
             names = _called_tools(request["messages"])
             if names:
-                # The API rejects calls and results without tool definitions.
+                # The API rejects a conversation with tool calls or results if the request defines no tools.
                 request["toolConfig"] = {"tools": [_bare_tool(name) for name in names]}
         system = self._converter.system_prompt(history)
         if system:
@@ -111,7 +118,7 @@ class BedrockModel(DirectModel):
     ) -> UpstreamError:
         fields = as_mapping(body) or {}
         if "Message" in fields:
-            body = {**fields, "message": fields["Message"]}  # spelling of AWS's gateway
+            body = {**fields, "message": fields["Message"]}  # AWS's gateway capitalises this member
         error = super()._refused(status, headers, body, message)
         error.code = error.code or headers.get("x-amzn-errortype", "").partition(":")[0] or None
         return error
@@ -121,7 +128,7 @@ class BedrockModel(DirectModel):
             from botocore.session import Session
         except ImportError:
             raise ConfigurationError(
-                f"requests to Bedrock are signed with botocore: pip install 'tailrace[bedrock]', or set {_API_KEY}"
+                f"botocore, which signs requests to Bedrock, is not installed: pip install 'tailrace[bedrock]', or set {_API_KEY}"
             ) from None
         session = Session()
         self._region = self._region or cast("Any", session).get_config_variable("region") or ""
@@ -133,7 +140,7 @@ class BedrockModel(DirectModel):
             )
 
     def _sign(self, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return the headers including those of the signature (AWS Signature Version 4), valid for a few minutes."""
+        """Return the headers with a signature (AWS Signature Version 4), which is valid for a few minutes."""
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
 
@@ -143,7 +150,7 @@ class BedrockModel(DirectModel):
 
 
 def _called_tools(messages: Iterable[Any]) -> list[str]:
-    """Return the names of the client tools called in a conversation."""
+    """Return the names of the client tools that a conversation calls."""
     uses = [block["toolUse"] for message in messages for block in message["content"] if "toolUse" in block]
     return list(dict.fromkeys(use["name"] for use in uses if use.get("type") != "server_tool_use"))
 

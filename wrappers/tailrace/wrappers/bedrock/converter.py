@@ -1,36 +1,42 @@
-"""Conversion between the common history and Bedrock Converse messages.
+"""Conversion between the common history and messages of the Bedrock Converse API.
 
-Converse requires a separate system prompt (see `BedrockConverter.system_prompt`), alternating user and assistant
-messages beginning with the user, tool results at the start of the message after their calls, no blank text, and unique
-document names with a limited character set. Its models require calls at the end of their message, and no reasoning
-there.
+`BedrockModel` uses `BedrockConverter` for requests. The Converse API has these rules. The system prompt is a separate
+field (see `BedrockConverter.system_prompt`). Messages alternate between user and assistant, and a user message is
+first. Tool results are at the start of the message after their calls. Blank text is invalid. Document names are
+unique and have a limited set of characters. The models behind the API also require tool calls, and forbid reasoning,
+at the end of a message.
 
-Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
-apart from these cases, ``to_history(from_history(history)) == history``.
+The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
+complete. In all other cases ``to_history(from_history(history)) == history``.
 
-- ``History.system_message`` is not part of the messages; `BedrockConverter.to_history` takes it as an argument. A blank
-  one is omitted. ``History.context`` is sent as the user's first text.
-- Adjacent messages of one side are merged: users and tools, and models. When read back, tool results become a message
-  of role TOOL, followed by one of role USER with the other content. A conversation that begins with the model gets
-  `BedrockConverter.opening` as its first message.
-- Blank text is omitted, and so is a message without other content. Trailing white space is removed from a final model
-  message.
-- Text that the model wrote after a tool call is sent before it.
-- Reasoning is returned only if Bedrock sealed it (signed or redacted), and not at the end of a message.
-- Calls of server tools and their results are returned only if Bedrock ran them. The result of any other tool in a
-  model's message is sent after that message.
-- A data part is sent as JSON in a text block; a Bedrock block without another equivalent is returned unchanged.
-- A user's file is sent by value or as an ``s3://`` URL. Other URLs, empty files and types unknown to Converse are named
-  in a text block: a link as ``[name](url)``, otherwise ``[file name, media type, size]``; the same applies to a model's
-  files. Text of an unknown type is sent as plain text, and a file without a type by its name's extension. Images, video
-  and audio lose their name. A document's name loses invalid characters, gets a number if it is not unique, and is read
-  back with the extension of its format. Documents without any text are sent with `BedrockConverter.documents`.
-- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not an object are
-  sent as ``{"input": arguments}``; the original text of others is sent, and not read back. Of a call's kind, only server
-  tools are preserved; the mark of a synthetic id is lost.
-- A tool's output that is neither text nor an object, or is blank, is sent as JSON and read back as text. A tool's name
-  is read back from the call with the same id.
-- Metadata is not sent, except ``metadata["bedrock"]`` of a part: Bedrock's further fields, returned unchanged.
+- ``History.system_message`` is not part of the messages; `BedrockConverter.to_history` takes it as an argument. A
+  blank system message is omitted. ``History.context`` is sent as the first text of the user.
+- Adjacent messages of users and tools are merged, and adjacent messages of models are merged. When a merged message
+  is read back, its tool results become a message with the role TOOL, and its other content becomes a message with the
+  role USER. If a conversation begins with the model, `BedrockConverter.opening` is inserted as the first message.
+- Blank text is omitted, and a message that has only blank text is omitted. Trailing white space is removed if the
+  last message is the model's.
+- Text that the model wrote after a tool call is sent before the call.
+- Reasoning is sent back only if Bedrock signed or redacted it. Reasoning at the end of a message is omitted.
+- Calls of server tools and their results are sent back only if Bedrock ran the tools. If a model's message contains
+  the result of any other tool, the result is sent after that message.
+- A data part is sent as JSON in a text block; a data part that holds a block of Bedrock is sent back as that block,
+  unchanged.
+- A user's file is sent by value or as an ``s3://`` URL. A file with another URL, an empty file and a file of an
+  unknown type are replaced with a text block: ``[name](url)`` for a link, otherwise ``[file name, media type,
+  size]``. The files of a model are replaced in the same way. A text file of an unknown type is sent as plain text. If
+  a file has no type, the extension of its name determines the type. Images, video and audio lose their names. The
+  name of a document loses invalid characters, and gets a number if it is not unique. It is read back with the
+  extension of the document's format. If a message has documents but no text, `BedrockConverter.documents` is added as
+  the text.
+- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON
+  object are sent as ``{"input": arguments}``. All other arguments are sent as the model's original text, which is not
+  read back. The ``kind`` of a call is preserved only if it is ``"server"``. The information that an id is synthetic
+  is lost.
+- If the output of a tool is blank text, or neither text nor a JSON object, it is sent as JSON and read back as text.
+  The name of the tool is read back from the call with the same id.
+- Metadata is not sent, with one exception: ``metadata["bedrock"]`` of a part contains further fields of Bedrock's
+  block, which are sent back unchanged.
 """
 
 import base64
@@ -39,17 +45,23 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import verbatim_arguments
-from tailrace.wrappers.bedrock.blocks import FORMATS, KEY, read_part, read_tool_result
+from tailrace.wrappers.bedrock.chunk_wrapper import BedrockWrapper
+from tailrace.wrappers.bedrock.content_blocks import FORMATS, KEY, read_part, read_tool_result
 from tailrace.wrappers.bedrock.decoder import wrap_chunk
 from tailrace.wrappers.bedrock.events import ConverseEvents
-from tailrace.wrappers.bedrock.wrapper import BedrockWrapper
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.converter import HistoryConverter
 from tailrace.wrappers.conversion.files import essence, file_note
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
-from tailrace.wrappers.conversion.objects import Fields, check_calls, compact_json, own_fields, result_output
+from tailrace.wrappers.conversion.message_objects import (
+    Fields,
+    check_calls,
+    compact_json,
+    own_fields,
+    result_output,
+)
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES, NameRule
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
 from tailrace.wrappers.messages import (
@@ -65,7 +77,7 @@ from tailrace.wrappers.messages import (
     Role,
 )
 
-# Block type and format by media type, and by file name extension.
+# Block type and format by media type; the next mapping has them by file name extension.
 _BY_TYPE = {media: (kind, name) for kind, formats in FORMATS.items() for name, media in formats.items()}
 _BY_ENDING = {
     **{f".{name}": (kind, name) for kind in reversed(tuple(FORMATS)) for name in FORMATS[kind]},
@@ -81,13 +93,14 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
     """Stateless converter between conversations and Converse messages.
 
     Args:
-        result_status: Mark failed tool results with ``"status": "error"``, which Anthropic's and Amazon's models accept
-            and others reject. False sends ``{"error": output}`` instead, which is read back as such.
+        result_status: True to mark failed tool results with ``"status": "error"``. The models of Anthropic and Amazon
+            accept this member; other models reject it. False to send the output ``{"error": output}`` instead, which
+            is not read back as a failure.
 
     Attributes:
-        id_pattern: Pattern of valid tool call ids, which are sent unchanged.
-        opening: The user's message before a conversation that begins with the model.
-        documents: The user's text beside documents without any text.
+        id_pattern: Regular expression that matches the tool call ids that the API accepts.
+        opening: Text of the user message that is inserted before a conversation that begins with the model.
+        documents: Text that is added to a user message that has documents but no text.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -99,10 +112,12 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         self._result_status = result_status
 
     def from_history(self, history: History) -> list[Fields]:
-        """Return the request's ``messages``: context, then the conversation. For ``system`` see `system_prompt`.
+        """Return the member ``messages`` of the request: the context, then the conversation.
+
+        The system message is not included; see `system_prompt`.
 
         Raises:
-            ValueError: A tool call is in a message that is not the model's.
+            ValueError: A message with a role other than MODEL contains a tool call.
         """
         check_calls(history)
         request = _Request(self, result_status=self._result_status)
@@ -113,20 +128,20 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return request.messages()
 
     def system_prompt(self, history: History) -> list[Fields]:
-        """Return the request's ``system``; empty if there is none."""
+        """Return the member ``system`` of the request; an empty list if the history has no system message."""
         return _text_blocks(history.system_message or "")
 
     def to_history(
         self, messages: Sequence[Mapping[str, Any]], *, system: Sequence[Mapping[str, Any]] = ()
     ) -> History:
-        """Return the common history of a request's messages.
+        """Convert the messages of a request to the common history.
 
         Args:
-            messages: The request's ``messages``, as JSON or in boto3's form (with raw bytes).
-            system: The request's ``system``; content other than text is ignored.
+            messages: The member ``messages`` of the request, as JSON or as boto3's objects (with ``bytes``).
+            system: The member ``system`` of the request. Content other than text is ignored.
 
         Raises:
-            ValueError: A message has a role, or content of a form, that Converse does not define.
+            ValueError: Converse does not define the role of a message or the form of its content.
         """
         reader = _HistoryReader()
         texts = [as_text(block.get("text")) for block in system if "text" in block]
@@ -135,20 +150,20 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
         return reader.read(messages)
 
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Mapping[str, Any]) -> Message:
-        """Return the complete message of a stream's wrappers or of a complete response.
+        """Return the message of a stream's chunk wrappers, or of a complete response.
 
         Args:
-            response: Wrappers; the response of ``converse``; or an assistant's message.
+            response: The chunk wrappers of a stream; a response of ``converse``; or an assistant message.
         """
         if isinstance(response, Mapping):
             fields = cast("Mapping[str, Any]", response)
             if "output" not in fields:
                 fields = {"output": {"message": fields}}
-            return fold_message(ConverseEvents().wrap_response(fields))
-        return fold_message(response)
+            return assemble_message(ConverseEvents().wrap_response(fields))
+        return assemble_message(response)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
-        """Return one user message with all results; an empty list if there are none."""
+        """Return one user message with all results; an empty list if there are no results."""
         request = _Request(self, result_status=self._result_status)
         request.add("user", [request.result_block(result) for result in results])
         return request.messages()
@@ -163,16 +178,16 @@ class BedrockConverter(HistoryConverter[Fields, Mapping[str, Any]]):
 
 
 class _Request:
-    """Builder of a request's messages."""
+    """Builder of the messages of a request."""
 
     def __init__(self, converter: BedrockConverter, *, result_status: bool) -> None:
         self._converter = converter
         self._result_status = result_status
         self._messages: list[Fields] = []
-        self._names: set[str] = set()  # of documents, in lower case
+        self._names: set[str] = set()  # names of the documents so far, in lower case
 
     def add(self, role: str, blocks: list[Fields]) -> None:
-        """Add blocks, to the last message if it has the same role."""
+        """Add blocks to the last message if it has the same role, otherwise to a new message."""
         if not blocks:
             return
         if self._messages and self._messages[-1]["role"] == role:
@@ -187,7 +202,7 @@ class _Request:
         self.add("user", [block for part in message.content for block in self._user_blocks(part)])
 
     def messages(self) -> list[Fields]:
-        """Return the messages in the order and with the text that Converse and its models require."""
+        """Return the messages. Their blocks have the order that the API and its models require."""
         if self._messages and self._messages[0]["role"] == "assistant":
             self._messages.insert(0, {"role": "user", "content": _text_blocks(self._converter.opening)})
         for message in self._messages:
@@ -273,7 +288,7 @@ class _Request:
         return {kind: fields}
 
     def _document_name(self, filename: str, form: str) -> str:
-        """Return a valid document name that is unique in the request."""
+        """Return a valid name for a document that no other document of the request has."""
         name = filename.removesuffix(f".{form}")
         name = " ".join(_INVALID_IN_NAMES.sub(" ", name).split())[:_MAX_NAME].strip() or "document"
         number, unique = 1, name
@@ -323,7 +338,7 @@ def _call_block(call: ContentPartToolCall) -> Fields:
 
 
 def _is_call(block: Mapping[str, Any]) -> bool:
-    """Return True for a call of a client tool."""
+    """Return True if the block is a call of a client tool."""
     call = as_mapping(block.get("toolUse"))
     return call is not None and call.get("type") is None
 
@@ -337,7 +352,7 @@ def _output_block(output: object) -> Fields:
 
 
 def _format(part: ContentPartFile) -> tuple[str, str] | None:
-    """Return the block type and format of a file; None if Converse has none for it."""
+    """Return the block type and format of a file; None if Converse does not support the file."""
     if part.data is not None and not part.data:
         return None
     if part.url is not None and not part.url.startswith(_S3):
@@ -363,7 +378,7 @@ class _HistoryReader(HistoryReader):
         if role == "assistant":
             events = ConverseEvents()
             wrappers = [events.wrap_block(block, index) for index, block in enumerate(blocks)]
-            self.add(Message(role=Role.MODEL, content=fold_message(wrappers).content))
+            self.add(Message(role=Role.MODEL, content=assemble_message(wrappers).content))
         elif role == "user":
             self._read_user(blocks)
         else:

@@ -1,8 +1,9 @@
-"""Decoding of Amazon Bedrock streams: ConverseStream and InvokeModelWithResponseStream.
+"""Decoder of Amazon Bedrock streams: ConverseStream and InvokeModelWithResponseStream.
 
-Both are transmitted as binary frames. Recordings often contain decoded frames instead, one JSON object per line:
-``{"event": …, "payload": …}``, or boto3's events. `BedrockDecoder` reads all of these; `wrap_chunk` reads a single boto3
-event.
+Bedrock sends both streams as binary frames. Recordings often contain decoded frames instead, with one JSON object on
+each line: an object ``{"event": …, "payload": …}`` or an event of boto3. `BedrockDecoder` reads all of these.
+`wrap_chunk` reads a single event of boto3. Converse events are interpreted by `tailrace.wrappers.bedrock.events`,
+InvokeModel chunks by `tailrace.wrappers.bedrock.invoke_model`.
 """
 
 from collections.abc import Mapping
@@ -10,22 +11,22 @@ from typing import Any
 
 import msgspec
 
-from tailrace.wrappers.bedrock.blocks import blob
+from tailrace.wrappers.bedrock.chunk_wrapper import BedrockWrapper, service_error
+from tailrace.wrappers.bedrock.content_blocks import blob
 from tailrace.wrappers.bedrock.events import EVENTS, ConverseEvents
 from tailrace.wrappers.bedrock.eventstream import EventStreamDecoder, EventStreamFrame
-from tailrace.wrappers.bedrock.invocation import InvocationEvents
-from tailrace.wrappers.bedrock.wrapper import BedrockWrapper, service_error
+from tailrace.wrappers.bedrock.invoke_model import InvocationEvents
 from tailrace.wrappers.chunks import ChunkDetails, ChunkWrapper
 from tailrace.wrappers.decoding.decoder import EventDecoder
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text, read_json
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
-_MAX_EXCERPT = 80  # bytes of an invalid payload in the error message
+_MAX_EXCERPT = 80  # maximum number of bytes of an invalid payload that the error message quotes
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    """The payload of an InvokeModel chunk, with decoded base64."""
+    """The payload of an InvokeModel chunk; its base64 text is decoded to bytes."""
 
     bytes: bytes
 
@@ -37,15 +38,16 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
     """Sans-IO decoder of a response body of ConverseStream or InvokeModelWithResponseStream.
 
-    The first byte distinguishes binary frames (``application/vnd.amazon.eventstream``) from decoded ones as JSON lines.
-    The decoder also reads complete responses.
+    The first byte of the body shows whether it has binary frames (``application/vnd.amazon.eventstream``) or JSON
+    lines. The decoder also reads complete (not streamed) responses.
 
     Args:
         provider: The provider's name in errors.
-        max_event_bytes: Maximum size of one frame, and of one buffered content block, in bytes.
+        max_event_bytes: Maximum size of one frame in bytes. It is also the maximum size of one buffered content
+            block.
 
     Attributes:
-        done: The last event was received.
+        done: True if the last event has been received.
     """
 
     __slots__ = ("_broken", "_converse", "_frames", "_invocation")
@@ -53,7 +55,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._frames: EventStreamDecoder | None = None
-        self._broken = False  # damage was reported
+        self._broken = False  # an error for a damaged frame has been reported
         self._converse = ConverseEvents(provider=provider, max_block_bytes=max_event_bytes)
         self._invocation = InvocationEvents(provider=provider, max_block_bytes=max_event_bytes)
 
@@ -61,7 +63,8 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         """Decode the next bytes of the body; see `ResponseDecoder.feed`."""
         frames = self._frames
         if frames is None:
-            # A frame begins with its length, which is less than 2²⁴; JSON never begins with a zero byte.
+            # A frame begins with its length. Lengths are less than 2²⁴, so that the first byte is zero. JSON never
+            # begins with a zero byte.
             if self._head or self._seen or data[:1] != b"\0":
                 return super().feed(data)
             frames = self._frames = EventStreamDecoder(max_frame_bytes=self._bound)
@@ -88,11 +91,11 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         return wrappers
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[Any]:
-        """Return the deltas of a decoded frame, a boto3 event, or a model's chunk without an envelope.
+        """Return the chunk wrappers of a decoded frame, of an event of boto3, or of a model's chunk without an envelope.
 
         Args:
-            fields: The object.
-            error_event: The object is the payload of an event of type ``error``.
+            fields: The JSON object.
+            error_event: True if the object is the payload of an SSE event with the name ``error``.
         """
         name = fields.get("event")
         if isinstance(name, str) and "payload" in fields:
@@ -109,7 +112,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
         return self._wrap_model_chunk(fields)
 
     def wrap_error(self, error: UpstreamError) -> BedrockWrapper:
-        """Return an empty delta with this error."""
+        """Return a chunk wrapper that contains only this error."""
         return BedrockWrapper({}, details=ChunkDetails(error=error))
 
     def _wrap_frame(self, frame: EventStreamFrame) -> list[Any]:
@@ -124,7 +127,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
                 try:
                     return self._wrap_invocation(_decode_chunk(frame.payload).bytes)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    pass  # another shape, read below
+                    pass  # the payload has another shape, which the code below reads
             payload = _read_payload(frame.payload)
             if isinstance(name, str) and payload is not None:
                 return self._wrap_event(name, payload)
@@ -145,7 +148,7 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
             if self._converse.ended:
                 self.done = True
             return wrappers
-        # The model's JSON is base64-encoded, or already decoded in some recordings.
+        # The JSON of the model is base64 text. In some recordings it is decoded already.
         fields = as_mapping(payload)
         if fields is None:
             return []
@@ -177,10 +180,10 @@ class BedrockDecoder(EventDecoder[ChunkWrapper[Any]]):
 
 
 def wrap_chunk(event: Mapping[str, Any]) -> list[ChunkWrapper[Any]]:
-    """Return the deltas of a single boto3 event, without its context.
+    """Return the chunk wrappers of a single event of boto3.
 
-    Use `ConverseEvents` for whole streams: only it can join adjacent text blocks and blocks that are sent in several
-    events (images, results of server tools).
+    The function does not know the earlier events of the stream. Use `ConverseEvents` for complete streams: it joins
+    adjacent text blocks, and blocks that arrive in several events (images, results of server tools).
 
     Args:
         event: One event of ``converse_stream()["stream"]`` or ``invoke_model_with_response_stream()["body"]``.
@@ -189,7 +192,7 @@ def wrap_chunk(event: Mapping[str, Any]) -> list[ChunkWrapper[Any]]:
 
 
 def _read_payload(payload: bytes) -> Any:
-    """Return the JSON in a payload; an empty object for an empty payload, None for invalid JSON."""
+    """Return the JSON value of a payload; an empty object for an empty payload, and None for invalid JSON."""
     if not payload:
         return {}
     try:

@@ -1,14 +1,15 @@
-"""Interpretation of Bedrock Converse events.
+"""Interpretation of the events of a Bedrock Converse stream.
 
-An event is an object with one member: ``messageStart``, ``contentBlockStart``, ``contentBlockDelta``,
-``contentBlockStop``, ``messageStop``, ``metadata``, or an exception. Amazon's models send the same objects through
-InvokeModel.
+`BedrockDecoder` uses `ConverseEvents`. An event is a JSON object with one member, whose name is the type of the
+event: ``messageStart``, ``contentBlockStart``, ``contentBlockDelta``, ``contentBlockStop``, ``messageStop``,
+``metadata``, or the type of an exception. Amazon's models send the same objects in InvokeModel streams.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace.wrappers.bedrock.blocks import (
+from tailrace.wrappers.bedrock.chunk_wrapper import BedrockWrapper, finish_message, read_usage, service_error
+from tailrace.wrappers.bedrock.content_blocks import (
     KEY,
     PADDING,
     arguments_text,
@@ -18,16 +19,15 @@ from tailrace.wrappers.bedrock.blocks import (
     read_tool_result,
     wire_json,
 )
-from tailrace.wrappers.bedrock.wrapper import BedrockWrapper, finish_message, read_usage, service_error
 from tailrace.wrappers.chunks import (
     BlockDelta,
     ChunkDetails,
     ToolCallDelta,
 )
 from tailrace.wrappers.decoding.error_reports import provider_error
-from tailrace.wrappers.decoding.fields import json_text, plain_json
+from tailrace.wrappers.decoding.extra_fields import json_text, plain_json
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_text
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 from tailrace.wrappers.messages import ContentPart, ContentPartFile, ContentPartText
 
@@ -44,12 +44,12 @@ EVENTS = frozenset(
 """Names of the events of a Converse stream, without exceptions."""
 
 _SERVER_TOOL = "server_tool_use"
-_MAX_SERVER_CALLS = 256  # server tool calls whose names are remembered for their results
+_MAX_SERVER_CALLS = 256  # maximum number of server tool calls whose names are stored for their results
 _SIGNED_METADATA = {KEY: {"type": "reasoningContent"}}
 
 
 class _Pending:
-    """A buffered block, reported only when complete: an image or the result of a server tool."""
+    """A block that is buffered until it is complete: an image or the result of a server tool."""
 
     __slots__ = ("chunks", "content", "dropped", "fields", "index", "kind", "size")
 
@@ -63,7 +63,7 @@ class _Pending:
         self.dropped = False
 
     def drop(self) -> None:
-        """Discard the block's content."""
+        """Discard the content of the block."""
         self.content.clear()
         self.chunks.clear()
         self.fields = dict[str, Any]()
@@ -71,17 +71,17 @@ class _Pending:
 
 
 class ConverseEvents:
-    """Sans-IO reader of one Converse stream's events, in order.
+    """Sans-IO reader of the events of one Converse stream, in order.
 
     Args:
         provider: The provider's name in errors.
-        blocks_are_tokens: Join the text of adjacent blocks, for streams with one content block per token (Amazon's
-            models through InvokeModel).
-        max_block_bytes: Maximum size of one buffered block (an image, a tool result) in bytes; a larger one is
-            discarded and reported as an error.
+        blocks_are_tokens: True to join the text of adjacent blocks, for streams that have one content block for each
+            token (Amazon's models in InvokeModel streams).
+        max_block_bytes: Maximum size of one buffered block (an image, a tool result) in bytes. A larger block is
+            discarded, and an error is reported.
 
     Attributes:
-        ended: Both the stop reason and the usage, or an exception, were received.
+        ended: True if an exception, or both the stop reason and the usage, have been received.
     """
 
     __slots__ = (
@@ -107,27 +107,28 @@ class ConverseEvents:
         self._blocks_are_tokens = blocks_are_tokens
         self._bound = max_block_bytes
         self._open: object = None  # index of the latest block of text or reasoning
-        self._annotated = False  # that block is signed or has citations
+        self._annotated = False  # True if the latest block is signed or has citations
         self._pending: _Pending | None = None
-        self._tools: dict[str, str] = {}  # names of server tool calls by id
+        self._tools: dict[str, str] = {}  # names of the called server tools, by call id
         self._stopped = False
         self.ended = False
 
     def wrap(self, event: Mapping[str, Any]) -> list[BedrockWrapper]:
-        """Return the deltas of a boto3 event: an object with the event's name as its member."""
+        """Return the chunk wrappers of an event of boto3, whose only member has the name of the event."""
         wrappers: list[BedrockWrapper] = []
         for name, payload in event.items():
             wrappers += self.wrap_event(name, payload)
         return wrappers
 
     def wrap_event(self, name: str, payload: Any) -> list[BedrockWrapper]:
-        """Return the deltas of an event given by name and payload; see `wrap`."""
+        """Return the chunk wrappers of an event, given its name and its payload; see `wrap`."""
         if name == "contentBlockDelta" and payload.__class__ is dict:
             delta: Any = payload.get("delta")
             index: Any = payload.get("contentBlockIndex")
-            same = index == self._open and index.__class__ is self._open.__class__  # ``False`` equals 0
+            # Compare the classes, because ``False`` equals 0.
+            same = index == self._open and index.__class__ is self._open.__class__
             if same and delta.__class__ is dict and len(delta) == 1:
-                # Fast path for most events: more text of the open block.
+                # Fast path for most events, which add text to the open block.
                 text: Any = delta.get("text")
                 if text.__class__ is str:
                     return [BedrockWrapper({name: payload}, 0, None, True, text)]
@@ -165,7 +166,7 @@ class ConverseEvents:
         return [wrapper]
 
     def wrap_response(self, fields: Mapping[str, Any]) -> list[BedrockWrapper]:
-        """Return the deltas of a complete response of ``converse``."""
+        """Return the chunk wrappers of a complete response of ``converse``."""
         message = as_mapping((as_mapping(fields.get("output")) or {}).get("message")) or {}
         wrappers = [
             self.wrap_block(block, index)
@@ -183,7 +184,7 @@ class ConverseEvents:
         return wrappers
 
     def wrap_block(self, block: Mapping[str, Any], index: int) -> BedrockWrapper:
-        """Return the delta of a complete content block."""
+        """Return the chunk wrapper of a complete content block."""
         wrapper = BedrockWrapper(block)
         call = as_mapping(block.get("toolUse"))
         result = as_mapping(block.get("toolResult"))
@@ -208,7 +209,7 @@ class ConverseEvents:
         return wrapper
 
     def close(self) -> list[BedrockWrapper]:
-        """End the stream, and return the buffered block, if any."""
+        """End the stream, and return the chunk wrapper of the buffered block, if any."""
         wrapper = self._end_block()
         return [] if wrapper is None else [wrapper]
 
@@ -234,12 +235,12 @@ class ConverseEvents:
                 self._buffer(wrapper, index, kind, value)
             else:
                 _details(wrapper).extra = {kind: plain_json(wire_json(value))}
-        # Plain wrappers have only text, which lets consumers skip all other accessors.
+        # A plain wrapper has only text, so that consumers skip its other accessors.
         wrapper.plain = wrapper.details is None and not wrapper.calls
         return wrapper
 
     def _opens(self, index: int | None, *, annotated: bool = False) -> bool:
-        """Return True if a delta of text or reasoning starts a block that must not be joined with the previous one."""
+        """Return True if a delta starts a block whose text must not be joined with the text of the previous block."""
         if index == self._open:
             self._annotated = self._annotated or annotated
             return False
@@ -252,7 +253,7 @@ class ConverseEvents:
         signature = as_text(fields.get("signature"))
         redacted = fields.get("redactedContent")
         if redacted is not None:
-            # Each is a separate, completely sealed block.
+            # Each piece of redacted content is a complete block.
             metadata = {KEY: {"redactedContent": plain_json(wire_json(redacted))}}
             _details(wrapper).block = BlockDelta("reasoning", opens=True, metadata=metadata)
         elif signature or opens:
@@ -295,7 +296,7 @@ class ConverseEvents:
         )
 
     def _buffer(self, wrapper: BedrockWrapper, index: int | None, kind: str, value: object) -> None:
-        """Buffer a fragment of a block that is reported only when complete."""
+        """Buffer a fragment of a block that is reported when it is complete."""
         pending = self._pending
         if pending is None or pending.index != index or pending.kind != kind:
             finished = self._end_block()
@@ -328,7 +329,7 @@ class ConverseEvents:
             )
 
     def _end_block(self) -> BedrockWrapper | None:
-        """Return the buffered block, which is complete now."""
+        """Return the chunk wrapper of the buffered block, which is complete now."""
         pending, self._pending = self._pending, None
         if pending is None or pending.dropped:
             return None
@@ -389,7 +390,7 @@ def _details(wrapper: BedrockWrapper) -> ChunkDetails:
 
 
 def _join_texts(content: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Join adjacent texts in the content of a streamed result."""
+    """Join adjacent texts in the content of a streamed tool result."""
     joined: list[Mapping[str, Any]] = []
     for block in content:
         if joined and set(joined[-1]) == set(block) == {"text"}:

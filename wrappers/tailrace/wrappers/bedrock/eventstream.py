@@ -2,14 +2,14 @@
 
 A frame is::
 
-    total length   4 bytes, of the whole frame
+    total length   4 bytes, the length of the complete frame
     headers length 4 bytes
     checksum       4 bytes, CRC-32 of the eight before it
     headers        name length (1 byte), name, type (1 byte), value; one after the other
     payload
     checksum       4 bytes, CRC-32 of everything before it
 
-All numbers are big-endian. Sans-IO.
+All numbers are big-endian. The decoder is Sans-IO; `BedrockDecoder` uses it.
 """
 
 from struct import Struct
@@ -19,17 +19,17 @@ from zlib import crc32
 
 import msgspec
 
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
 HeaderValue = bool | int | bytes | str
-"""A header's value: timestamps are milliseconds since 1970, UUIDs their 16 bytes."""
+"""The value of a header. A timestamp is a number of milliseconds since 1970, and a UUID is ``bytes`` of length 16."""
 
 _PRELUDE = Struct("!III")
 _CHECKSUM = Struct("!I")
 _LENGTH = Struct("!H")
 _SMALLEST = _PRELUDE.size + _CHECKSUM.size
-_MAX_CACHED_HEADERS = 32  # a stream's frames have the same headers for each type of event
+_MAX_CACHED_HEADERS = 32  # all frames for one type of event have the same headers
 
 # Type codes of header values.
 _TRUE, _FALSE, _BYTES, _STRING, _UUID = 0, 1, 6, 7, 9
@@ -41,8 +41,9 @@ class EventStreamFrame(msgspec.Struct, frozen=True, gc=False):
     """One frame with verified checksums.
 
     Attributes:
-        headers: Headers by name (``:message-type``, ``:event-type``, …). Shared between frames: do not modify.
-        payload: The frame's payload.
+        headers: Headers by name (``:message-type``, ``:event-type``, …). Frames share this mapping, so that it must
+            not be modified.
+        payload: The payload of the frame, as bytes.
     """
 
     headers: dict[str, HeaderValue]
@@ -50,14 +51,14 @@ class EventStreamFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventStreamDecoder:
-    """Decoder of the frames of an event stream, split at any byte.
+    """Decoder of the frames of an event stream. The data may be split at any byte.
 
     Args:
         max_frame_bytes: Maximum size of one frame in bytes.
 
     Attributes:
-        damage: Description of the first invalid frame (checksum, length or header); empty if there is none. Data after
-            it is ignored, because the start of the next frame cannot be found.
+        damage: Description of the first invalid frame (checksum, length or header); empty if all frames are valid.
+            The decoder ignores the data after an invalid frame, because the start of the next frame cannot be found.
     """
 
     __slots__ = ("_bound", "_buffered", "_chunks", "_failed", "_header_cache", "_required", "damage")
@@ -65,9 +66,10 @@ class EventStreamDecoder:
     def __init__(self, *, max_frame_bytes: int = MAX_EVENT_BYTES) -> None:
         self.damage = ""
         self._bound = max_frame_bytes
-        self._chunks: list[bytes] = []  # of the incomplete frame
+        self._chunks: list[bytes] = []  # the received data of the incomplete frame
         self._buffered = 0
-        self._required = 0  # bytes of it required before it is parsed again
+        # Number of bytes that must be buffered before the incomplete frame is parsed again.
+        self._required = 0
         self._failed = False
         self._header_cache: dict[bytes, dict[str, HeaderValue]] = {}
 
@@ -77,11 +79,11 @@ class EventStreamDecoder:
         return bool(self._buffered)
 
     def feed(self, data: bytes) -> list[EventStreamFrame]:
-        """Decode the next bytes of the body; return the frames that they complete, in order.
+        """Decode the next bytes of the body, and return the frames that are now complete, in order.
 
         Raises:
-            UpstreamError: A frame exceeds the maximum size (fault ``event_too_large``). Frames before it in the
-                same read are returned first; the next call (also of `close`) raises the error.
+            UpstreamError: A frame exceeds the maximum size (fault ``event_too_large``). If complete frames precede it
+                in ``data``, they are returned, and the next call of `feed` or `close` raises the error.
         """
         if self._failed:
             self._raise()
@@ -119,7 +121,7 @@ class EventStreamDecoder:
             self._raise()
 
     def _read_frames(self, data: bytes, frames: list[EventStreamFrame]) -> int:
-        """Add the complete frames; return the position after the last one."""
+        """Append the complete frames to ``frames``, and return the position after the last complete frame."""
         position, end = 0, len(data)
         self._required = _PRELUDE.size
         while end - position >= _PRELUDE.size:
@@ -159,10 +161,10 @@ class EventStreamDecoder:
 
 
 def _parse_headers(data: bytes) -> dict[str, HeaderValue]:
-    """Parse a frame's headers.
+    """Parse the headers of a frame.
 
     Raises:
-        ValueError: A header is truncated, of an unknown type, not UTF-8, or repeated.
+        ValueError: A header is truncated, is repeated, has an unknown type, or is not UTF-8.
     """
     headers: dict[str, HeaderValue] = {}
     position = 0
@@ -181,7 +183,7 @@ def _parse_headers(data: bytes) -> dict[str, HeaderValue]:
 
 
 def _read_value(data: bytes, position: int, kind: int) -> tuple[HeaderValue, int]:
-    """Return a header's value and the position after it."""
+    """Return the value of a header, and the position after the value."""
     if kind in (_TRUE, _FALSE):
         return kind == _TRUE, position
     integer = _INTEGERS.get(kind)

@@ -1,23 +1,29 @@
-"""Request options as members of a Converse request."""
+"""Conversion of request options (tools, output format, sampling) to members of a Converse request."""
 
 import json
 from typing import Any
 
-from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.conversion.parameters import without_empty
+from tailrace.wrappers.conversion.request_options import (
+    OutputFormat,
+    RequestOptions,
+    ToolChoice,
+    ToolDefinition,
+)
+from tailrace.wrappers.conversion.request_parameters import without_empty
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``ConverseStream``.
 
-    The API has no members for ``parallel_tool_calls``, ``seed``, the penalties and ``reasoning_effort``; models that
-    support them take model-specific members of ``additionalModelRequestFields``. Schemas are sent unchanged, that of the
-    output format as text. Tool choice ``none`` is expressed by sending no tools; if the conversation contains calls, the
-    API requires tools, and `BedrockModel` sends the names of those that were called.
+    The API has no members for ``parallel_tool_calls``, ``seed``, the penalties and ``reasoning_effort``. Some models
+    have members for these options, which ``additionalModelRequestFields`` can contain. Schemas are sent unchanged;
+    the schema of the output format is sent as text. The tool choice ``none`` is expressed by a request without tools.
+    If the conversation contains tool calls, the API requires tools. `BedrockModel` then sends only the names of the
+    called tools.
 
     Raises:
-        ValueError: JSON output is requested without a schema.
+        ValueError: The options request JSON output without a schema.
 
     Source: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ConverseStream.html
     """

@@ -6,18 +6,18 @@ from typing import Any
 from tailrace.wrappers.cohere.converter import CohereConverter
 from tailrace.wrappers.cohere.decoder import CohereDecoder
 from tailrace.wrappers.cohere.request import request_members
-from tailrace.wrappers.conversion.options import RequestOptions
-from tailrace.wrappers.conversion.parameters import tool_name
-from tailrace.wrappers.conversion.turns import with_merged_neighbours
-from tailrace.wrappers.http.model import DirectModel
+from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
+from tailrace.wrappers.conversion.request_options import RequestOptions
+from tailrace.wrappers.conversion.request_parameters import tool_name
+from tailrace.wrappers.http.http_model import DirectModel
 from tailrace.wrappers.messages import History
 
 
 class CohereModel(DirectModel):
     """A model behind ``POST {base_url}/chat``.
 
-    See `DirectModel` for the arguments. Members of ``parameters`` are, for example, ``tools``, ``temperature``,
-    ``max_tokens``, ``documents``.
+    See `DirectModel` for the arguments. ``parameters`` may contain any member of the request, for example ``tools``,
+    ``temperature``, ``max_tokens`` and ``documents``.
     """
 
     has_embeddings = True
@@ -37,7 +37,7 @@ class CohereModel(DirectModel):
         choice = options.tool_choice
         if choice is None or choice.mode != "tool" or not parameters.get("tools"):
             return parameters
-        # The API cannot name the tool to call, so only that tool is sent.
+        # The API cannot express the choice of one tool. Send only the chosen tool instead.
         return {
             **parameters,
             "tools": [tool for tool in parameters["tools"] if tool_name(tool) == choice.name],
@@ -54,7 +54,7 @@ class CohereModel(DirectModel):
         )
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The provider's OpenAI-compatible API has another root.
+        # The embeddings endpoint belongs to Cohere's OpenAI-compatible API, which has another root URL.
         return (
             f"{self._base_url.removesuffix('/v2')}/compatibility/v1/embeddings",
             {"authorization": f"Bearer {self._api_key}"},

@@ -1,29 +1,33 @@
 """Conversion between the common history and messages of Cohere's Chat API, version 2.
 
-Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
-apart from these cases, ``to_history(from_history(history)) == history``.
+`CohereModel` uses `CohereConverter` for requests. The converter replaces content that the API cannot represent with
+the nearest equivalent. This list of replacements is complete. In all other cases ``to_history(from_history(history))
+== history``.
 
-- ``History.context`` is sent as a user message and read back as one.
-- Empty texts are omitted, and so are messages without other content: the API rejects them.
-- Calls and results are matched, as the API requires, see `tailrace.wrappers.conversion.tool_ids`: missing and duplicate
-  ids are replaced, a call without a result gets one that states this, a result without a call becomes text.
-- Reasoning is returned only if Cohere produced it (``metadata["cohere"]["type"]``); its signature is lost.
-- In a model's message the plan of its tool calls is first, then thinking and text in their order, then tool calls.
-  Without a tool call the plan is omitted.
-- Data is sent as JSON in a text. An image is sent without its name: by value with its normalised type, by URL without
-  a type, which is read back from the URL. Any other file is named in a text: ``[name](url)``,
-  ``[file name, media type, size]``; the same applies to a model's files. A refusal is sent as text.
-- Every call is sent as a function call; the mark of a synthetic id is lost. Arguments that are not an object, and a
-  custom tool's text, are sent as ``{"input": text}``.
-- A tool's output is sent as a document if it is a non-empty object, as documents if it is a list of several objects,
-  otherwise as text: non-empty text unchanged, any other value as JSON. That of a failed tool is ``{"error": output}``.
-  A tool's name is read back from the call with the same id.
-- In a message that mixes tool results with other parts, the results become separate messages.
+- ``History.context`` is sent as a user message and read back as a user message.
+- Empty texts are omitted, and messages that have only empty texts are omitted, because the API rejects both.
+- Each call gets a result and each result gets a call, because the API requires both (see
+  `tailrace.wrappers.conversion.tool_ids`). Missing and duplicate ids are replaced. A call without a result gets a
+  result that says so. A result without a call becomes text.
+- Reasoning is sent back only if Cohere produced it (``metadata["cohere"]["type"]``). Its signature is lost.
+- A model's message has the plan of its tool calls first, then thinking and text in their order, then tool calls. The
+  plan is omitted if the message has no tool call.
+- Data is sent as JSON in a text. An image loses its name. An image that is sent by value has a normalised media type.
+  An image that is sent by URL has no media type; the type is read back from the URL. Any other file is replaced with
+  a text: ``[name](url)`` for a link, otherwise ``[file name, media type, size]``. The files of a model are replaced
+  in the same way. A refusal is sent as text.
+- Every call is sent as a function call. The information that an id is synthetic is lost. Arguments that are not a
+  JSON object, and the text for a custom tool, are sent as ``{"input": text}``.
+- The output of a tool is sent as a document if it is a non-empty object, and as documents if it is a list of several
+  objects. Non-empty text is sent unchanged. Any other value is sent as JSON text. The output of a failed tool is sent
+  as ``{"error": output}``. The name of the tool is read back from the call with the same id.
+- If a message has tool results and other parts, the results become separate messages.
 - Server tool calls (kind ``"server"``) and their results are omitted.
-- Metadata is not sent, except ``metadata["cohere"]`` of a message, part, call or result: further fields of Cohere's
-  object, returned unchanged. Citations are read back in the part that they name, otherwise in the last of their kind.
+- Metadata is not sent, with one exception: ``metadata["cohere"]`` of a message, part, call or result contains further
+  fields of Cohere's object, which are sent back unchanged. A citation is read back as metadata of the part that it
+  names. If it names no part, it is read back as metadata of the last text or reasoning part.
 
-In the other direction, system messages are joined, and adjacent tool messages are merged.
+`CohereConverter.to_history` joins system messages, and merges adjacent tool messages.
 """
 
 import json
@@ -31,14 +35,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_json
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.cohere.decoder import CohereDecoder, CohereWrapper, wrap_chunk
-from tailrace.wrappers.conversion.converter import HistoryConverter
 from tailrace.wrappers.conversion.files import data_url, ending_type, essence, file_note, read_data_url
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
-from tailrace.wrappers.conversion.objects import (
+from tailrace.wrappers.conversion.message_objects import (
     Fields,
     check_calls,
     content_entries,
@@ -48,7 +52,7 @@ from tailrace.wrappers.conversion.objects import (
     result_output,
     text_entry,
 )
-from tailrace.wrappers.conversion.texts import join_texts
+from tailrace.wrappers.conversion.text_joining import join_texts
 from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
 from tailrace.wrappers.conversion.tool_names import NameRule
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_object, as_text
@@ -65,7 +69,7 @@ from tailrace.wrappers.messages import (
     Role,
 )
 
-_REASONING = ("THINKING_CONTENT", "PLAN")  # types of citations of reasoning
+_REASONING = ("THINKING_CONTENT", "PLAN")  # types of citations that refer to reasoning
 
 
 class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
@@ -74,10 +78,10 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
     name_rule: ClassVar[NameRule | None] = NameRule(re.compile(r"[^a-zA-Z0-9_]"), letter_first=True)
 
     def from_history(self, history: History) -> list[Fields]:
-        """Return the request's messages: system, context, then the conversation.
+        """Return the messages of the request: the system message, the context, then the conversation.
 
         Raises:
-            ValueError: A tool call is in a message that is not the model's.
+            ValueError: A message with a role other than MODEL contains a tool call.
         """
         check_calls(history)
         messages: list[Fields] = []
@@ -92,37 +96,41 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             if message.role is Role.MODEL:
                 messages += [*_assistant_message(message), *results]
             else:
-                # The API requires results directly after the calls; other content follows.
+                # The API requires tool results directly after the calls. All other content of the message follows the
+                # results.
                 messages += [*results, *_user_message(message)]
         return messages
 
     def to_history(self, messages: Sequence[Fields | Any]) -> History:
-        """Return the common history of a request's messages, as JSON objects or objects of the cohere package.
+        """Convert the messages of a request to the common history.
+
+        The messages are JSON objects or objects of the ``cohere`` package.
 
         Raises:
-            ValueError: A message has a role, or a content part a type, that Chat v2 does not define.
+            ValueError: Chat v2 does not define the role of a message or the type of a content part.
         """
         return _HistoryReader().read(messages)
 
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
-        """Return the complete message of a stream's wrappers or of a complete response.
+        """Return the message of a stream's chunk wrappers, or of a complete response.
 
         Args:
-            response: Wrappers; a response, or its message, as JSON object or as the cohere package's object.
+            response: The chunk wrappers of a stream; or a complete response or its message, as a JSON object or an
+                object of the ``cohere`` package.
         """
         fields = as_object(response)
         if fields is None:
-            return fold_message(response)
+            return assemble_message(response)
         if "role" in fields:
             return _read_assistant(fields)
-        return fold_message(CohereDecoder().wrap(fields))
+        return assemble_message(CohereDecoder().wrap(fields))
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
         """Return one ``tool`` message for each result."""
         return [_tool_message(result) for result in results]
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> CohereWrapper:
-        """Wrap one event of a stream: its JSON object or the cohere package's object."""
+        """Wrap one event of a stream, given as a JSON object or as an object of the ``cohere`` package."""
         return next(iter(wrap_chunk(chunk)), None) or CohereWrapper(as_object(chunk) or {})
 
 
@@ -130,7 +138,7 @@ class CohereConverter(HistoryConverter[Fields, Mapping[str, Any]]):
 
 
 def _assistant_message(message: Message) -> list[Fields]:
-    """Return the model's message; empty if no content remains."""
+    """Return a list with the assistant message; an empty list if no content can be sent."""
     calls = [_tool_call(call) for call in message.tool_calls if call.kind != "server"]
     plan = ""
     content: list[Fields] = []
@@ -154,7 +162,7 @@ def _assistant_message(message: Message) -> list[Fields]:
 
 
 def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
-    """Return the content item of a model's part, or an empty list."""
+    """Return a list with the content item for a part of the model; an empty list if the part is not sent."""
     if isinstance(part, ContentPartText):
         return _text_items(part.text, own)
     if isinstance(part, ContentPartReasoning) and own.get("type") == "thinking" and part.text:
@@ -167,7 +175,10 @@ def _assistant_items(part: ContentPart, own: Fields) -> list[Fields]:
 
 
 def _user_message(message: Message) -> list[Fields]:
-    """Return the user message for a message's parts other than tool results; empty if there are none."""
+    """Return a list with the user message for all parts except tool results.
+
+    The result is an empty list if there are no such parts.
+    """
     content: list[Fields] = []
     for part in message.content:
         own = own_fields(part.metadata, "cohere")
@@ -185,7 +196,7 @@ def _text_items(text: str, own: Fields) -> list[Fields]:
 
 
 def _data_item(part: ContentPartData, own: Fields) -> Fields:
-    """Return Cohere's own block unchanged; any other data as JSON text."""
+    """Return a block of Cohere unchanged, and any other data as JSON text."""
     block = as_mapping(part.data)
     if block is not None and own.get("type") and own["type"] == block.get("type"):
         return dict(block)
@@ -193,7 +204,7 @@ def _data_item(part: ContentPartData, own: Fields) -> Fields:
 
 
 def _image_item(part: ContentPartFile, own: Fields) -> Fields | None:
-    """Return the item of an image; None for another file."""
+    """Return the content item for an image; None if the file is not an image."""
     media_type = essence(part.media_type)
     if media_type == "image/svg+xml":
         return None
@@ -220,7 +231,7 @@ def _tool_call(call: ContentPartToolCall) -> Fields:
 
 def _tool_message(result: ContentPartToolResult) -> Fields:
     own = own_fields(result.metadata, "cohere")
-    # Content received in another form is returned unchanged, because citations refer to its documents.
+    # Content that was received in another form is sent back unchanged, because citations refer to its documents.
     content = own.get("content") or _tool_content(result)
     return {**own, "role": "tool", "tool_call_id": result.id, "content": content}
 
@@ -231,7 +242,7 @@ def _tool_content(result: ContentPartToolResult) -> str | list[Fields]:
     if isinstance(output, dict):
         documents = [cast("object", output)]
     elif isinstance(output, list) and len(cast("list[object]", output)) > 1:
-        documents = cast("list[object]", output)  # a list with one object would be read back as the object
+        documents = cast("list[object]", output)  # a list with one object would be read back as that object
     if documents and all(as_mapping(each) for each in documents):
         return [{"type": "document", "document": {"data": each}} for each in documents]
     return output if isinstance(output, str) and output else _json(cast("object", output))
@@ -283,14 +294,14 @@ def _read_assistant(fields: Fields) -> Message:
     for citation in as_mappings(fields.get("citations")):
         if not _add_citation(content, citation):
             _add_citation(parts, citation)
-    # Read calls as in a stream, which repairs malformed ones.
-    calls = fold_message(wrap_chunk({"message": {"tool_calls": fields.get("tool_calls")}})).tool_calls
+    # Assemble the calls like the calls of a stream, because the assembly tolerates malformed calls.
+    calls = assemble_message(wrap_chunk({"message": {"tool_calls": fields.get("tool_calls")}})).tool_calls
     metadata = own_metadata("cohere", fields, "role", "tool_plan", "content", "citations", "tool_calls")
     return Message(role=Role.MODEL, content=(*parts, *content, *calls), metadata=metadata)
 
 
 def _assistant_part(item: object) -> ContentPart:
-    """Read one entry of an assistant message's content: an object or plain text."""
+    """Convert one entry of the content of an assistant message (an object or text) to a part."""
     if isinstance(item, str):
         return ContentPartText(text=item)
     fields = as_mapping(item) or {}
@@ -307,7 +318,10 @@ def _assistant_part(item: object) -> ContentPart:
 
 
 def _add_citation(parts: list[ContentPart], citation: Mapping[str, Any]) -> bool:
-    """Add a citation to the part that it names, otherwise to the last of its kind; return False if there is none."""
+    """Add a citation to a part, and return False if there is no suitable part.
+
+    The part is the part that the citation names, otherwise the last text or reasoning part.
+    """
     kind = ContentPartReasoning if citation.get("type") in _REASONING else ContentPartText
     positions = [position for position, part in enumerate(parts) if isinstance(part, kind)]
     if not positions:
@@ -321,7 +335,7 @@ def _add_citation(parts: list[ContentPart], citation: Mapping[str, Any]) -> bool
 
 
 def _user_part(item: object) -> ContentPart:
-    """Read one entry of a user message's content: an object or plain text."""
+    """Convert one entry of the content of a user message (an object or text) to a part."""
     if isinstance(item, str):
         return ContentPartText(text=item)
     fields = as_mapping(item) or {}
@@ -344,7 +358,7 @@ def _user_part(item: object) -> ContentPart:
 
 
 def _output(content: object) -> Any:
-    """Return a tool's output: the data of one or several documents, or text."""
+    """Return the output of a tool: the data of a document, a list of the data of several documents, or text."""
     values: list[Any] = []
     for item in content_entries(content):
         fields = as_mapping(item) or {}

@@ -1,10 +1,10 @@
-"""Decoding of streams of Cohere's Chat API, version 2.
+"""Decoder of streams of Cohere's Chat API, version 2.
 
-`CohereDecoder` reads the bytes of a response body, and `wrap_chunk` the cohere package's objects. Events are
-distinguished by their ``type``, which equals the event's name if it has one.
+`CohereDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``cohere`` package. The
+member ``type`` identifies the type of an event.
 
-The plan before tool calls (``tool_plan``) and ``thinking`` blocks are both reported as reasoning. The block's metadata
-distinguishes them, because they are returned in different fields.
+Two forms of reasoning exist: the plan that precedes tool calls (``tool_plan``), and ``thinking`` blocks. The metadata
+of a reasoning part names the form, because a later request sends each form back in a different field.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,11 @@ from tailrace.wrappers.chunks import (
     ToolCallDelta,
     Usage,
 )
-from tailrace.wrappers.cohere.events import CallDelta, ContentDelta, PlanDelta, read_common_event
+from tailrace.wrappers.cohere.common_events import CallDelta, ContentDelta, PlanDelta, read_common_event
 from tailrace.wrappers.decoding.decoder import EventDecoder
 from tailrace.wrappers.decoding.error_reports import provider_error, take_error
-from tailrace.wrappers.decoding.fields import json_text, plain_json
+from tailrace.wrappers.decoding.extra_fields import json_text, plain_json
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import (
     as_count,
     as_index,
@@ -33,7 +34,6 @@ from tailrace.wrappers.decoding.lenient_json import (
     as_object,
     as_text,
 )
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 from tailrace.wrappers.messages import ContentPartData
 
@@ -44,7 +44,7 @@ _FINISH_REASONS = {
     "COMPLETE": FinishReason.STOP,
     "STOP_SEQUENCE": FinishReason.STOP,
     "MAX_TOKENS": FinishReason.LENGTH,
-    "ERROR_LIMIT": FinishReason.LENGTH,  # the context limit
+    "ERROR_LIMIT": FinishReason.LENGTH,  # the limit of the context window
     "TOOL_CALL": FinishReason.TOOL_CALLS,
     "ERROR_TOXIC": FinishReason.CONTENT_FILTER,
 }
@@ -60,41 +60,45 @@ _MAX_OPEN_CALLS = 1024
 
 
 class CohereWrapper(ReadWrapper[dict[str, Any]], gc=False):
-    """Wrapper over one event of the stream.
+    """Chunk wrapper over one event of the stream.
 
     Attributes:
-        text: ``text`` of a content block.
-        reasoning: ``thinking`` of a content block, or the ``tool_plan``.
+        text: Visible text, from the ``text`` of a content block.
+        reasoning: Reasoning, from the ``thinking`` of a content block or from the ``tool_plan``.
         calls: The fragment of a tool call.
-        finish: ``finish_reason`` of the event ``message-end``.
-        usage: ``usage`` of the event ``message-end``: ``tokens``, otherwise ``billed_units``.
+        finish: The finish reason, from ``finish_reason`` of the event ``message-end``.
+        usage: The token counts, from ``usage`` of the event ``message-end``. The object ``tokens`` is preferred to
+            ``billed_units``.
     """
 
 
 class CohereDecoder(EventDecoder[CohereWrapper]):
     """Sans-IO decoder of a streamed response body.
 
-    It also reads complete responses. Every ``tool-call-start`` starts a separate call, regardless of its id and index.
+    The decoder also reads complete (not streamed) responses. Every event ``tool-call-start`` starts a new call, even
+    if the id or index is that of an earlier call.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
 
     Attributes:
-        done: The message has ended.
+        done: True if the message has ended.
     """
 
     __slots__ = ("_calls", "_open_calls", "_pending_block", "_planning")
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        self._pending_block: BlockDelta | None = None  # start of a block that has no text yet
+        # The start of a block that has no text yet; None for none.
+        self._pending_block: BlockDelta | None = None
         self._planning = False
         self._calls = 0
-        self._open_calls: dict[int, int] = {}  # tailrace's call index by the provider's
+        # The index in the chunk wrappers by the provider's index of a call.
+        self._open_calls: dict[int, int] = {}
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[CohereWrapper]:
-        """Return the deltas of one event or of a complete response."""
+        """Return the chunk wrappers of one event or of a complete response."""
         kind = fields.get("type")
         wrappers = _wrap(fields, self._provider, error_event=error_event)
         if kind == "tool-plan-delta":
@@ -115,7 +119,10 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return wrappers
 
     def wrap_usual(self, payload: bytes) -> list[CohereWrapper]:
-        """Return the delta of an event that continues text, thinking, a plan, or a call's arguments."""
+        """Return the chunk wrapper of an event that adds text, thinking, a plan or call arguments.
+
+        The result is an empty list for other events.
+        """
         event = read_common_event(payload)
         if type(event) is ContentDelta and self._pending_block is None:
             self._planning = False
@@ -134,11 +141,11 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return []
 
     def wrap_error(self, error: UpstreamError) -> CohereWrapper:
-        """Return an empty delta with this error."""
+        """Return a chunk wrapper that contains only this error."""
         return CohereWrapper({}, details=ChunkDetails(error=error))
 
     def _start_block(self, wrappers: list[CohereWrapper]) -> list[CohereWrapper]:
-        """Defer the start of a block to its first text, so that empty blocks are not reported."""
+        """Delay the start of a block until its first text arrives, so that empty blocks are not reported."""
         self._pending_block = None
         for wrapper in wrappers:
             details = wrapper.details
@@ -147,7 +154,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
         return [wrapper for wrapper in wrappers if wrapper.details != ChunkDetails()]
 
     def _plan(self, wrappers: list[CohereWrapper]) -> None:
-        """Open a block with the first delta of a plan; later deltas continue it."""
+        """Start a block with the first delta of a plan. Later deltas continue the block."""
         for wrapper in wrappers:
             if wrapper.reasoning and self._planning:
                 wrapper.details, wrapper.plain = None, True
@@ -156,7 +163,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
                 self._planning, self._pending_block = True, None
 
     def _number_call(self, call: ToolCallDelta, kind: object) -> ToolCallDelta:
-        """Return the fragment with a unique call index."""
+        """Return a fragment of a call with an index that is unique in the response."""
         index = call.index or 0
         if kind != "tool-call-delta" or index not in self._open_calls:
             if len(self._open_calls) >= _MAX_OPEN_CALLS:
@@ -169,15 +176,15 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
 
 
 def wrap_chunk(chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "") -> list[CohereWrapper]:
-    """Return the deltas of one event or a complete response: its JSON object or the cohere package's object.
+    """Return the chunk wrappers of one event or of a complete response.
 
     Args:
-        chunk: The object.
+        chunk: The event or response, as a JSON object or an object of the ``cohere`` package.
         provider: The provider's name in errors.
 
     Returns:
-        One delta for most events, several for a complete response, an empty list for an event without content (the end
-        of a block).
+        One chunk wrapper for most events, several for a complete response, and an empty list for an event without
+        content (for example, the end of a block).
     """
     return _wrap(as_object(chunk) or {}, provider)
 
@@ -187,7 +194,7 @@ def wrap_chunk(chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "") ->
 
 def _wrap(fields: dict[str, Any], provider: str, *, error_event: bool = False) -> list[CohereWrapper]:
     wrappers = _wrap_event(fields, provider)
-    # An error outside of events has no type: it is an object whose message is text.
+    # An error that is not an event has no ``type``. Its member ``message`` is text.
     if (
         error_event
         or fields.get("error")
@@ -242,7 +249,7 @@ def _wrap_response(fields: dict[str, Any], provider: str) -> list[CohereWrapper]
 
 
 def _wrap_message(fields: dict[str, Any], message: Mapping[str, Any]) -> list[CohereWrapper]:
-    """Return the deltas of a complete message."""
+    """Return the chunk wrappers of a complete message."""
     wrappers: list[CohereWrapper] = []
     plan = as_text(message.get("tool_plan"))
     if plan:
@@ -259,7 +266,7 @@ def _wrap_message(fields: dict[str, Any], message: Mapping[str, Any]) -> list[Co
 
 
 def _wrap_content(fields: dict[str, Any], content: Mapping[str, Any], *, opens: bool) -> CohereWrapper:
-    """Return the delta of a content block's fragment."""
+    """Return the chunk wrapper of a fragment of a content block."""
     text, thinking = as_text(content.get("text")), as_text(content.get("thinking"))
     kind = as_text(content.get("type")) or ("thinking" if "thinking" in content else "text")
     details = ChunkDetails()
@@ -342,7 +349,7 @@ def _read_usage(value: object) -> Usage | None:
 
 
 def _facts(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    """Return the non-empty fields other than the known ones."""
+    """Return the non-empty fields except the known fields."""
     return {
         name: value for name, value in fields.items() if name not in known and value not in (None, "", [])
     }

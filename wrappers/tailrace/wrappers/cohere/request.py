@@ -1,9 +1,9 @@
-"""Request options as members of a request to Cohere's Chat API, version 2."""
+"""Conversion of request options (tools, output format, sampling) to members of a Chat v2 request."""
 
 from typing import Any
 
-from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions
-from tailrace.wrappers.conversion.parameters import function_tool, without_empty
+from tailrace.wrappers.conversion.request_options import OutputFormat, RequestOptions
+from tailrace.wrappers.conversion.request_parameters import function_tool, without_empty
 
 _MODES = {"none": "NONE", "required": "REQUIRED", "tool": "REQUIRED"}
 
@@ -11,10 +11,10 @@ _MODES = {"none": "NONE", "required": "REQUIRED", "tool": "REQUIRED"}
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /v2/chat``.
 
-    The API has no members for ``parallel_tool_calls`` and the output format's name and description. Schemas are sent
-    unchanged. A single tool cannot be selected: the choice becomes ``REQUIRED``, and `CohereModel` sends only that tool.
-    ``strict`` is a member of the request and set if any tool requires it. ``reasoning_effort`` only enables or disables
-    thinking.
+    The API has no members for ``parallel_tool_calls``, and for the name and description of an output format. Schemas
+    are sent unchanged. The API cannot express the choice of one tool: the choice is sent as ``REQUIRED``, and
+    `CohereModel` sends only the chosen tool. ``strict`` is a member of the request, and is set if any tool is strict.
+    ``reasoning_effort`` enables or disables thinking, without levels.
 
     Source: https://docs.cohere.com/reference/chat
     """
@@ -33,7 +33,7 @@ def request_members(options: RequestOptions) -> dict[str, Any]:
         frequency_penalty=options.frequency_penalty,
         thinking={"type": "disabled" if effort == "none" else "enabled"} if effort else None,
     )
-    # Mode ``auto`` is expressed by omitting the member.
+    # A request without ``tool_choice`` has the mode ``auto``.
     return members if choice is None else {**members, "tool_choice": _MODES.get(choice.mode)}
 
 

@@ -1,1 +1,1 @@
-"""Async resources and worker threads."""
+"""Helpers for asyncio code: async context managers, and CPU-bound work in a worker thread."""

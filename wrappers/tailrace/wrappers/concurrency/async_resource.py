@@ -1,4 +1,7 @@
-"""Async context managers without a generator frame."""
+"""An async context manager that keeps less memory than ``contextlib.asynccontextmanager``.
+
+The HTTP client uses this context manager for responses.
+"""
 
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -9,18 +12,18 @@ T = TypeVar("T")
 Exit = Callable[
     [type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[bool | None]
 ]
-"""The exit of an async context manager, with the arguments of ``__aexit__``."""
+"""Function that releases the resource. It is called with the arguments of ``__aexit__``."""
 
 
 class AsyncResource(Generic[T]):
-    """Async context manager of a resource that a coroutine acquires.
+    """Async context manager for a resource that a coroutine function acquires.
 
-    ``contextlib.asynccontextmanager`` keeps a generator whose frame holds everything that acquisition needed: several
-    kilobytes for each open response.
+    ``contextlib.asynccontextmanager`` keeps a generator, whose frame refers to all local variables of the
+    acquisition. These take several kilobytes for each open response.
 
     Args:
-        acquire: Called once, on entering; returns the resource and its exit. If it raises, it must have released
-            everything.
+        acquire: Coroutine function that is called once, when the context is entered. It returns the resource and the
+            function that releases the resource. If it raises an exception, it must release everything before.
     """
 
     __slots__ = ("_acquire", "_exit")

@@ -1,4 +1,9 @@
-"""CPU-bound work, which runs in a worker thread if it would block the event loop."""
+"""CPU-bound work that runs in a worker thread if it would block the event loop.
+
+A caller estimates the cost of a function as a number of JSON values, with `json_cost` and similar functions, and
+calls `run_bounded`. Cheap functions run in the event loop. The server uses this for requests, and models use it for
+conversions.
+"""
 
 import asyncio
 import ctypes
@@ -18,39 +23,46 @@ from tailrace.wrappers.messages import History
 T = TypeVar("T")
 
 MAX_INLINE_COST = 500
-"""Number of values processed in the event loop itself: up to 30 ms at 20 to 60 microseconds each."""
+"""Maximum number of values that are processed in the event loop. At 20 to 60 microseconds a value, this takes up to
+30 ms."""
 
 CHARACTERS_OF_VALUE = 1024
-"""Characters of a text, and bytes of a file, that take as long as one value: they are copied, escaped and stored."""
+"""Number of characters of a text, or bytes of a file, that cost as much as one value."""
 
 RELEASE_AFTER = 1.0
-"""Seconds after large work until freed memory is returned to the operating system."""
+"""Time in seconds between large work and the return of freed memory to the operating system."""
 
-_BYTES_OF_JSON_VALUE = 64  # on average
+_JSON_TYPES = (str, bytes, int, float, dict, list, tuple)
+_BYTES_OF_JSON_VALUE = 64  # average size
 
-# Parameters of glibc's mallopt.
+# Parameters of the function ``mallopt`` of glibc.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BLOCK = 1024 * 1024
 
-# Cost of a call after which the event loop runs other tasks: the steps of one request would add up.
+# After a call with this cost, the event loop runs other tasks. Otherwise the steps of one request would block the
+# loop together.
 _YIELD_COST = 100
 
-# One worker per event loop. Because of Python's global lock, a second worker would double the loop's waiting time
-# without finishing anything earlier.
+# Each event loop has one worker thread. A second thread would not finish the work earlier, because of Python's global
+# interpreter lock, and the event loop would wait twice as long for the lock.
 _LIMITER = RunVar[anyio.CapacityLimiter]("tailrace.worker_thread")
 
-# Event loops with a scheduled release of memory.
+# Event loops for which a release of memory is scheduled.
 _RELEASING = WeakSet[asyncio.AbstractEventLoop]()
 
 
 def text_cost(text: str | bytes | None) -> int:
-    """Return what processing a text or a file may take, for `run_bounded`."""
+    """Return the cost of processing a text or a file, as a number of values for `run_bounded`."""
     return len(text) // CHARACTERS_OF_VALUE if text else 0
 
 
 def json_cost(value: object) -> int:
-    """Return what processing a JSON value, or a model of one, may take, for `run_bounded`: exact up to `MAX_INLINE_COST`."""
-    if not value:
+    """Return the cost of processing a JSON value or a pydantic model, for `run_bounded`.
+
+    The cost is exact up to `MAX_INLINE_COST`. Keys of objects may be of any type, since pydantic and msgspec encode
+    numbers, dates and members of enumerations as keys, too.
+    """
+    if _is_empty(value):
         return 0
     cost, waiting = 0, [value]
     while waiting and cost <= MAX_INLINE_COST:
@@ -59,42 +71,48 @@ def json_cost(value: object) -> int:
         if isinstance(each, str | bytes):
             cost += text_cost(each)
         elif isinstance(each, dict):
-            members = cast("dict[str, object]", each)
-            cost += sum(map(text_cost, members))
+            members = cast("dict[object, object]", each)
+            cost += sum(text_cost(key) for key in members if isinstance(key, str | bytes))
             waiting.extend(members.values())
         elif isinstance(each, list | tuple):
             waiting.extend(cast("list[object]", each))
         elif isinstance(each, BaseModel):
-            waiting.extend(value for value in vars(each).values() if value)
+            waiting.extend(value for value in vars(each).values() if not _is_empty(value))
         elif isinstance(each, msgspec.Raw):
             cost += memoryview(each).nbytes // CHARACTERS_OF_VALUE
     return cost
 
 
+def _is_empty(value: object) -> bool:
+    # Objects of other types may have no truth value (arrays of numpy raise ValueError).
+    return value is None or (isinstance(value, _JSON_TYPES) and not value)
+
+
 def json_text_cost(text: bytes) -> int:
-    """Return what decoding JSON and reading its values may take, for `run_bounded`, by its size."""
+    """Estimate the cost of decoding a JSON text from the size of the text, for `run_bounded`."""
     return len(text) // _BYTES_OF_JSON_VALUE
 
 
 def history_cost(history: History) -> int:
-    """Estimate the cost of converting a conversation, in the unit of `MAX_INLINE_COST` and exact up to it."""
+    """Return the cost of converting a conversation, for `run_bounded`. The cost is exact up to `MAX_INLINE_COST`."""
     return json_cost(history)
 
 
 async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T:
-    """Call a function, in a thread if its cost would delay other requests.
+    """Call a function in the event loop, or in a worker thread if its cost exceeds `MAX_INLINE_COST`.
 
-    Calls in the thread are serialised; other calls do not wait. After a call of medium cost the event loop runs other
-    tasks, so that the steps of one request do not add up.
+    The thread runs one call at a time. Calls in the event loop do not wait for the thread. After a call of medium
+    cost, the event loop runs other tasks, so that the steps of one request do not block the loop together.
 
     Args:
-        cost: Number of values (of JSON, parts, messages) that the function processes.
-        function: Function that shares no mutable state with the event loop and calls no C function that holds the
-            interpreter's lock for long (see `tailrace.wrappers.json_steps`).
-        args: The function's arguments.
+        cost: Number of values (JSON values, parts, messages) that the function processes.
+        function: The function. It must not share mutable state with the event loop. It must not call a C function
+            that holds the global interpreter lock for long (see `tailrace.wrappers.incremental_json`).
+        args: The positional arguments of the function.
 
     Returns:
-        The function's result; its exceptions propagate. Cancellation takes effect when the function has returned.
+        The result of the function. Exceptions of the function propagate. A cancellation takes effect after the
+        function has returned.
     """
     if cost <= MAX_INLINE_COST:
         result = function(*args)
@@ -113,7 +131,11 @@ async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T
 
 
 def in_event_loop() -> bool:
-    """Return whether an event loop runs in this thread. Elsewhere, large work is done in steps that hold no lock for long."""
+    """Return True if an event loop runs in this thread.
+
+    In other threads, callers divide large work into steps, so that no step holds the global interpreter lock for
+    long.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -122,7 +144,7 @@ def in_event_loop() -> bool:
 
 
 def release_memory_later() -> None:
-    """Schedule `release_memory`, because the C library keeps the memory that large requests freed."""
+    """Schedule `release_memory`. Without it, the C library keeps the memory that large requests freed."""
     loop = asyncio.get_running_loop()
     if loop not in _RELEASING:
         _RELEASING.add(loop)
@@ -135,18 +157,20 @@ def _release(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def limit_unused_memory() -> None:
-    """Have the C library return large blocks to the operating system when they are freed, where it is glibc.
+    """Configure glibc to return large blocks to the operating system as soon as they are freed.
 
-    By itself it raises the size from which it does so up to that of the largest block that was freed: the heap of each
-    thread, of which there are eight for each processor, then keeps up to 64 MB, which `release_memory` cannot return.
+    With another C library, the function does nothing.
+
+    By default, glibc raises the minimum size of such blocks whenever a large block is freed. The heaps of threads
+    then keep up to 64 MB each, which `release_memory` cannot return. There are up to eight heaps for each processor.
     """
-    with suppress(OSError, AttributeError):  # another C library than glibc
+    with suppress(OSError, AttributeError):  # the C library is not glibc
         library = ctypes.CDLL(None)
         library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
         library.mallopt(_M_TRIM_THRESHOLD, _LARGE_BLOCK)
 
 
 def release_memory() -> None:
-    """Return freed memory to the operating system; only supported by glibc."""
-    with suppress(OSError, AttributeError):  # another C library than glibc
+    """Return freed memory to the operating system, if the C library is glibc."""
+    with suppress(OSError, AttributeError):  # the C library is not glibc
         ctypes.CDLL(None).malloc_trim(0)

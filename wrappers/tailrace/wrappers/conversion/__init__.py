@@ -1,1 +1,1 @@
-"""Shared code of all providers' converters and clients: requests and conversations."""
+"""Code that the history converters and model clients of all providers share."""

@@ -1,4 +1,7 @@
-"""Shared functions for files in messages: media types, data URLs, audio formats, and textual descriptions of files."""
+"""Functions for files in messages: media types, data URLs, audio formats, and texts that describe files.
+
+The converters of all providers use these functions.
+"""
 
 import base64
 from collections.abc import Mapping
@@ -23,9 +26,9 @@ OPENAI_SOUND_FORMATS: Mapping[str, str] = {
     "audio/mpeg": "mp3",
     "audio/mp3": "mp3",
 }
-"""Audio formats of OpenAI's APIs by media type."""
+"""The name of the audio format in OpenAI's APIs, by media type."""
 
-_SLICE = 64 * 1024  # characters of a text that are decoded at once
+_SLICE = 64 * 1024  # number of characters that are decoded in one step
 
 _OPENAI_SOUND_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
@@ -36,18 +39,18 @@ def essence(media_type: str) -> str:
 
 
 def ending_type(address: str, types: Mapping[str, str] = IMAGE_TYPES) -> str:
-    """Return the media type of a file name's or URL's extension; empty if it is not in ``types``."""
+    """Return the media type for the extension of a file name or URL; empty if ``types`` has no such extension."""
     path = address.partition("#")[0].partition("?")[0].lower()
     return next((media_type for ending, media_type in types.items() if path.endswith(ending)), "")
 
 
 def sound_type(name: str) -> str:
-    """Return the media type of an audio format of OpenAI's APIs."""
+    """Return the media type for the name of an audio format in OpenAI's APIs."""
     return _OPENAI_SOUND_TYPES.get(name, f"audio/{name}")
 
 
 def data_url(media_type: str, data: bytes) -> str:
-    """Return a data URL (RFC 2397) in base64."""
+    """Return a data URL (RFC 2397) with base64 data."""
     return f"data:{media_type};base64,{base64.b64encode(data).decode('ascii')}"
 
 
@@ -56,10 +59,10 @@ def read_data_url(url: str, *, bare: bool = False) -> tuple[str, bytes]:
 
     Args:
         url: The URL.
-        bare: Read text without a comma as plain base64 without a type.
+        bare: True to accept a text without a comma, which is base64 data without a media type.
 
     Raises:
-        ValueError: The data is invalid base64.
+        ValueError: The data is not valid base64.
     """
     header, comma, body = url.partition(",")
     if bare and not comma:
@@ -71,12 +74,15 @@ def read_data_url(url: str, *, bare: bool = False) -> tuple[str, bytes]:
 
 
 def _unquoted(text: str) -> bytes:
-    """Decode percent-encoding in slices: one call holds the interpreter's lock for as long as its text takes."""
+    """Decode percent-encoding in slices.
+
+    One call for the complete text would hold the global interpreter lock too long.
+    """
     pieces: list[bytes] = []
     at = 0
     while at < len(text):
         end = at + _SLICE
-        percent = text.rfind("%", end - 2, end)  # of an escape that the end would cut
+        percent = text.rfind("%", end - 2, end)  # position of an escape that the end of the slice would cut
         end = percent if percent > at else end
         pieces.append(unquote_to_bytes(text[at:end]))
         at = end
@@ -84,16 +90,16 @@ def _unquoted(text: str) -> bytes:
 
 
 def read_base64(text: str) -> bytes:
-    """Decode base64 in either alphabet, padded or not.
+    """Decode base64 text, in the standard or URL-safe alphabet, with or without padding.
 
     Raises:
-        ValueError: The text is invalid base64.
+        ValueError: The text is not valid base64.
     """
     return ContentPartFile.model_validate({"data": text}).data or b""
 
 
 def file_note(part: ContentPartFile) -> str:
-    """Return text that stands for a file: a link, or its name, type and size."""
+    """Return a text that describes a file: a link, or the name, type and size of the file."""
     if part.url is not None:
         return f"[{part.filename or part.url}]({part.url})"
     facts = (f"file {part.filename}".rstrip(), part.media_type, f"{len(part.data or b'')} bytes")

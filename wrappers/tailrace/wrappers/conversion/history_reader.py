@@ -1,4 +1,4 @@
-"""Reading of a request's messages into the common history."""
+"""Base class for the conversion of a request's messages to the common history. The `to_history` methods use it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -8,14 +8,14 @@ from tailrace.wrappers.messages import ContentPartToolCall, ContentPartToolResul
 
 
 class HistoryReader(ABC):
-    """Reader of one request's messages, in order. Each converter implements `read_message`.
+    """Reader of the messages of one request, in order. Each converter implements `read_message`.
 
-    Consecutive tool results become one message. The model's calls are remembered to complete the ids and tool names of
-    their results.
+    Consecutive tool results become one message. The reader stores the calls of the model, and uses them to complete
+    the ids and tool names of results.
 
     Attributes:
-        entry: Name of a message of the request in errors.
-        names: Names of the called tools by call id.
+        entry: The word for a message in error messages, for example ``"message"``.
+        names: The names of the called tools, by call id.
     """
 
     entry: ClassVar[str] = "message"
@@ -32,7 +32,7 @@ class HistoryReader(ABC):
         """Read one message of the request.
 
         Raises:
-            ValueError: The message's role or content is not defined by the provider.
+            ValueError: The provider does not define the role or the content of the message.
         """
 
     def read(self, messages: Iterable[object]) -> History:
@@ -53,7 +53,7 @@ class HistoryReader(ABC):
         )
 
     def add_system(self, text: str) -> None:
-        """Add instructions; several are joined with a blank line."""
+        """Add instructions to the system message. A blank line separates several instructions."""
         self.end()
         self._system.append(text)
 
@@ -66,21 +66,24 @@ class HistoryReader(ABC):
         self._conversation.append(message)
 
     def add_result(self, result: ContentPartToolResult) -> None:
-        """Append the result of a tool to those before it."""
+        """Append the result of a tool to the message with the results before it."""
         self._open_calls = [call for call in self._open_calls if call.id != result.id]
         self._results.append(result)
 
     def end(self) -> None:
-        """Complete the current message of tool results, if any."""
+        """Append the message with the collected tool results, if there are any."""
         if self._results:
             self._conversation.append(Message(role=Role.TOOL, content=tuple(self._results)))
             self._results = []
 
     def call_id(self, result_call_id: str, name: str = "") -> str:
-        """Return the call id of a result: its own, otherwise that of the first call without a result.
+        """Return the call id for a tool result.
+
+        The call id is the id in the result. If the result has no id, the call id is the id of the first call without
+        a result.
 
         Args:
             result_call_id: The id in the result; empty in legacy formats and from some clients.
-            name: The tool's name; empty matches any tool.
+            name: The name of the tool. An empty name matches every tool.
         """
         return result_call_id or next((call.id for call in self._open_calls if name in ("", call.name)), "")

@@ -1,15 +1,19 @@
-"""Matching of tool results to tool calls, and repair of unmatched ones before a request.
+"""Matching of tool results to tool calls, and repair of conversations with unmatched calls or results.
 
-Providers reject a conversation with a call without a result, a result without a call, or an invalid id. Such
+Providers reject a conversation that has a call without a result, a result without a call, or an invalid id. Such
 conversations are common: a turn was interrupted, a client sent only some results, ids are missing or repeated, or
-another provider created them. The functions of this module are pure and deterministic; they return the same `History`
-object if no repair is necessary.
+another provider created the ids. Model clients therefore repair the conversation before each request. The functions
+are pure and deterministic. They return the same `History` object if no repair is necessary.
 
-A *round* consists of the model's message (or several adjacent ones) and all messages up to the model's next one. A
-call is matched within its round: first with results of the same id, preferably with the tool's name; then, for results
-without an id, by name; then by order. Therefore calls with the same id are distinguished, and a result after the
-model's next message matches no call. Calls of kind ``"server"`` are run by the provider and only matched with results
-in the model's messages (where results without an id match no other calls), by id also in a later round.
+A *round* consists of one or several adjacent messages of the model, and of all messages until the next message of the
+model. A call matches a result in the same round. A result with the same id is preferred, especially if it also has
+the name of the tool. A result without an id is matched by the name of the tool, then by order. Therefore two calls
+with the same id in different rounds are different calls, and a result after the next message of the model matches no
+call.
+
+A call with the kind ``"server"`` was run by the provider. It matches only results in messages of the model. It
+matches a result with the same id in a later round too. A result without an id in a message of the model matches only
+such calls.
 """
 
 import json
@@ -31,24 +35,25 @@ from tailrace.wrappers.messages import (
 )
 
 NO_RESULT = "There is no result: the conversation went on before this tool had answered."
-"""Output of the result that is added for a call without one."""
+"""Output of the result that is added for a call without a result."""
 
-_NO_NAMES = ("", "unknown")  # placeholders of missing tool names
+_NO_NAMES = ("", "unknown")  # placeholders for a missing tool name
 
-_Position = tuple[int, int]  # a message's position in the conversation, and a part's in the message
+# The index of a message in the conversation, and the index of a part in the message.
+_Position = tuple[int, int]
 
-# Keys that match a call and its result, in order of preference; None matches nothing.
+# Values that are equal for a call and its result, in order of preference. None matches nothing.
 _Keys = tuple[Hashable, Hashable, Hashable, Hashable]
 
 
 class ToolPart(msgspec.Struct, frozen=True):
-    """Position of a tool call or result.
+    """Position of a tool call or a tool result in a conversation.
 
     Attributes:
-        message: Index of its message in ``History.conversation``.
-        part: Index in the message's content.
-        id: The call's or result's id.
-        name: The tool's name.
+        message: Index of the message in ``History.conversation``.
+        part: Index of the part in the content of the message.
+        id: The id of the call or result.
+        name: The name of the tool.
     """
 
     message: int
@@ -58,11 +63,11 @@ class ToolPart(msgspec.Struct, frozen=True):
 
 
 class UnmatchedTools(msgspec.Struct, frozen=True):
-    """Tool calls and results of a conversation without a counterpart, in order.
+    """The tool calls without a result and the tool results without a call in a conversation, in order.
 
     Attributes:
-        calls: Calls without a result, including those at the end of the conversation; without calls of kind
-            ``"server"``, which the provider runs.
+        calls: Calls without a result. Calls at the end of the conversation are included. Calls with the kind
+            ``"server"``, which the provider runs, are not included.
         results: Results without a call.
     """
 
@@ -71,7 +76,10 @@ class UnmatchedTools(msgspec.Struct, frozen=True):
 
 
 def unmatched_tools(history: History) -> UnmatchedTools:
-    """Return the calls without results and the results without calls; see the module for the matching rules."""
+    """Return the calls without results and the results without calls.
+
+    The module docstring describes the matching rules.
+    """
     matches = _match_results(history.conversation)
     matched_calls = set(matches.values())
     return UnmatchedTools(
@@ -106,24 +114,24 @@ def unanswered_calls(history: History, since: int = 0) -> list[ContentPartToolCa
 def with_matched_ids(
     history: History, *, pattern: re.Pattern[str] | None = None, make: Callable[[int], str] | None = None
 ) -> History:
-    """Return the history with a unique id for every call, which its result shares.
+    """Return the history with a unique id for every call. The result of a call has the same id.
 
-    A valid, unique id is never changed. A missing, duplicate or invalid one is replaced by a new id derived from the
-    call's position among all calls: a growing conversation keeps the ids created for its beginning, unless one of them
-    is received later. A result without a tool name gets its call's. Results without a call are not changed, see
-    `with_answers`.
+    A valid and unique id is never changed. A missing, duplicate or invalid id is replaced with a new id, which
+    depends only on the position of the call among all calls. When a conversation grows, its earlier calls therefore
+    keep their new ids, unless the conversation later receives the same id. A result without a tool name gets the name
+    in its call. A result without a call is not changed; see `with_answers`.
 
     Args:
         history: The conversation.
-        pattern: Pattern that a complete id must match; None for any id.
-        make: Function from a number to an id; ids must be distinct and match the pattern. ``call00000``,
-            ``call00001``, … when None, which most providers accept.
+        pattern: Regular expression that a complete id must match; None if every id is valid.
+        make: Function that returns an id for a number. The ids must differ and must match the pattern. If None, the
+            ids are ``call00000``, ``call00001``, …, which most providers accept.
 
     Returns:
-        The same object if no id is changed.
+        The repaired history; the same object if no id changes.
 
     Raises:
-        ValueError: ``make`` returned an id that does not match the pattern, or repeatedly the same id.
+        ValueError: ``make`` returned an id that does not match the pattern, or returned the same id repeatedly.
     """
     conversation = history.conversation
     ids = _new_ids(conversation, pattern, make or _default_id)
@@ -146,22 +154,25 @@ def with_matched_ids(
 
 
 def with_answers(history: History) -> History:
-    """Return the history with a result for every call that the conversation has passed, and a call for every result.
+    """Return the history with a result for every finished call, and without results that have no call.
 
-    - A call without a result, if its round is followed by other messages, gets an error result with `NO_RESULT`.
-      Calls of kind ``"server"`` need none, and calls at the end of the conversation remain open.
-    - The results of a round are in the TOOL message after the model's: missing ones are added there, later ones of the
-      round are moved there. The message is created if necessary, unless the message after the model's has all results.
-    - Adjacent messages of the model are merged if a call of an earlier one has its result after the last one.
-    - Results in a model's message remain there only if the provider ran the tool. Others are moved to a TOOL message;
-      later content of the model's message follows it if all calls have results by then.
-    - A result without a call becomes text, so that the model still receives it: in its place, or in a USER message
-      after a TOOL message.
+    - If messages follow the round of a call without a result, the call gets an error result with the text
+      `NO_RESULT`. Calls with the kind ``"server"`` do not need a result. Calls at the end of the conversation stay
+      open.
+    - All results of a round are in the TOOL message after the message of the model. Missing results are added there,
+      and later results of the round are moved there. The TOOL message is created if necessary. It is not necessary if
+      the message after the model's has all results.
+    - Adjacent messages of the model are merged if a call in an earlier message has its result after the last message.
+    - A result in a message of the model stays there only if the provider ran the tool. Any other result is moved to a
+      TOOL message. If all calls before it have results, the remaining content of the model's message becomes a
+      message after the TOOL message.
+    - A result without a call becomes text, so that the model still receives the output. The text has the position of
+      the result, or is in a USER message after a TOOL message.
 
-    All other content is unchanged.
+    All other content stays unchanged.
 
     Returns:
-        The same object if no repair is necessary.
+        The repaired history; the same object if no repair is necessary.
     """
     repaired = _ResultRepair(history.conversation).messages()
     if len(repaired) == len(history.conversation) and all(map(is_, repaired, history.conversation)):
@@ -173,7 +184,10 @@ def with_answers(history: History) -> History:
 
 
 def _rounds(conversation: Sequence[Message]) -> Iterator[tuple[range, range]]:
-    """Yield the positions of each round's model messages (none in a first round) and of the messages after them."""
+    """Yield the index range of the model's messages, and of the messages after them, for each round.
+
+    The first round may have no messages of the model.
+    """
     start = 0
     while start < len(conversation):
         middle = start
@@ -205,9 +219,9 @@ def _results(
 
 
 def _match_results(conversation: Sequence[Message]) -> dict[_Position, _Position]:
-    """Return the position of each matched result's call."""
+    """Return the position of the call for the position of each matched result."""
     matches: dict[_Position, _Position] = {}
-    pending: dict[_Position, _Keys] = {}  # server tool calls of earlier rounds without a result
+    pending: dict[_Position, _Keys] = {}  # server tool calls without a result in earlier rounds
     for model_positions, following in _rounds(conversation):
         server_calls, client_calls = dict(pending), dict[_Position, _Keys]()
         for at, call in _calls(conversation, model_positions):
@@ -227,11 +241,11 @@ def _match_results(conversation: Sequence[Message]) -> dict[_Position, _Position
 def _match_once(
     results: dict[_Position, _Keys], *calls: dict[_Position, _Keys]
 ) -> dict[_Position, _Position]:
-    """Match results with calls; matched ones are removed from the arguments.
+    """Match results with calls, and remove matched results and calls from the arguments.
 
     Args:
-        results: The results.
-        *calls: The calls, in order of preference.
+        results: The results by position.
+        *calls: The calls by position, in order of preference.
     """
     matches: dict[_Position, _Position] = {}
     for step in range(4 if results else 0):
@@ -262,16 +276,16 @@ def _result_keys(result: ContentPartToolResult, *, inside: bool) -> _Keys:
 
 
 def _default_id(number: int) -> str:
-    return f"call{number:05d}"  # nine letters and digits, the only length that some providers accept
+    return f"call{number:05d}"  # nine letters and digits, because some providers accept only this length
 
 
 def _new_ids(
     conversation: Sequence[Message], pattern: re.Pattern[str] | None, make: Callable[[int], str]
 ) -> dict[_Position, str]:
-    """Return new ids for the calls whose id is missing, duplicate or invalid."""
+    """Return a new id for each call whose id is missing, duplicate or invalid."""
     calls = list(_calls(conversation))
     used = {call.id for _, call in calls} | {result.id for _, result in _results(conversation)}
-    last = len(calls) + len(used)  # this many numbers yield enough distinct ids
+    last = len(calls) + len(used)  # so many numbers are sufficient for distinct ids
     valid: set[str] = set()
     new: dict[_Position, str] = {}
     number = -1
@@ -283,16 +297,18 @@ def _new_ids(
         while (candidate := make(number)) in used and number < last:
             number += 1
         if not candidate or candidate in used:
-            raise ValueError(f"no new id can be made: {candidate!r} again and again")
+            raise ValueError(
+                f"cannot create a new tool call id: the function returned {candidate!r} repeatedly"
+            )
         if pattern is not None and not pattern.fullmatch(candidate):
-            raise ValueError(f"the id {candidate!r} that was made does not fit {pattern.pattern!r}")
+            raise ValueError(f"the created tool call id {candidate!r} does not match {pattern.pattern!r}")
         used.add(candidate)
         new[at] = candidate
     return new
 
 
 def _with_parts(history: History, parts: Mapping[_Position, ContentPart]) -> History:
-    """Return the history with replaced parts; the same object if there are none."""
+    """Return the history with replaced parts; the same object if no part is replaced."""
     if not parts:
         return history
     conversation = list(history.conversation)
@@ -307,7 +323,7 @@ def _with_parts(history: History, parts: Mapping[_Position, ContentPart]) -> His
 
 
 class _ResultRepair:
-    """Repair of a conversation's tool results, round by round."""
+    """Repair of the tool results of a conversation, round by round."""
 
     def __init__(self, conversation: Sequence[Message]) -> None:
         self._conversation = conversation
@@ -316,7 +332,7 @@ class _ResultRepair:
         self._matched_calls = set(self._matches.values())
 
     def messages(self) -> list[Message]:
-        """Return the repaired conversation; unchanged messages are the same objects."""
+        """Return the repaired conversation. Unchanged messages are the same objects as before."""
         messages: list[Message] = []
         for model_positions, following in _rounds(self._conversation):
             turn = _ModelTurn()
@@ -328,10 +344,10 @@ class _ResultRepair:
         return messages
 
     def _repair_model_message(self, position: int, turn: "_ModelTurn") -> tuple[list[Message], "_ModelTurn"]:
-        """Add a model message to the turn.
+        """Add a message of the model to the turn.
 
         Returns:
-            Messages that are complete because all their calls have results; and the turn from there on.
+            The messages whose calls all have results, and the turn that continues after these messages.
         """
         complete: list[Message] = []
         message = self._conversation[position]
@@ -360,7 +376,7 @@ class _ResultRepair:
         return complete, turn
 
     def _repair_following(self, turn: "_ModelTurn", following: range) -> list[Message]:
-        """Return the messages after the model's in a round; the first one has the results."""
+        """Return the messages that follow the model's messages in a round. The first message has the results."""
         continues = bool(following or turn.results)
         missing = [
             ContentPartToolResult(id=call.id, name=call.name, output=NO_RESULT, is_error=True)
@@ -385,11 +401,11 @@ class _ResultRepair:
         return messages
 
     def _repair_message(self, position: int, moved: list[ContentPart] | None) -> list[Message]:
-        """Return a message after the model's, with text for its results without a call.
+        """Return a message that follows the model's messages, with text in place of results without a call.
 
         Args:
             position: Index of the message.
-            moved: Receives its other results; None keeps them in the message.
+            moved: List that receives the results with a call; None to keep these results in the message.
         """
         message = self._conversation[position]
         content: list[ContentPart] = []
@@ -406,10 +422,10 @@ class _ResultRepair:
 
 
 class _ModelTurn:
-    """The model's messages up to the results of its calls, and the results in these messages.
+    """The messages of the model in one round, and the tool results in these messages.
 
     Attributes:
-        open_calls: Client tool calls without a result in these messages.
+        open_calls: Calls of client tools that have no result in these messages.
         results: Results of client tools in these messages.
     """
 
@@ -419,7 +435,7 @@ class _ModelTurn:
         self._messages: list[tuple[Message, list[ContentPart]]] = []
 
     def start(self, message: Message) -> None:
-        """Start the next message, or the part of a message after results."""
+        """Start the next message, or the rest of a message after tool results."""
         self._messages.append((message, []))
 
     @property
@@ -435,7 +451,7 @@ class _ModelTurn:
         """Return the messages without the results.
 
         Args:
-            merge: Merge all messages from the first one with calls, because results follow.
+            merge: True to merge all messages from the first message with calls, because results follow.
         """
         messages = [
             _with_content(message, content)
@@ -457,7 +473,7 @@ def _result_text(result: ContentPartToolResult) -> ContentPartText:
 
 
 def _join_messages(messages: Sequence[Message]) -> Message:
-    """Merge several messages of the model; later metadata overrides earlier metadata of the same key."""
+    """Merge several messages of the model. Later metadata replaces earlier metadata with the same key."""
     return Message(
         role=Role.MODEL,
         content=tuple(part for message in messages for part in message.content),
@@ -466,7 +482,7 @@ def _join_messages(messages: Sequence[Message]) -> Message:
 
 
 def _with_content(message: Message, content: Sequence[ContentPart]) -> Message:
-    """Return the message with new content; the same object if the content is unchanged."""
+    """Return the message with new content; the same object if the content does not change."""
     if len(content) == len(message.content) and all(map(is_, content, message.content)):
         return message
     return message.model_copy(update={"content": tuple(content)})

@@ -1,11 +1,11 @@
-"""Replacement of tool names that a provider rejects, and restoration of the original names in the response.
+"""Replacement of tool names that a provider rejects, and restoration of the original names in responses.
 
-Tool names may violate a provider's rule (``weather.get``, ``files/read``, 80 characters from an MCP server), and every
-provider has a different rule. An invalid name is replaced everywhere in the request: in tool definitions, tool choice,
-calls and results. Calls in the response get the original name.
+Every provider has its own rule for tool names. A name may violate the rule: ``weather.get``, ``files/read``, or a
+name of 80 characters from an MCP server. A model client replaces an invalid name everywhere in the request: in tool
+definitions, in the tool choice, in calls and in results. Calls in the response get the original name back.
 
-The replacement depends only on the name, and different names have different replacements: a replacement ends with
-digits of the name's hash. A valid name is never changed.
+The replacement depends only on the name. Different names have different replacements, because a replacement ends with
+digits of the hash of the name. A valid name is never changed.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ from tailrace.wrappers.messages import (
 )
 
 NAMELESS = "unknown"
-"""Replacement of an empty tool name."""
+"""Replacement for an empty tool name."""
 
 _DIGITS = 8
 
-# The members of a request that contain tool names, and the nested members that contain them.
+# The members of a request that contain tool names, at the top level and nested.
 _MEMBERS = frozenset({"function_call", "functions", "toolConfig", "tool_choice", "tool_config", "tools"})
 _NESTED = frozenset(
     {
@@ -56,9 +56,9 @@ class NameRule:
     """Rule for valid tool names.
 
     Attributes:
-        refused: Matches each invalid character.
-        length: Maximum length in characters.
-        letter_first: The first character must be a letter or an underscore.
+        refused: Regular expression that matches each invalid character.
+        length: Maximum length of a name in characters.
+        letter_first: True if the first character must be a letter or an underscore.
     """
 
     refused: re.Pattern[str]
@@ -66,7 +66,7 @@ class NameRule:
     letter_first: bool = False
 
     def fits(self, name: str) -> bool:
-        """Return True if a name is valid."""
+        """Return True if the rule accepts a name."""
         return (
             0 < len(name) <= self.length
             and not self.refused.search(name)
@@ -89,20 +89,20 @@ LETTERS_DIGITS_DASHES = NameRule(re.compile(r"[^a-zA-Z0-9_-]"))
 
 
 class ToolNames:
-    """Replacement of tool names in one request, and restoration in its response.
+    """Replacement of tool names in one request, and restoration of the names in its response.
 
     Args:
-        rule: The provider's rule; None to replace only empty names.
+        rule: The rule of the provider; None to replace only empty names.
     """
 
     def __init__(self, rule: NameRule | None) -> None:
         self._rule = rule
         self._originals: dict[str, str] = {}  # original names by replacement
-        self._pending: dict[int, _PendingCall] = {}  # by choice, the call whose name may be incomplete
-        self._ids: dict[tuple[int, int], str] = {}  # by choice and index, the id of the latest call
+        self._pending: dict[int, _PendingCall] = {}  # the call whose name may be incomplete, by choice
+        self._ids: dict[tuple[int, int], str] = {}  # the id of the latest call, by choice and index
 
     def sent(self, name: str) -> str:
-        """Return the name to send for a tool."""
+        """Return the name that the request contains for a tool."""
         valid = self._rule.valid_name(name) if self._rule is not None else name or NAMELESS
         if valid != name and name:
             self._originals[valid] = name
@@ -110,13 +110,13 @@ class ToolNames:
 
     @property
     def has_changes(self) -> bool:
-        """True if a name was replaced."""
+        """True if a name has been replaced."""
         return bool(self._originals)
 
     def in_history(self, history: History) -> History:
-        """Return the history with valid names; the same object if all are valid.
+        """Return the history with valid tool names; the same object if all names are valid.
 
-        Server tool calls and their results are not changed.
+        The calls of server tools and their results are not changed.
         """
         conversation = tuple(self._in_message(message) for message in history.conversation)
         if all(new is old for new, old in zip(conversation, history.conversation, strict=True)):
@@ -124,18 +124,18 @@ class ToolNames:
         return history.model_copy(update={"conversation": conversation})
 
     def in_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the members of a request, in any provider's form, with valid names."""
+        """Return the members of a request to any provider with valid tool names."""
         return {
             member: self._in_tools(value) if member in _MEMBERS else value
             for member, value in parameters.items()
         }
 
     def restored(self, chunks: Sequence[ChunkWrapper[Any]]) -> Sequence[ChunkWrapper[Any]]:
-        """Return chunks of the response, in order, with the original names.
+        """Return the next chunks of the response with the original tool names.
 
-        If a call's name is a prefix of a replacement, its fragments are buffered until the name is complete: up to
-        the call's arguments, the choice's next call or text, or the end. `close` returns buffered fragments of an
-        interrupted stream.
+        If the name of a call so far is a prefix of a replacement, the fragments of the call are buffered until the
+        name is complete. The name is complete when arguments of the call, another call of the choice, text of the
+        choice or the end of the response arrives. `close` returns the buffered fragments of an interrupted stream.
         """
         if not self._originals:
             return chunks
@@ -159,7 +159,7 @@ class ToolNames:
                 isinstance(part, ContentPartToolCall | ContentPartToolResult)
                 and part.id not in server_call_ids
             ):
-                # A result without a name is matched by its id.
+                # A result without a name is matched to its call by id.
                 nameless = isinstance(part, ContentPartToolResult) and not part.name
                 name = part.name if nameless else self.sent(part.name)
                 content.append(part if name == part.name else part.model_copy(update={"name": name}))
@@ -185,7 +185,7 @@ class ToolNames:
         return renamed
 
     def _restored(self, chunk: ChunkWrapper[Any]) -> list[ChunkWrapper[Any]]:
-        """Return a chunk with the original names, after chunks with buffered calls that precede it."""
+        """Return a chunk with the original names. Chunks with buffered calls precede it in the list."""
         details, choice = chunk.details, chunk.choice
         before: list[ChunkWrapper[Any]] = []
         if details is not None and details.restarts:
@@ -229,7 +229,10 @@ class ToolNames:
         return [*self._release(chunk.choice), msgspec.structs.replace(call, name="")]
 
     def _is_another(self, call: ToolCallDelta, choice: int) -> bool:
-        """Return True if a fragment starts another call of its index; see `tailrace.wrappers.assembly.assembly`."""
+        """Return True if a fragment starts a new call with the same index.
+
+        `tailrace.wrappers.assembly.message_assembly` has the same rule.
+        """
         if call.index is None or not call.id:
             return False
         key = choice, call.index
@@ -240,7 +243,7 @@ class ToolNames:
         return another
 
     def _release(self, choice: int) -> list[ToolCallDelta]:
-        """Return the buffered call's fragments, the first one with the name; empty if there is none."""
+        """Return the fragments of the buffered call; empty if no call is buffered. The first fragment has the name."""
         pending = self._pending.pop(choice, None)
         if pending is None:
             return []
@@ -249,7 +252,7 @@ class ToolNames:
         return [named, *(msgspec.structs.replace(other, name="") for other in others)]
 
     def _release_chunk(self, choice: int) -> list[ChunkWrapper[Any]]:
-        """Return the buffered call's fragments as a separate chunk; empty if there is none."""
+        """Return the fragments of the buffered call as a separate chunk; empty if no call is buffered."""
         pending = self._pending.get(choice)
         if pending is None:
             return []
@@ -257,12 +260,12 @@ class ToolNames:
 
 
 class _PendingCall:
-    """A call that has only a name, possibly incomplete.
+    """A call of which only the name, or a prefix of the name, has arrived.
 
     Attributes:
-        raw: The provider's object in which it started.
+        raw: The provider's object that contained the first fragment.
         name: The name so far.
-        fragments: Its fragments.
+        fragments: The fragments of the call.
     """
 
     __slots__ = ("fragments", "name", "raw")
@@ -273,7 +276,10 @@ class _PendingCall:
         self.fragments: list[ToolCallDelta] = []
 
     def continues_with(self, call: ToolCallDelta) -> bool:
-        """Return True if a fragment, which starts no other call of its index, belongs to this call."""
+        """Return True if a fragment belongs to this call.
+
+        The fragment must not start a new call with the same index.
+        """
         first = self.fragments[0]
         if call.index is not None or first.index is not None:
             return call.index == first.index
@@ -281,7 +287,7 @@ class _PendingCall:
 
 
 def _has_content(chunk: ChunkWrapper[Any]) -> bool:
-    """Return True if a chunk has content other than calls, which follow it."""
+    """Return True if a chunk has content that precedes its tool calls."""
     details = chunk.details
     return bool(
         chunk.get_text()

@@ -1,1 +1,4 @@
-"""Decoding of streamed response bodies: framing, payloads, detection, errors inside a stream."""
+"""Decoding of streamed response bodies: framing, JSON payloads, and errors inside a stream.
+
+All providers use this package.
+"""

@@ -1,8 +1,11 @@
-"""Base classes of all providers' decoders from the bytes of a streamed response to chunks. Sans-IO.
+"""Base classes of the decoders of all providers, which convert the bytes of a streamed response to chunk wrappers.
 
-The framing of the stream's JSON objects (Server-Sent Events, one per line, elements of an array) is detected from the
-first bytes, because gateways of every provider use different framings. Providers interpret the objects in
-`EventDecoder.wrap`.
+Sans-IO.
+
+The first bytes of a body show how its JSON objects are framed: as server-sent events, one object on each line, or as
+elements of one array. The framing is detected, because gateways use different framings for the same API. The method
+`EventDecoder.wrap` of each provider interprets the objects. `ChunkStream` (`tailrace.wrappers.http.response`) calls
+the decoder.
 """
 
 import json
@@ -14,9 +17,9 @@ import msgspec
 
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.decoding.error_reports import provider_error
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES, JSONDecoder, ServerSentEvent, SSEDecoder
 from tailrace.wrappers.decoding.json_size import count_json_values
 from tailrace.wrappers.decoding.lenient_json import as_mappings, read_json
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES, JSONDecoder, ServerSentEvent, SSEDecoder
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
 W = TypeVar("W", bound=ChunkWrapper[Any])
@@ -24,17 +27,19 @@ W = TypeVar("W", bound=ChunkWrapper[Any])
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _SPACES = _SPACE.decode()
-_LF, _CR = b"\n\r"  # as numbers: bytes are searched for a number ten times as fast as for bytes
+# As integers, because ``bytes.count`` is ten times faster for an integer than for ``bytes``.
+_LF, _CR = b"\n\r"
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
-"""Maximum size of one response: 1 KiB for each of 128,000 tokens."""
+"""Maximum size of one response in bytes. It is sufficient for 1 KiB for each of 128,000 tokens."""
 
 MAX_EVENT_VALUES = 50_000
-"""Maximum number of JSON values of one event; the last event of a response may repeat the schemas of its tools."""
+"""Maximum number of JSON values in one event. The last event of a response may repeat the JSON schemas of all
+tools."""
 
-_SHORT_BYTES = 16 * 1024  # of an event whose values are not counted
-_HEAD_BYTES = 64 * 1024  # of a body without events, for the error message
-_SHOWN_BYTES = 80  # of invalid JSON in the error message
-# Field names of an event stream without events; comments have an empty one.
+_SHORT_BYTES = 16 * 1024  # maximum size of an event whose values are not counted
+_HEAD_BYTES = 64 * 1024  # number of bytes that are stored of a body without events, for the error message
+_SHOWN_BYTES = 80  # number of bytes of invalid JSON that the error message quotes
+# Field names of an event stream without events. A comment has an empty field name.
 _EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -43,31 +48,31 @@ _decode_json: Any = msgspec.json.Decoder().decode
 
 
 class ResponseDecoder(ABC, Generic[W]):
-    """Sans-IO decoder from the bytes of one streamed response body to deltas.
+    """Sans-IO decoder that converts the bytes of one streamed response body to chunk wrappers.
 
     Attributes:
-        done: The provider has ended the response: no more data needs to be read.
+        done: True if the provider has ended the response. The rest of the body need not be read.
     """
 
     done: bool = False
 
     @abstractmethod
     def feed(self, data: bytes) -> list[W]:
-        """Decode the next bytes of the body; return the deltas that they complete, in order.
+        """Decode the next bytes of the body, and return the chunk wrappers that are now complete, in order.
 
-        Errors that the provider reports, and events that are not JSON, are deltas with ``details.error``; no earlier
-        content is lost.
+        An error that the provider reports, and an event that is not JSON, become a chunk wrapper with
+        ``details.error``. Earlier content is not lost.
 
         Raises:
-            UpstreamError: An event, or the response, exceeds the maximum size.
+            UpstreamError: An event or the complete response exceeds its maximum size.
         """
 
     @abstractmethod
     def close(self) -> list[W]:
-        """End the body. Return the deltas of an unfinished last event, and an error if it was truncated.
+        """End the body, and return the chunk wrappers of an unfinished last event.
 
-        A body without any event is empty if it has only keep-alives; otherwise it is an error of fault
-        ``invalid_stream``.
+        If the last event was truncated, the result contains an error. A body without any event is valid if it has
+        only keep-alive data. Otherwise the result contains an error with the fault ``invalid_stream``.
 
         Raises:
             UpstreamError: See `feed`.
@@ -75,9 +80,10 @@ class ResponseDecoder(ABC, Generic[W]):
 
 
 class EventDecoder(ResponseDecoder[W]):
-    """Base class of decoders of streams of JSON objects.
+    """Base class of decoders for streams of JSON objects.
 
-    A response of more than `MAX_RESPONSE_BYTES`, and an event of more than `MAX_EVENT_VALUES`, end with an error.
+    A response larger than `MAX_RESPONSE_BYTES` bytes, or an event with more than `MAX_EVENT_VALUES` JSON values, ends
+    with an error.
 
     Args:
         provider: The provider's name in errors.
@@ -104,52 +110,53 @@ class EventDecoder(ResponseDecoder[W]):
         self._short = min(max_event_bytes, _SHORT_BYTES)
         self._room = MAX_RESPONSE_BYTES
         self._framing: SSEDecoder | JSONDecoder | None = None
-        # After the first event, the one of these that is the framing.
+        # After the first event, one of the following decoders is set. It decodes the framing of the body.
         self._usual: SSEDecoder | None = None
         self._objects: JSONDecoder | None = None
-        self._head = bytearray()  # the start of the body; complete until the framing is chosen
-        self._seen = False  # an event was received; without event framing, an object with content
-        self._over = False  # ``[DONE]`` was received: later data is ignored
+        self._head = bytearray()  # the start of the body; all data, until the framing is known
+        self._seen = False  # an event has been received; without event framing, an object with content
+        self._over = False  # ``[DONE]`` has been received, and later data is ignored
         self.done = False
 
     @abstractmethod
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[W]:
-        """Return the deltas of one object of the stream; missing, null and malformed fields are tolerated.
+        """Return the chunk wrappers of one JSON object of the stream.
 
-        Sets `done` if the object is the last one. An object without content (a ping, an object of another API) has no
-        delta.
+        Missing, null and malformed fields are tolerated. The method sets `done` if the object is the last object of
+        the response. The list is empty for an object without content (a ping, an object of another API).
 
         Args:
-            fields: The object; may be modified.
-            error_event: The object is the payload of an event of type ``error``.
+            fields: The object. The method may modify it.
+            error_event: True if the object is the payload of a server-sent event with the type ``error``.
         """
 
     def wrap_usual(self, payload: bytes) -> list[W]:
-        """Return the deltas of an event of the provider's most common shape: a fast path.
+        """Return the chunk wrappers of an event that has the provider's most common shape. This is a fast path.
 
-        An event without deltas here is read by `wrap`, which must return the same deltas for all other events. The
-        default implementation returns none.
+        If this method returns an empty list, the event is decoded and passed to `wrap`. `wrap` must return equal
+        chunk wrappers for every event. The default implementation returns an empty list.
 
         Args:
-            payload: The event's data, usually JSON; the event's type is not ``error``.
+            payload: The data of the event, usually JSON. The type of the event is not ``error``.
         """
         return []
 
     @abstractmethod
     def wrap_error(self, error: UpstreamError) -> W:
-        """Return an empty delta with this error in its details."""
+        """Return a chunk wrapper that contains only this error, in its details."""
 
     def feed(self, data: bytes) -> list[W]:
         """Decode the next bytes of the body; see `ResponseDecoder.feed`."""
         usual = self._usual
         if usual is not None:
             size = len(data)
-            self._room -= size  # `_count_bytes`, inlined for the most common framing
+            self._room -= size  # the code of `_count_bytes`, inlined for the most common framing
             if self._room < 0:
                 raise self._size_error()
             if usual.idle and size <= self._short:
                 if data[:6] == b"data: " and (data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"):
-                    # `SSEDecoder.whole_events`, inlined for the common case of one data line per read.
+                    # The code of `SSEDecoder.whole_events`, inlined for the most common case: a read with one data
+                    # line.
                     payload = data[6:-2] if data[-2:] == b"\n\n" else data[6:-4]
                     if _LF not in payload and _CR not in payload:
                         return self.wrap_usual(payload) or self._wrap_object(payload)
@@ -173,7 +180,7 @@ class EventDecoder(ResponseDecoder[W]):
         return self._feed_any(data)
 
     def _feed_any(self, data: bytes) -> list[W]:
-        """Return the deltas of any read."""
+        """Return the chunk wrappers for a read that the fast path did not handle."""
         if self._over:
             return []
         self._count_bytes(data)
@@ -209,11 +216,11 @@ class EventDecoder(ResponseDecoder[W]):
         return [*wrappers, self.wrap_error(self._invalid("a body that is not an event stream", body))]
 
     def wrap_events(self, events: Sequence[ServerSentEvent], *, last: bool = False) -> list[W]:
-        """Return the deltas of events, in order.
+        """Return the chunk wrappers of events, in order.
 
         Args:
             events: The events.
-            last: The body has ended: incomplete JSON was truncated.
+            last: True if the body has ended. Incomplete JSON is then reported as truncated.
         """
         wrappers: list[W] = []
         for event in events:
@@ -232,7 +239,7 @@ class EventDecoder(ResponseDecoder[W]):
         return wrappers
 
     def _value_error(self, payload: bytes) -> UpstreamError | None:
-        """Return the error of an event with too many JSON values; None for others."""
+        """Return an error if an event has too many JSON values; otherwise None."""
         if len(payload) <= _SHORT_BYTES or count_json_values(payload, MAX_EVENT_VALUES) <= MAX_EVENT_VALUES:
             return None
         return self._too_large("one event of the stream", f"{MAX_EVENT_VALUES} JSON values")
@@ -253,7 +260,7 @@ class EventDecoder(ResponseDecoder[W]):
         )
 
     def _wrap_payloads(self, payloads: Sequence[bytes], kind: str) -> list[W]:
-        """Return the deltas of events of one type, in order."""
+        """Return the chunk wrappers of events that have the same type, in order."""
         wrappers: list[W] = []
         for payload in payloads:
             wrappers += self.wrap_usual(payload) or self._wrap_object(payload, kind)
@@ -262,11 +269,13 @@ class EventDecoder(ResponseDecoder[W]):
         return wrappers
 
     def _wrap_object(self, payload: bytes, kind: str = "") -> list[W]:
-        """Return the deltas of an event after the first one: a fast path of `wrap_event` for objects.
+        """Return the chunk wrappers of an event after the first event.
+
+        This is a fast path of `wrap_event` for JSON objects.
 
         Args:
-            payload: The event's data.
-            kind: The event's type, which is not ``error``.
+            payload: The data of the event.
+            kind: The type of the event, which is not ``error``.
         """
         value = _decoded(payload)
         if value.__class__ is dict:
@@ -276,7 +285,7 @@ class EventDecoder(ResponseDecoder[W]):
         return others
 
     def wrap_event(self, event: ServerSentEvent, wrappers: list[W], *, last: bool) -> None:
-        """Add the deltas of one event, of any shape."""
+        """Append the chunk wrappers of one event of any shape to ``wrappers``."""
         is_error = event.event == "error"
         is_event = isinstance(self._framing, SSEDecoder)
         try:
@@ -292,7 +301,7 @@ class EventDecoder(ResponseDecoder[W]):
                 value = read_json(payload)
             except (ValueError, RecursionError):
                 if not (is_event or self._seen):
-                    return  # neither JSON nor events: reported by `close`
+                    return  # the body is neither JSON nor an event stream; `close` reports the error
                 self._seen = True
                 rest = self._wrap_values(payload, wrappers, is_error=is_error, last=last)
                 error = self._no_json(event, rest, last=last) if rest or not payload else None
@@ -310,13 +319,13 @@ class EventDecoder(ResponseDecoder[W]):
                 wrappers += self.wrap(dict(fields))
 
     def _wrap_values(self, payload: bytes, wrappers: list[W], *, is_error: bool, last: bool) -> bytes:
-        """Add the deltas of a payload with several objects, on one or several lines.
+        """Append the chunk wrappers of a payload with several JSON objects to ``wrappers``.
 
-        Such payloads result from missing blank lines between events. Objects are separated by white space; ``[DONE]``
-        ends the response.
+        Such payloads occur if a server omits the blank lines between events. White space separates the objects, and
+        ``[DONE]`` ends the response.
 
         Returns:
-            The data after the last complete object; empty if there is none.
+            The data after the last complete object; may be empty.
         """
         if payload[:1] != b"{":
             return payload
@@ -342,23 +351,23 @@ class EventDecoder(ResponseDecoder[W]):
         return rest.encode("utf-8", "surrogatepass")
 
     def _read_done(self) -> None:
-        """End the response after ``[DONE]``; later data is ignored."""
+        """End the response, because ``[DONE]`` has been received. Later data is ignored."""
         self._seen = self.done = self._over = True
         self._usual = self._objects = None
 
     def _choose_framing(self, data: bytes) -> bytes:
-        """Choose the framing by the first significant byte.
+        """Detect the framing from the first significant byte.
 
         Args:
-            data: The latest bytes; the bytes before them are insignificant.
+            data: The latest bytes. All earlier bytes are insignificant.
 
         Returns:
-            All bytes so far, to be decoded; empty while no framing is chosen.
+            All bytes so far, which must be decoded; empty if the framing is still unknown.
         """
         head = self._head
         if len(head) < len(_BOM) and _BOM.startswith(head):
             return b""
-        begun = len(head) - len(data) < len(_BOM)  # a BOM may end in these bytes
+        begun = len(head) - len(data) < len(_BOM)  # a byte order mark may end in these bytes
         begin = (head.removeprefix(_BOM) if begun else data).lstrip(_SPACE)[:1]
         if begin and begin in b"{[":
             self._framing = JSONDecoder(max_value_bytes=self._bound)
@@ -378,7 +387,7 @@ class EventDecoder(ResponseDecoder[W]):
                 provider=self._provider,
             )
         if event.event not in ("", "message"):
-            return None  # an event of another API
+            return None  # the event belongs to another API
         return self._invalid("an event that is not JSON", payload)
 
     def _invalid(self, what: str, payload: bytes) -> UpstreamError:
@@ -391,7 +400,7 @@ class EventDecoder(ResponseDecoder[W]):
 
 
 def _decoded(payload: bytes) -> Any:
-    """Return the JSON value of a payload; None for invalid JSON."""
+    """Return the JSON value of a payload; None if the payload is not valid JSON."""
     try:
         return _decode_json(payload)
     except _NOT_JSON:
@@ -399,10 +408,10 @@ def _decoded(payload: bytes) -> Any:
 
 
 def merged_usage(known: Mapping[str, Any], new: object) -> dict[str, Any]:
-    """Merge a later usage object into an earlier one: the last value of each field is used.
+    """Merge a later usage object into an earlier usage object. The last value of each field is used.
 
-    Providers send usage in parts (input first, output later) or repeatedly with growing counts, so sums would count
-    twice. Null never replaces a number.
+    Some providers send the input count first and the output count later. Others send growing counts repeatedly. The
+    counts are therefore not added. Null never replaces a number.
     """
     if not isinstance(new, Mapping):
         return dict(known)

@@ -1,20 +1,23 @@
-"""Conversion of errors that providers report inside a stream."""
+"""Conversion of the errors that providers report inside a stream to `UpstreamError`.
+
+The decoders of all providers use it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
-from tailrace.wrappers.decoding.fields import json_text
+from tailrace.wrappers.decoding.extra_fields import json_text
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 
-# Values of the finish reason that report a failure of the provider.
+# Finish reasons that mean a failure of the provider.
 _FAILURES = frozenset({"error", "internal_error", "network_error", "insufficient_system_resource"})
 _UNDESCRIBED = "an error without a description"
-_MAX_WRAPPINGS = 4  # levels of nested errors, as created by gateways
+_MAX_WRAPPINGS = 4  # maximum nesting of errors; gateways wrap the error of a provider in their own
 
 
 def provider_error(value: object, provider: str = "") -> UpstreamError:
-    """Convert a provider's error object or text to an `UpstreamError` of fault ``provider_error``."""
+    """Convert the error object or error text of a provider to an `UpstreamError` with the fault ``provider_error``."""
     report = value
     for _ in range(_MAX_WRAPPINGS):
         wrapping = as_mapping(report)
@@ -44,12 +47,12 @@ def provider_error(value: object, provider: str = "") -> UpstreamError:
 
 
 def take_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> UpstreamError | None:
-    """Return the error that a chunk reports, and remove its fields from ``fields``; None if there is none.
+    """Return the error that a chunk reports, and remove the error from ``fields``; None if the chunk reports no error.
 
     Args:
-        fields: The chunk.
+        fields: The JSON object of the chunk.
         provider: The provider's name in the error.
-        error_event: The chunk is the payload of an event of type ``error``.
+        error_event: True if the chunk is the payload of a server-sent event with the type ``error``.
     """
     value = fields.pop("error", None)
     if value:
@@ -63,7 +66,7 @@ def take_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> U
 
 
 def finish_error(reason: str | None, provider: str) -> UpstreamError | None:
-    """Return the error that a finish reason reports; None for any other reason."""
+    """Return an error if the finish reason means a failure of the provider; otherwise None."""
     if reason not in _FAILURES:
         return None
     return UpstreamError(

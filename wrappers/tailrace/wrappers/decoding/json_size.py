@@ -1,6 +1,7 @@
-"""Counting of a JSON text's values before it is decoded.
+"""Counting of the values in a JSON text before the text is decoded.
 
-A small text may have very many values: one megabyte of ``[],[],…`` is 300,000 objects.
+Decoders and the server use the count to reject texts that would need too much memory. One megabyte of ``[],[],…`` has
+300,000 values.
 """
 
 _SLICE = 64 * 1024
@@ -8,13 +9,14 @@ _NOT_STRUCTURE = bytes(set(range(256)) - set(b",[{"))
 
 
 def count_json_values(text: bytes, limit: int) -> int:
-    """Return the number of values of a JSON text: objects, arrays, and members of either.
+    """Return the number of values in a JSON text: objects, arrays, and the members of both.
 
     The number is meaningless for a text that is not JSON.
 
     Args:
         text: The text.
-        limit: Counting stops above this number; the result is then larger than it, but incomplete.
+        limit: Counting stops when the count exceeds this number. The result is then larger than ``limit``, but not
+            exact.
     """
     values, in_string, escaped = 1, False, False
     for at in range(0, len(text), _SLICE):

@@ -1,4 +1,7 @@
-"""Lenient access to JSON whose fields may be missing, null or of undocumented types."""
+"""Access to JSON values whose fields may be missing, null or of undocumented types.
+
+All decoders use these functions.
+"""
 
 import json
 import re
@@ -7,17 +10,17 @@ from typing import Any, cast
 
 import msgspec
 
-# Typed as Any, so that members are Any too. ``dict`` first, the type of decoded objects.
+# Typed as Any, so that the members are Any too. ``dict`` is first, because decoded objects have this type.
 _OBJECT: Any = (dict, Mapping)
 _LIST: Any = list
-_MAX_COUNT = 2**53  # larger numbers are implausible, and not exact for every reader
+_MAX_COUNT = 2**53  # larger counts are implausible, and some JSON parsers do not read them exactly
 _INDEX = re.compile(r"[0-9]{1,15}")
 
 _decode = msgspec.json.Decoder().decode
 
 
 def read_json(payload: bytes) -> object:
-    """Decode a JSON value; invalid JSON that servers send (lone surrogates, NaN) is accepted.
+    """Decode a JSON value, and accept lone surrogates and NaN, which some servers send although they are invalid.
 
     Raises:
         ValueError: The payload is not JSON.
@@ -30,24 +33,27 @@ def read_json(payload: bytes) -> object:
 
 
 def as_mapping(value: object) -> Mapping[str, Any] | None:
-    """Return ``value`` if it is an object, otherwise None."""
+    """Return ``value`` if it is a JSON object, otherwise None."""
     found: Any = value
     return found if found is not None and isinstance(found, _OBJECT) else None
 
 
 def as_object(value: object) -> dict[str, Any] | None:
-    """Return a JSON object, or an object of a provider's package as JSON, as a new dict; None for anything else."""
+    """Return a new dict with the content of a JSON object or of an object of a provider's package.
+
+    The result is None for any other value.
+    """
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
     dump = getattr(value, "model_dump", None)
     if dump is None:
         return None
-    # Packages do not validate their objects, so unexpected values must not cause warnings.
+    # Provider packages do not validate their objects, so that pydantic must not warn of unexpected values.
     return dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
 
 
 def as_mappings(value: object) -> list[Mapping[str, Any]]:
-    """Return the objects in a list; a single object counts as a list of one."""
+    """Return the JSON objects in a list. A single object is treated as a list with one object."""
     found: Any = value
     items: list[Any] = found if isinstance(found, _LIST) else [found]
     return [item for item in items if isinstance(item, _OBJECT)]
@@ -59,7 +65,7 @@ def as_text(value: object) -> str:
 
 
 def as_index(value: object) -> int | None:
-    """Return ``value`` as an integer if it is one, also as a float or text; otherwise None."""
+    """Return ``value`` as an integer if it is an integer, an integral float or a numeric text; otherwise None."""
     if isinstance(value, int):
         return None if isinstance(value, bool) else value
     if isinstance(value, str):
@@ -71,7 +77,7 @@ def as_count(value: object) -> int | None:
     """Return ``value`` as a token count if it is an integer or an integral float; otherwise None."""
     if value is None:
         return None
-    if value.__class__ is int:  # the common case; the code below costs four times as much
+    if value.__class__ is int:  # the most common case; the code below takes four times as long
         number: Any = value
         return number if -_MAX_COUNT < number < _MAX_COUNT else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not -_MAX_COUNT < value < _MAX_COUNT:

@@ -1,8 +1,8 @@
-"""JSON objects that are encoded as their original text.
+"""JSON objects that keep their original text and are encoded as that text.
 
-Providers cache the prefix of a request. Tool call arguments that are returned with another spelling (white space, escapes,
-order or numbers) end the cached prefix. A `VerbatimObject` is a dict with its original text, which the encoder of this
-module copies byte for byte.
+Providers cache the prefix of a request. If tool call arguments are sent back with different white space, escapes,
+order or number format, the cached prefix ends there. A `VerbatimObject` is a dict that keeps its original JSON text,
+and `encode_request` copies the text byte for byte. The clients of Anthropic, Bedrock and Ollama use it.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from typing import Any, cast
 import msgspec
 
 from tailrace.wrappers.concurrency.worker_thread import in_event_loop
-from tailrace.wrappers.json_steps import encode_in_steps
+from tailrace.wrappers.incremental_json import encode_in_steps
 
 _LEVELS = 6
-"""Maximum nesting of arguments in the messages of a request; deeper values are not searched."""
+"""Nesting depth to which the messages of a request are searched for arguments."""
 _MEMBERS = ("messages", "contents", "input")
 
 
@@ -34,7 +34,7 @@ class VerbatimObject(dict[str, Any]):
 
 
 def encode_request(body: object) -> bytes:
-    """Return a request's body as compact JSON, with each `VerbatimObject` in its messages as original text."""
+    """Encode the body of a request as compact JSON, with the original text of each `VerbatimObject` in its messages."""
     if isinstance(body, Mapping):
         members = cast("Mapping[str, object]", body)
         body = {

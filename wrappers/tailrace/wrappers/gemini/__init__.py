@@ -1,4 +1,4 @@
-"""Google Gemini: generateContent of the Gemini API and Vertex AI, and streams of the Interactions API."""
+"""Google Gemini: decoder, history converter and model client for generateContent, and an Interactions decoder."""
 
 from tailrace.wrappers.gemini.converter import GeminiConverter
 from tailrace.wrappers.gemini.decoder import GeminiDecoder, GeminiPartWrapper, wrap_chunk

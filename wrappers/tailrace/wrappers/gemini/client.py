@@ -1,19 +1,20 @@
-"""Models served by Google's generateContent: the Gemini API, and Vertex AI with a token.
+"""Models served by Google's generateContent method, in the Gemini API and in Vertex AI (with a token).
 
-Requests are sent without the google-genai package, which parses every chunk and does not expose the raw bytes.
+tailrace does not use the ``google-genai`` package for requests, because that package parses every chunk and does not
+provide the raw bytes.
 """
 
 from collections.abc import Mapping
 from typing import Any, Unpack
 from urllib.parse import quote
 
-from tailrace.wrappers.conversion.options import RequestOptions
+from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.decoding.lenient_json import as_mappings, as_text
 from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.gemini.converter import GeminiConverter
 from tailrace.wrappers.gemini.decoder import GeminiDecoder
 from tailrace.wrappers.gemini.request import request_members
-from tailrace.wrappers.http.model import DirectModel, ModelArguments
+from tailrace.wrappers.http.http_model import DirectModel, ModelArguments, retry_after
 from tailrace.wrappers.messages import History
 
 
@@ -25,10 +26,11 @@ class GeminiModel(DirectModel):
     pass the token in ``headers``.
 
     Args:
-        name: The model's name, or a complete resource name with a ``/`` (``tunedModels/mine``, ``models/gemini-…``).
-        headers: Further headers. If they contain ``authorization``, no key is sent.
-        arguments: See `DirectModel`; members of ``parameters`` are, for example, ``generationConfig``, ``tools``,
-            ``safetySettings``.
+        name: The name of the model, or a complete resource name that contains ``/`` (``tunedModels/mine``,
+            ``models/gemini-…``).
+        headers: Further headers. If they contain ``authorization``, no API key is sent.
+        arguments: See `DirectModel`. ``parameters`` may contain any member of the request, for example
+            ``generationConfig``, ``tools`` and ``safetySettings``.
     """
 
     has_embeddings = True
@@ -70,15 +72,15 @@ class GeminiModel(DirectModel):
         for error in as_mappings([each.get("error") for each in bodies[:1]]):
             failure.code = (
                 as_text(error.get("status")) or failure.code
-            )  # Google's status name instead of the HTTP status
+            )  # Google's name of the status replaces the number of the HTTP status
             delays = [as_text(detail.get("retryDelay")) for detail in as_mappings(error.get("details"))]
             seconds = next((delay.removesuffix("s") for delay in delays if delay), "")
-            if failure.retry_after is None and seconds.replace(".", "", 1).isdigit():
-                failure.retry_after = float(seconds)
+            if failure.retry_after is None:
+                failure.retry_after = retry_after({"retry-after": seconds})
         return failure
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The provider's OpenAI-compatible API has another root.
+        # The embeddings endpoint belongs to Google's OpenAI-compatible API, which has another root URL.
         return f"{self._base_url}/openai/embeddings", {"authorization": f"Bearer {self._api_key}"}, members
 
     def _decoder(self) -> GeminiDecoder:

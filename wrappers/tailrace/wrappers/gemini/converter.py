@@ -1,35 +1,40 @@
 """Conversion between the common history and generateContent contents.
 
-The system prompt is a separate field of the request: `GeminiConverter.system_instruction` returns it, and
-`GeminiConverter.to_history` takes it. Contents alternate between the roles ``user`` and ``model``.
+`GeminiModel` uses `GeminiConverter` for requests. A *content* is a message of Gemini's API. Contents alternate
+between the roles ``user`` and ``model``. The system prompt is a separate field of the request:
+`GeminiConverter.system_instruction` returns it, and `GeminiConverter.to_history` takes it as an argument.
 
-**Repairs for the request**, which Gemini would reject otherwise: calls without a result get one, results directly
-follow their calls in the calls' order, and unmatched results become text (see
-`tailrace.wrappers.conversion.tool_ids`); adjacent messages of one role become one content; a conversation that begins
-with the model gets a user message before it; the first function call of a content has a thought signature. If the
-model produced none (a call by another provider's model or an older Gemini), it is
-``skip_thought_signature_validator``, the value that Google documents for conversations started elsewhere
-(https://ai.google.dev/gemini-api/docs/thought-signatures). Real signatures are sent unchanged in their original
-position, and only those made by Gemini: those in metadata under ``"gemini"``.
+**Repairs.** The converter repairs conversations that Gemini would reject. A call without a result gets a result.
+Results directly follow their calls, in the order of the calls. A result without a call becomes text (see
+`tailrace.wrappers.conversion.tool_ids`). Adjacent messages with the same role become one content. If a conversation
+begins with the model, a user message is inserted before it. The first function call of a content must have a thought
+signature. A call of another provider's model or of an older Gemini model has no signature. Its signature is then
+``skip_thought_signature_validator``, which Google documents for conversations that started elsewhere
+(https://ai.google.dev/gemini-api/docs/thought-signatures). The signatures of Gemini, which are in the metadata under
+``"gemini"``, are sent unchanged in their original position. Signatures of other providers are not sent.
 
-Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
-apart from these cases, ``to_history(from_history(history), system_instruction(history)) == history``.
+The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
+complete. In all other cases ``to_history(from_history(history), system_instruction(history)) == history``.
 
-- Repairs are not reverted, except the dummy signature and the opening message.
-- Adjacent messages of one role are read back as one (a user's after tool results); those without any part that can be
-  sent are lost. ``History.context`` becomes the user's first text. An empty system prompt is read back as None.
-- Thoughts are omitted unless they are the model's and signed; empty texts are omitted.
+- `GeminiConverter.to_history` removes the dummy signature and the inserted user message. It does not revert other
+  repairs.
+- Adjacent messages with the same role are read back as one message, including a user message after tool results. A
+  message without any part that can be sent is lost. ``History.context`` becomes the first text of the user. An empty
+  system prompt is read back as None.
+- Thoughts are sent only if they are in a message of the model and Gemini signed them. Empty texts are omitted.
 - A data part is sent as JSON in a text part.
-- A file loses its name. A file by value without a media type gets that of its name, else ``application/octet-stream``.
-  A link keeps only a media type without wildcards; a data URL becomes a file by value, and a URL that Gemini cannot
-  fetch (neither http, https nor gs) is named in a text part as ``[name](url)``.
-- A synthetic id is not sent and replaced by another one. A call or result without a name gets the name ``unknown``; a
-  result gets its call's name.
-- Calls of kind ``"server"`` and their results are sent only if Gemini made them. Calls of other kinds are read back as
-  ``"function"``. Arguments kept as text are sent as ``{"input": text}``. The API transports arguments as objects, so the
-  model's white space, escapes and repeated keys are unknown, and another provider's are lost.
-- The result of a function in a model's message is sent as the user's.
-- Metadata is not sent, except ``metadata["gemini"]`` of a part: further fields of Gemini's object, returned unchanged.
+- A file loses its name. A file that is sent by value needs a media type: if it has none, the extension of its name
+  determines the type, otherwise the type is ``application/octet-stream``. The media type of a link is sent only if it
+  has no wildcards. A data URL is sent by value. A URL that Gemini cannot fetch (not ``http``, ``https`` or ``gs``) is
+  replaced with the text ``[name](url)``.
+- A synthetic id is not sent, and another id is created when the call is read back. A call or result without a name
+  gets the name ``unknown``. A result gets the name in its call.
+- Calls with the kind ``"server"`` and their results are sent only if Gemini created them. All other calls are read
+  back with the kind ``"function"``. Arguments that are text are sent as ``{"input": text}``. Arguments are JSON
+  objects in the API, so that white space, escapes and repeated keys of another provider's model are lost.
+- If a message of the model contains the result of a function, the result is sent in a content with the role ``user``.
+- Metadata is not sent, with one exception: ``metadata["gemini"]`` of a part contains further fields of Gemini's
+  object, which are sent back unchanged.
 """
 
 import base64
@@ -40,18 +45,29 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel
 
-from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_object
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.converter import HistoryConverter
 from tailrace.wrappers.conversion.files import file_note, read_data_url
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
-from tailrace.wrappers.conversion.objects import check_calls, compact_json, merged_fields, own_metadata
+from tailrace.wrappers.conversion.message_objects import (
+    check_calls,
+    compact_json,
+    merged_fields,
+    own_metadata,
+)
 from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
 from tailrace.wrappers.conversion.tool_names import NameRule
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
+from tailrace.wrappers.gemini.content_parts import (
+    CallCounter,
+    Fields,
+    GeminiPartWrapper,
+    PartReader,
+    read_content,
+)
 from tailrace.wrappers.gemini.decoder import GeminiDecoder, read_fields
-from tailrace.wrappers.gemini.parts import CallCounter, Fields, GeminiPartWrapper, PartReader, read_content
 from tailrace.wrappers.messages import (
     ContentPart,
     ContentPartData,
@@ -69,10 +85,10 @@ if TYPE_CHECKING:
     from google.genai.types import Content, GenerateContentResponse, Part
 
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
-"""The documented signature of calls that were not made by Gemini."""
+"""The signature that Google documents for calls of other models."""
 
 OPENING = "(The conversation begins with the model's words.)"
-"""The first user message of a conversation that begins with the model."""
+"""Text of the user message that is inserted before a conversation that begins with the model."""
 
 _UNKNOWN = "unknown"
 _FETCHABLE_SCHEMES = ("http://", "https://", "gs://")
@@ -86,12 +102,12 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
     name_rule: ClassVar[NameRule | None] = NameRule(re.compile(r"[^a-zA-Z0-9_.-]"), letter_first=True)
 
     def from_history(self, history: History) -> list[Fields]:
-        """Return the request's ``contents`` as JSON objects: context, then the conversation.
+        """Return the member ``contents`` of the request as JSON objects: the context, then the conversation.
 
-        The system prompt is not included, see `system_instruction`.
+        The system prompt is not included; see `system_instruction`.
 
         Raises:
-            ValueError: A tool call is in a message that is not the model's.
+            ValueError: A message with a role other than MODEL contains a tool call.
         """
         check_calls(history)
         history = with_answers(_separate_results(with_matched_ids(history)))
@@ -103,7 +119,7 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         return writer.contents
 
     def system_instruction(self, history: History) -> Fields | None:
-        """Return the request's ``systemInstruction``; None for a missing or empty system prompt."""
+        """Return the member ``systemInstruction`` of the request; None if the system prompt is missing or empty."""
         return {"parts": [{"text": history.system_message}]} if history.system_message else None
 
     def to_history(
@@ -111,14 +127,14 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         messages: "Sequence[Mapping[str, Any] | Content]",
         system_instruction: "str | Mapping[str, Any] | Content | None" = None,
     ) -> History:
-        """Return the common history of a request's contents.
+        """Convert the contents of a request to the common history.
 
         Args:
-            messages: JSON objects of the API, or the google-genai package's objects.
-            system_instruction: The request's system prompt, as text or as a content.
+            messages: The contents, as JSON objects of the API or as objects of the ``google-genai`` package.
+            system_instruction: The system prompt of the request, as text or as a content.
 
         Raises:
-            ValueError: A content has a role that Gemini does not define.
+            ValueError: Gemini does not define the role of a content.
         """
         reader = _HistoryReader()
         if isinstance(system_instruction, str):
@@ -134,27 +150,27 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
         *,
         choice: int | None = 0,
     ) -> Message:
-        """Return the complete message of a stream's wrappers or of a complete response.
+        """Return the message of a stream's chunk wrappers, or of a complete response.
 
         Args:
-            response: Wrappers; a ``GenerateContentResponse`` or an interaction, or its JSON object; a content of
-                the model's or its JSON object.
+            response: The chunk wrappers of a stream; a ``GenerateContentResponse``, an interaction or a content of
+                the model, as an object of the ``google-genai`` package or as a JSON object.
             choice: Index of the candidate to read; None to merge all candidates.
         """
         if not isinstance(response, Mapping | BaseModel):
-            return fold_message(response, choice=choice)
+            return assemble_message(response, choice=choice)
         fields = read_fields(cast("object", response))
         if "parts" in fields:
             fields = {"candidates": [{"content": fields}]}
         decoder = GeminiDecoder()
-        return fold_message(decoder.wrap(fields) + decoder.flush(), choice=choice)
+        return assemble_message(decoder.wrap(fields) + decoder.flush(), choice=choice)
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
-        """Return one content with a ``functionResponse`` for each result, including the results' ids."""
+        """Return one content with a ``functionResponse`` for each result. The ids of the results are included."""
         return [{"role": "user", "parts": [_result_part(result) for result in results]}] if results else []
 
     def create_chunk_wrapper(self, chunk: "Part | Mapping[str, Any]") -> GeminiPartWrapper:
-        """Wrap one part: the google-genai package's object or its JSON object."""
+        """Wrap one part, given as an object of the ``google-genai`` package or as a JSON object."""
         return PartReader(0, None).read(read_fields(chunk))
 
 
@@ -162,10 +178,11 @@ class GeminiConverter(HistoryConverter[Fields, "Part | Mapping[str, Any]"]):
 
 
 class _ContentsWriter:
-    """Builder of a request's contents.
+    """Builder of the contents of a request.
 
     Args:
-        history: A history in which every result has a call, and results of functions follow the model's messages.
+        history: A history in which every result has a call, and in which the results of functions follow the messages
+            of the model.
 
     Attributes:
         contents: The contents so far.
@@ -177,7 +194,7 @@ class _ContentsWriter:
         self._order = {call_id: position for position, call_id in enumerate(self._calls)}
 
     def add(self, role: str, parts: list[Fields]) -> None:
-        """Add parts, to the last content if it has the same role."""
+        """Add parts to the last content if it has the same role, otherwise to a new content."""
         if not parts:
             return
         if not self.contents or self.contents[-1]["role"] != role:
@@ -187,7 +204,7 @@ class _ContentsWriter:
         self.contents[-1]["parts"] += parts
 
     def write(self, message: Message) -> None:
-        """Add the content of a message."""
+        """Add the parts of a message."""
         if message.role is Role.MODEL:
             self._write_model(message)
             return
@@ -195,7 +212,7 @@ class _ContentsWriter:
         for part in message.content:
             if isinstance(part, ContentPartText | ContentPartFile | ContentPartData):
                 others += _parts(part)
-        # Results of server tools are part of the model's message; elsewhere they match no function.
+        # Results of server tools belong into messages of the model. In other messages they match no function.
         functions = [part for part in message.tool_results if self._calls[part.id].kind != "server"]
         self._add_results(functions)
         self.add("user", others)
@@ -214,7 +231,7 @@ class _ContentsWriter:
             _ensure_signature(self.contents[-1]["parts"])
 
     def _add_results(self, results: Sequence[ContentPartToolResult]) -> None:
-        """Add results in the order of their calls, which identifies results without ids."""
+        """Add results in the order of their calls. Gemini matches results without ids by their order."""
         parts: list[Fields] = []
         for result in sorted(results, key=lambda result: self._order[result.id]):
             call = self._calls[result.id]
@@ -244,7 +261,7 @@ class _ContentsWriter:
 
 
 def _separate_results(history: History) -> History:
-    """Move results of functions from the model's messages to separate messages after them."""
+    """Move the results of functions from messages of the model to separate messages after them."""
     functions = {
         call.id for message in history.conversation for call in message.tool_calls if call.kind != "server"
     }
@@ -269,7 +286,7 @@ def _separate_results(history: History) -> History:
 def _parts(
     part: ContentPartText | ContentPartReasoning | ContentPartFile | ContentPartData,
 ) -> list[Fields]:
-    """Convert a part other than a call or a result; empty for a part that is omitted."""
+    """Convert a part that is neither a call nor a result; return an empty list if the part is not sent."""
     own = _own(part)
     if isinstance(part, ContentPartText):
         return [{**own, "text": part.text}] if part.text or own else []
@@ -304,7 +321,7 @@ def _file_parts(file: ContentPartFile, own: Fields) -> list[Fields]:
 
 
 def _result_part(result: ContentPartToolResult) -> Fields:
-    """Return a result as a ``functionResponse``, whose ``response`` must be an object."""
+    """Return a result as a ``functionResponse``. Its member ``response`` must be an object."""
     fields = as_mapping(result.output)
     if result.is_error:
         fields = {"error": result.output}
@@ -325,20 +342,23 @@ def _server_result(result: ContentPartToolResult, kind: str) -> Fields:
 
 
 def _ensure_signature(parts: Sequence[Fields]) -> None:
-    """Add the dummy signature to the first function call if it has none; Gemini requires it only there."""
+    """Add the dummy signature to the first function call if the call has no signature.
+
+    Gemini requires a signature only in the first call.
+    """
     call = next((part for part in parts if "functionCall" in part), None)
     if call is not None and not call.get("thoughtSignature"):
         call["thoughtSignature"] = DUMMY_SIGNATURE
 
 
 def _own(part: ContentPart) -> Fields:
-    """Return a part's Gemini metadata without nulls."""
+    """Return the Gemini fields in the metadata of a part, without nulls."""
     own = as_mapping(part.metadata.get("gemini")) or {}
     return {name: value for name, value in own.items() if value is not None}
 
 
 def _kind(part: ContentPart, kinds: Iterable[str]) -> str:
-    """Return the kind, out of these, of a part made by Gemini; empty for other parts."""
+    """Return which of ``kinds`` is the type of a part that Gemini created; empty if none is."""
     own = _own(part)
     return next((kind for kind in kinds if isinstance(own.get(kind), dict)), "")
 
@@ -375,7 +395,7 @@ class _HistoryReader(HistoryReader):
                 continue
             content = read_content(part)
             if isinstance(content, ContentPartToolResult):
-                # Results without an id belong to the first open call of their name.
+                # A result without an id belongs to the first open call of the same tool.
                 self.add_result(content.model_copy(update={"id": self.call_id(content.id, content.name)}))
             else:
                 others.append(content)
@@ -386,7 +406,7 @@ class _HistoryReader(HistoryReader):
 def _read_model(parts: Sequence[Fields]) -> Message:
     reader = PartReader(0, CallCounter(), separate=True)
     for part in parts:
-        # The package stores it as bytes, and encodes them as URL-safe base64.
+        # The package stores signatures as bytes and encodes them as URL-safe base64.
         if as_text(part.get("thoughtSignature")).replace("/", "_") == DUMMY_SIGNATURE:
             del part["thoughtSignature"]
-    return fold_message(reader.read(part) for part in parts)
+    return assemble_message(reader.read(part) for part in parts)

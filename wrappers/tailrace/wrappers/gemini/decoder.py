@@ -1,14 +1,15 @@
-"""Decoding of Gemini streams: generateContent of the Gemini API and Vertex AI, and the Interactions API.
+"""Decoder of Gemini streams: generateContent of the Gemini API and Vertex AI, and the Interactions API.
 
-`GeminiDecoder` reads the bytes of a response body, and `wrap_chunk` the google-genai package's objects.
+`GeminiDecoder` reads the bytes of a response body. `wrap_chunk` reads single objects of the ``google-genai`` package.
 
-generateContent has no end marker: a candidate has ended once it has a ``finishReason``, and further chunks may follow.
-Token counts are cumulative and replace the previous ones. The response to a blocked prompt has no candidate but a
-``blockReason``, which is reported as finish reason ``content_filter``.
+A generateContent stream has no end marker. A candidate ends with its ``finishReason``, and further chunks may follow.
+Token counts are cumulative and replace the earlier counts. If a prompt is blocked, the response has a ``blockReason``
+and no candidate. The wrapper of such a response has the finish reason ``content_filter``.
 
-Further fields of a candidate are reported in ``extra``: ``annotations`` (``citationMetadata.citations``),
-``groundingMetadata``, ``urlContextMetadata``, ``logprobsResult`` and unknown fields immediately, lists that are sent
-repeatedly only with their new items; ``safetyRatings``, which change from chunk to chunk, once at the end.
+Further fields of a candidate are in ``extra``. The fields ``annotations`` (from ``citationMetadata.citations``),
+``groundingMetadata``, ``urlContextMetadata``, ``logprobsResult`` and unknown fields are reported immediately. Google
+sends some lists repeatedly; only their new items are reported. The ``safetyRatings`` change from chunk to chunk and
+are reported once, at the end.
 """
 
 from collections.abc import Mapping
@@ -20,11 +21,10 @@ from pydantic import BaseModel
 from tailrace.wrappers.chunks import ChunkDetails, FinishMessage, FinishReason, Usage
 from tailrace.wrappers.decoding.decoder import EventDecoder, merged_usage
 from tailrace.wrappers.decoding.error_reports import take_error
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_text
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError
-from tailrace.wrappers.gemini.interactions import InteractionReader
-from tailrace.wrappers.gemini.parts import (
+from tailrace.wrappers.gemini.content_parts import (
     CallCounter,
     Fields,
     GeminiPartWrapper,
@@ -32,6 +32,7 @@ from tailrace.wrappers.gemini.parts import (
     read_finish,
     read_usage,
 )
+from tailrace.wrappers.gemini.interactions import InteractionReader
 
 
 class _CommonContent(msgspec.Struct, gc=False):
@@ -45,7 +46,7 @@ class _CommonCandidate(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _CommonChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A chunk of the most common shape: one unfinished candidate and token counts."""
+    """A chunk with the most common shape: one unfinished candidate, and token counts."""
 
     candidates: tuple[_CommonCandidate]
     usageMetadata: dict[str, Any] | None = None
@@ -58,16 +59,17 @@ _decode_common = msgspec.json.Decoder(_CommonChunk).decode
 
 _CONTENT = frozenset({"candidates", "usageMetadata"})
 _NAMES = {"modelVersion": "model", "responseId": "id"}
-# An object with none of these fields is not a response.
+# An object without any of these fields is not a response.
 _RESPONSE_FIELDS = frozenset({"candidates", "modelVersion", "promptFeedback", "responseId", "usageMetadata"})
-_CANDIDATE_FIELDS = frozenset({"content", "finishMessage", "finishReason", "index"})  # fields of a candidate
-# Fields that the package adds to a response.
+# Fields that are not ``extra``.
+_CANDIDATE_FIELDS = frozenset({"content", "finishMessage", "finishReason", "index"})
+# Fields that the ``google-genai`` package adds to a response.
 _PACKAGE_FIELDS = {"automatic_function_calling_history", "parsed", "sdk_http_response"}
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
 class _Candidate:
-    """State of one candidate while its chunks arrive."""
+    """The state of one candidate while its chunks arrive."""
 
     __slots__ = ("lists", "parts", "ratings")
 
@@ -76,21 +78,22 @@ class _Candidate:
         self.ratings: object = None
         self.lists: dict[
             tuple[str, str], list[Any]
-        ] = {}  # last value of each list, by the names of the field and the list
+        ] = {}  # the last value of each list, by the name of the field and the name of the list
 
 
 class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
-    """Sans-IO decoder of a streamed response body, as events or as one JSON array.
+    """Sans-IO decoder of a streamed response body, which has server-sent events or one JSON array.
 
-    It also reads complete responses and streams of the Interactions API.
+    The decoder also reads complete responses, and streams of the Interactions API.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        alone: Read a single chunk without its stream; its calls get no index, because earlier calls are unknown.
+        alone: True to read a single chunk without its stream. Calls then have no index, because earlier calls are
+            unknown.
 
     Attributes:
-        done: An interaction has ended, or ``[DONE]`` was received (sent by some gateways, not by Google).
+        done: True if an interaction has ended, or if ``[DONE]`` has been received, which some gateways send.
     """
 
     __slots__ = (
@@ -110,15 +113,15 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._counter = None if alone else CallCounter()
         self._candidates: dict[int, _Candidate] = {}
-        self._facts: Fields = {}  # response-level fields of the last chunk
-        self._envelope: tuple[object, ...] = (None, None, None)  # model, id and time of the last chunk
+        self._facts: Fields = {}  # fields of the response in the last chunk
+        self._envelope: tuple[object, ...] = (None, None, None)  # the model, id and time in the last chunk
         self._raw_usage: Mapping[str, Any] | None = None
         self._usage: Mapping[str, Any] = {}
         self._tier = ""
         self._interaction: InteractionReader | None = None
 
     def wrap_usual(self, payload: bytes) -> list[GeminiPartWrapper]:
-        """Return the delta of a chunk with one text or thought and unchanged response-level fields."""
+        """Return the chunk wrapper of a chunk that has one text or thought, and no new field of the response."""
         if self._interaction is not None:
             return []
         try:
@@ -142,7 +145,8 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
             return []
         raw_usage = chunk.usageMetadata
         if raw_usage and raw_usage != self._raw_usage:
-            # The counts replace the previous ones only if all of them are present and the tier is unchanged.
+            # The counts replace the earlier counts only if all counts are present and the service tier has not
+            # changed.
             if b"null" in payload or not raw_usage.keys() >= self._usage.keys():
                 return []
             usage = read_usage(raw_usage)
@@ -156,12 +160,12 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return [wrapper]
 
     def wrap(self, fields: Fields, *, error_event: bool = False) -> list[GeminiPartWrapper]:
-        """Return the deltas of one chunk, one per part; one empty delta for other content without a part."""
+        """Return a chunk wrapper for each part of a chunk; one empty wrapper for other content without a part."""
         if "event_type" in fields or fields.get("object") == "interaction":
             return self._wrap_interaction(fields)
         error = take_error(fields, self._provider, error_event=error_event)
         if error is not None:
-            # Prefer Google's status name over the numeric code, which repeats the HTTP status.
+            # Prefer Google's name of the status to the numeric code, which repeats the HTTP status.
             error.code = as_text((as_mapping(error.details) or {}).get("status")) or error.code
         elif _RESPONSE_FIELDS.isdisjoint(fields):
             return []
@@ -198,15 +202,15 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
         return wrappers
 
     def wrap_error(self, error: UpstreamError) -> GeminiPartWrapper:
-        """Return an empty delta with this error."""
+        """Return a chunk wrapper that contains only this error."""
         return GeminiPartWrapper({}, details=ChunkDetails(error=error))
 
     def close(self) -> list[GeminiPartWrapper]:
-        """End the body, see `ResponseDecoder.close`, and return all remaining deltas."""
+        """End the body (see `ResponseDecoder.close`), and return all remaining chunk wrappers."""
         return super().close() + self.flush()
 
     def flush(self) -> list[GeminiPartWrapper]:
-        """Return the buffered deltas: safety ratings, and the arguments of unfinished calls."""
+        """Return chunk wrappers with the buffered safety ratings and the arguments of unfinished calls."""
         wrappers = self._interaction.close() if self._interaction is not None else []
         for choice, candidate in self._candidates.items():
             calls = candidate.parts.end_call(complete=False)
@@ -255,7 +259,7 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
             last.details.extra = extra
 
     def _new_facts(self, facts: Fields) -> Fields | None:
-        """Return the response-level fields that differ from the previous chunk's."""
+        """Return the fields of the response that differ from the previous chunk."""
         previous, self._facts = self._facts, facts
         self._envelope = (facts.get("modelVersion"), facts.get("responseId"), facts.get("createTime"))
         new = {_NAMES.get(name, name): value for name, value in facts.items() if value != previous.get(name)}
@@ -270,12 +274,13 @@ class GeminiDecoder(EventDecoder[GeminiPartWrapper]):
 def wrap_chunk(
     chunk: BaseModel | Mapping[str, Any], decoder: GeminiDecoder | None = None
 ) -> list[GeminiPartWrapper]:
-    """Return the deltas of one chunk: the google-genai package's object or its JSON object.
+    """Return the chunk wrappers of one chunk.
 
     Args:
-        chunk: A ``GenerateContentResponse``, or an event of the Interactions API.
-        decoder: Decoder of the chunk's stream, so that fields are reported once and streamed arguments are joined;
-            its `GeminiDecoder.close` returns buffered deltas. None for a single chunk.
+        chunk: A ``GenerateContentResponse`` or an event of the Interactions API, as an object of the ``google-genai``
+            package or as a JSON object.
+        decoder: The decoder for the chunk's stream. With a decoder, fields are reported once and streamed arguments
+            are joined; call `GeminiDecoder.close` at the end of the stream. None for a single chunk.
     """
     fields = read_fields(chunk)
     if decoder is not None:
@@ -285,7 +290,7 @@ def wrap_chunk(
 
 
 def read_fields(value: object) -> Fields:
-    """Return an object of the google-genai package as a JSON object; a JSON object is copied."""
+    """Return an object of the ``google-genai`` package as a JSON object, or a copy of a JSON object."""
     if not isinstance(value, BaseModel):
         return dict(as_mapping(value) or {})
     fields = value.model_dump(
@@ -293,12 +298,12 @@ def read_fields(value: object) -> Fields:
     )
     for candidate in as_mappings(fields.get("candidates")):
         _use_standard_base64(as_mapping(candidate.get("content")) or {})
-    _use_standard_base64({"parts": fields.get("parts", fields)})  # a content, or a single part
+    _use_standard_base64({"parts": fields.get("parts", fields)})  # the object is a content or a single part
     return fields
 
 
 def _use_standard_base64(content: Mapping[str, Any]) -> None:
-    """Convert bytes from the package's URL-safe base64 to the API's standard base64."""
+    """Convert the URL-safe base64 of the package to the standard base64 of the API."""
     for part in as_mappings(content.get("parts")):
         for owner, name in ((part, "thoughtSignature"), (part.get("inlineData"), "data")):
             if isinstance(owner, dict) and name in owner:
@@ -307,7 +312,7 @@ def _use_standard_base64(content: Mapping[str, Any]) -> None:
 
 
 def _blocked_finish(fields: Mapping[str, Any]) -> FinishMessage | None:
-    """Return the finish of a blocked prompt; None if it was not blocked."""
+    """Return the finish message of a blocked prompt; None if the prompt was not blocked."""
     feedback = as_mapping(fields.get("promptFeedback")) or {}
     reason = feedback.get("blockReason")
     if not reason:
@@ -317,7 +322,7 @@ def _blocked_finish(fields: Mapping[str, Any]) -> FinishMessage | None:
 
 
 def _add_fact(name: str, value: object, state: _Candidate, extra: Fields) -> None:
-    """Add one further field of a candidate to ``extra`` or the candidate's state."""
+    """Add one further field of a candidate to ``extra``, or store the field in the candidate's state."""
     fields = as_mapping(value)
     if name == "safetyRatings":
         state.ratings = value
@@ -334,7 +339,7 @@ def _add_fact(name: str, value: object, state: _Candidate, extra: Fields) -> Non
 
 
 def _new_items(state: _Candidate, key: tuple[str, str], value: object) -> object:
-    """Return a list's items that were not sent before; other values unchanged."""
+    """Return the items of a list that were not sent before, or the unchanged value if it is not a list."""
     if not isinstance(value, list):
         return value
     items = cast("list[Any]", value)

@@ -1,7 +1,8 @@
-"""Function call arguments that are streamed value by value, each with its JSON path.
+"""Assembly of function call arguments that are streamed value by value, with a JSON path for each value.
 
-Vertex AI streams arguments this way if ``streamFunctionCallArguments`` is set: long texts arrive in fragments with the
-same path; numbers, booleans and null are never split.
+Vertex AI streams arguments in this form if ``streamFunctionCallArguments`` is set. A long text arrives in fragments
+with the same path. Numbers, booleans and null are never split. `PartReader`
+(`tailrace.wrappers.gemini.content_parts`) uses `PartialArguments`.
 """
 
 import json
@@ -9,12 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from tailrace.wrappers.decoding.fields import json_text
+from tailrace.wrappers.decoding.extra_fields import json_text
 from tailrace.wrappers.decoding.lenient_json import as_text
 
-_MAX_STEPS = 64  # of one path; deeper values are stored under the path's text
+_MAX_STEPS = 64  # maximum number of steps of a path; a deeper value is stored under the text of its path
 
-# One step of a JSONPath (RFC 9535) that names a single value: ``.name``, ``[0]``, ``['name']`` or ``["name"]``.
+# One step of a JSONPath (RFC 9535) for a single value: ``.name``, ``[0]``, ``['name']`` or ``["name"]``.
 _STEP = re.compile(
     r"""\.(?P<name>[^.\[\]]+)|\[(?P<index>\d{1,9})\]|\[(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]""",
     re.DOTALL,
@@ -23,7 +24,7 @@ _Step = str | int
 
 
 class _Container:
-    """A growing object or list: its members by name or position."""
+    """An object or list to which members are added, by name or position."""
 
     __slots__ = ("is_list", "members")
 
@@ -32,7 +33,7 @@ class _Container:
         self.members: dict[_Step, Any] = {}
 
     def child(self, step: _Step, *, is_list: bool) -> "_Container":
-        """Return the object or list at a step; create it, or convert a complete one, if necessary."""
+        """Return the object or list at a step. Create the value, or convert a complete value, if necessary."""
         existing = self.members.get(step)
         if isinstance(existing, _Container):
             return existing
@@ -44,13 +45,13 @@ class _Container:
         return child
 
     def plain(self) -> Any:
-        """Return the plain JSON value; a list with a name among its positions becomes an object."""
+        """Return the plain JSON value. A list becomes an object if one of its positions is a name."""
         if self.is_list and all(isinstance(step, int) for step in self.members):
             return self._items()
         return {str(step): _plain(value) for step, value in self.members.items()}
 
     def _items(self) -> list[Any]:
-        """Return the items in order; a few missing ones become null, large gaps are closed."""
+        """Return the items in order. A few missing items become null; a large gap between positions is closed."""
         positions = sorted(step for step in self.members if isinstance(step, int))
         if positions and positions[-1] <= 2 * len(positions) + 8:
             positions = range(positions[-1] + 1)
@@ -58,7 +59,7 @@ class _Container:
 
 
 class _Text:
-    """A growing text."""
+    """A text to which fragments are added."""
 
     __slots__ = ("fragments",)
 
@@ -67,7 +68,7 @@ class _Text:
 
 
 class PartialArguments:
-    """Streamed arguments of one call. The cost of adding a value is linear in its length."""
+    """The streamed arguments of one call. The cost of adding a value is linear in the length of the value."""
 
     __slots__ = ("_root",)
 
@@ -81,8 +82,8 @@ class PartialArguments:
     def add(self, partial: Mapping[str, Any]) -> None:
         """Add one element of ``partialArgs``.
 
-        Text is appended to the text at its path; any other value replaces. An invalid path is used as the argument's
-        name, so that its value is not lost.
+        Text is appended to the earlier text at the same path. Any other value replaces the earlier value. An invalid
+        path is used as the name of an argument, so that the value is not lost.
         """
         path = as_text(partial.get("jsonPath"))
         *steps, last = _steps(path) or (path,)
@@ -103,17 +104,18 @@ class PartialArguments:
             members[last] = None
 
     def text(self, *, complete: bool) -> str:
-        """Return the arguments as JSON.
+        """Return the arguments as JSON text.
 
         Args:
-            complete: False omits the last brace, so that truncated arguments are not mistaken for complete ones.
+            complete: True if the arguments are complete. False omits the last brace, so that truncated arguments are
+                not valid JSON.
         """
         text = json_text(self._root.plain())
         return text if complete else text[:-1]
 
 
 def _steps(path: str) -> list[_Step]:
-    """Return the steps of a path; empty if it does not denote a single value."""
+    """Return the steps of a path; an empty list if the path does not denote a single value."""
     steps: list[_Step] = []
     position = 1
     while position < len(path) and len(steps) < _MAX_STEPS:
@@ -127,7 +129,7 @@ def _steps(path: str) -> list[_Step]:
 
 
 def _unquoted(quoted: str) -> str:
-    """Return the unquoted name; escapes are those of JSON."""
+    """Return a name without its quotes. Escapes are decoded like escapes in JSON."""
     name = quoted[1:-1]
     if quoted[0] == "'":
         name = name.replace("\\'", "'").replace('"', '\\"')
@@ -138,7 +140,7 @@ def _unquoted(quoted: str) -> str:
 
 
 def _number(value: object) -> object:
-    """Convert a double without a fraction to an integer; the API sends all numbers as doubles."""
+    """Convert a float without a fraction to an integer, because the API sends all numbers as floats."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 

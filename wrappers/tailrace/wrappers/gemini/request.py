@@ -1,13 +1,14 @@
-"""Request options as members of a generateContent request."""
+"""Conversion of request options (tools, output format, sampling) to members of a generateContent request."""
 
 from typing import Any
 
-from tailrace.wrappers.conversion.options import RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.conversion.parameters import without_empty
+from tailrace.wrappers.conversion.request_options import RequestOptions, ToolChoice, ToolDefinition
+from tailrace.wrappers.conversion.request_parameters import without_empty
 
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
 
-# Mapping of Google's OpenAI endpoint. Source: https://ai.google.dev/gemini-api/docs/openai#thinking
+# Token budgets by reasoning effort, as in Google's OpenAI-compatible endpoint. Source:
+# https://ai.google.dev/gemini-api/docs/openai#thinking
 _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
 _LEVELS = {"none": "minimal"}
 
@@ -15,12 +16,13 @@ _LEVELS = {"none": "minimal"}
 def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[str, Any]:
     """Convert options to members of ``generateContent``.
 
-    The API has no members for ``parallel_tool_calls``, ``strict``, and the output format's name and description.
-    Schemas are sent unchanged, in the members for JSON Schema (``parametersJsonSchema``, ``responseJsonSchema``).
+    The API has no members for ``parallel_tool_calls`` and ``strict``, and for the name and description of an output
+    format. Schemas are sent unchanged, in the members for JSON Schema (``parametersJsonSchema``,
+    ``responseJsonSchema``).
 
     Args:
-        options: The request's options.
-        budgets: Send the reasoning effort as a token budget (Gemini 2.5) instead of a level.
+        options: The options of the request.
+        budgets: True to send the reasoning effort as a token budget (for Gemini 2.5). False to send a level.
 
     Source: https://ai.google.dev/api/generate-content
     """
@@ -49,7 +51,7 @@ def request_members(options: RequestOptions, *, budgets: bool = False) -> dict[s
 def _declaration(tool: ToolDefinition) -> dict[str, Any]:
     return {
         "name": tool.name,
-        # required by the API
+        # # the API requires a description
         "description": tool.description,
         "parametersJsonSchema": tool.parameters,
     }

@@ -1,4 +1,7 @@
-"""An HTTP/1.1 client with a connection pool."""
+"""An HTTP/1.1 client with a connection pool.
+
+The models in `tailrace.wrappers.http.http_model` send their requests with it.
+"""
 
 import asyncio
 import ssl
@@ -20,24 +23,25 @@ from tailrace.wrappers.http.proxies import Origin, Proxies, Proxy, basic_credent
 from tailrace.wrappers.http.response import HttpRequest, HttpResponse
 
 KEEP_SECONDS = 15.0
-"""Seconds for which an idle connection is kept."""
+"""Time in seconds for which an idle connection is kept open."""
 
-_ADDRESS_SECONDS = 10.0  # lifetime of resolved addresses
-_NEXT_ADDRESS_SECONDS = 0.25  # delay before the next address of a host is tried (RFC 8305)
-_TARGET_CHARACTERS = "%/:?#[]@!$&'()*+,;=~|"  # not escaped in paths and queries
+_ADDRESS_SECONDS = 10.0  # time in seconds for which resolved addresses are cached
+_NEXT_ADDRESS_SECONDS = 0.25  # delay in seconds before the next address of a host is tried (RFC 8305)
+_TARGET_CHARACTERS = "%/:?#[]@!$&'()*+,;=~|"  # characters that are not escaped in paths and queries
 _LINE_BREAKS = ("\r", "\n", "\0")
 
 
 class HttpClient:
-    """HTTP client with a connection pool, bound to the event loop of its first request.
+    """HTTP client with a connection pool. A client belongs to the event loop of its first request.
 
-    Redirects are not followed. The number of connections is not bounded. Cancelling a request, and closing a response
-    early, closes its connection.
+    The client does not follow redirects, and does not limit the number of connections. If a request is cancelled, or
+    a response is closed before its end, the connection is closed.
 
     Args:
-        connect_timeout: Seconds allowed for a connection, including name resolution, TLS and a proxy's tunnel.
-        read_timeout: Seconds without data allowed before and within a response.
-        tls: TLS settings; the system's (`ssl.create_default_context`) when None.
+        connect_timeout: Maximum time in seconds for opening a connection, including name resolution, TLS and the
+            tunnel of a proxy.
+        read_timeout: Maximum time in seconds without data, before and within a response.
+        tls: TLS settings. None for the settings of the system (`ssl.create_default_context`).
     """
 
     def __init__(
@@ -53,10 +57,9 @@ class HttpClient:
         self._proxies = Proxies()
         self._idle: dict[Origin, list[Connection]] = {}
         self._connections: WeakSet[Connection] = WeakSet()
-        self._addresses: dict[Origin, tuple[float, Any]] = {}  # with their expiry
-        self._lookup = anyio.Lock(
-            fast_acquire=True
-        )  # serialised, since hundreds of requests may start together
+        self._addresses: dict[Origin, tuple[float, Any]] = {}  # expiry time and addresses
+        # Resolve one host name at a time, because hundreds of requests may start together.
+        self._lookup = anyio.Lock(fast_acquire=True)
 
     async def request(
         self,
@@ -68,18 +71,21 @@ class HttpClient:
         connect_timeout: float | None = None,
         read_timeout: float | None = None,
     ) -> HttpResponse:
-        """Send a request; return the response when its head has arrived. The caller must close its body.
+        """Send a request, and return the response when its head has arrived.
+
+        The caller must close the body of the response.
 
         Args:
-            method: The HTTP method; not ``HEAD`` or ``CONNECT``.
-            url: The URL. A user and password in it are sent as basic authentication unless a header has credentials.
+            method: The HTTP method. ``HEAD`` and ``CONNECT`` are not supported.
+            url: The URL. A user and password in the URL are sent as basic authentication, unless a header has
+                credentials.
             headers: Header fields in addition to those of the connection.
-            payload: The body.
-            connect_timeout: Overrides the client's.
-            read_timeout: Overrides the client's.
+            payload: The body of the request.
+            connect_timeout: Connect timeout in seconds; None for the timeout of the client.
+            read_timeout: Read timeout in seconds; None for the timeout of the client.
 
         Raises:
-            ValueError: A header field cannot be sent.
+            ValueError: The name or value of a header field is invalid.
             OSError: `ConnectTimeout`, `ReadTimeout` or `TransportError`.
         """
         origin = Origin.from_url(url)
@@ -97,7 +103,8 @@ class HttpClient:
         patience = self._read_timeout if read_timeout is None else read_timeout
         connection = self._take_idle(origin)
         if connection is not None:
-            # The server may have closed the connection before it received the request.
+            # The server may have closed the idle connection before it received the request. Try again on a new
+            # connection.
             with suppress(NoResponseError):
                 return await connection.send(request, head, payload, patience)
         limit = self._connect_timeout if connect_timeout is None else connect_timeout
@@ -105,16 +112,16 @@ class HttpClient:
         return await connection.send(request, head, payload, patience)
 
     async def aclose(self) -> None:
-        """Close all connections. Responses that are not complete end with an error."""
+        """Close all connections. Incomplete responses end with an error."""
         for connection in list(self._connections):
             connection.close(TransportError("the HTTP client was closed"))
         self._idle.clear()
-        await anyio.lowlevel.checkpoint()  # closes the sockets
+        await anyio.lowlevel.checkpoint()  # the event loop closes the sockets in this step
 
     def _take_idle(self, origin: Origin) -> Connection | None:
         kept = self._idle.get(origin)
         while kept:
-            connection = kept.pop()  # the most recent one, so that others expire
+            connection = kept.pop()  # the most recent connection, so that the other connections expire
             if connection.idle_timer is not None:
                 connection.idle_timer.cancel()
             if connection.is_open:
@@ -142,7 +149,7 @@ class HttpClient:
                     connection = await self._open(peer, lambda idle: self._keep(origin, idle))
         except TransportError:
             raise
-        except (OSError, RuntimeError) as error:  # uvloop raises both
+        except (OSError, RuntimeError) as error:  # uvloop raises either
             if isinstance(error, TimeoutError) and deadline.expired():
                 raise ConnectTimeout(f"no connection to {peer.authority} within {limit:g} seconds") from None
             raise TransportError(f"cannot connect to {peer.authority}: {error}") from error
@@ -153,7 +160,7 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         addresses = await self._find_addresses(peer)
         tls = await self._tls_context() if peer.scheme == "https" else None
-        connecting: Any = aiohappyeyeballs  # its types leave the form of an address open
+        connecting: Any = aiohappyeyeballs  # its type annotations do not specify the type of an address
         sock = await connecting.start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
         try:
             _, connection = await loop.create_connection(
@@ -166,7 +173,7 @@ class HttpClient:
         return connection
 
     async def _open_tunnel(self, origin: Origin, proxy: Proxy) -> Connection:
-        """Open a tunnel through the proxy, and start TLS with the server."""
+        """Open a tunnel through the proxy, and start TLS with the server behind the proxy."""
         tls = await self._tls_context()
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         authority = f"{host}:{origin.port}"
@@ -185,7 +192,7 @@ class HttpClient:
             raise
 
     async def _find_addresses(self, peer: Origin) -> Any:
-        """Return the addresses of a host in the form of `socket.getaddrinfo`."""
+        """Return the addresses of a host as `socket.getaddrinfo` returns them."""
         loop = asyncio.get_running_loop()
         async with self._lookup:
             until, found = self._addresses.get(peer, (0.0, None))
@@ -197,7 +204,7 @@ class HttpClient:
     async def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
             async with self._lookup:
-                self._tls = self._tls or await to_thread.run_sync(_default_tls)  # reads files
+                self._tls = self._tls or await to_thread.run_sync(_default_tls)  # the call reads files
         return self._tls
 
 
@@ -215,7 +222,10 @@ def _head(request: HttpRequest, target: str) -> bytes:
 def _header_fields(
     method: str, origin: Origin, url: str, headers: Mapping[str, str], payload: bytes
 ) -> dict[str, str]:
-    """Return all header fields of a request by lower-case name; of names that differ only in case the last is used."""
+    """Return all header fields of a request by lower-case name.
+
+    If several names differ only in case, the last value is used.
+    """
     fields = {
         "host": origin.authority,
         "accept": "*/*",

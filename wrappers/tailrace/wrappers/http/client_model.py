@@ -1,4 +1,9 @@
-"""Models called through a provider's official client, which handles authentication, retries and base URLs."""
+"""Models that are called through the official client of a provider.
+
+The official client handles authentication, retries and base URLs. `ClientTransport` sends its requests over
+tailrace's HTTP client. The models of Anthropic, of the Responses API and of the ``openai`` package are subclasses of
+`ClientModel`.
+"""
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
@@ -8,19 +13,19 @@ from typing import Any, ClassVar, Protocol, cast
 import httpx2
 
 from tailrace.wrappers.http import HttpClient, ResponseBody
-from tailrace.wrappers.http.model import HTTPModel
+from tailrace.wrappers.http.http_model import HTTPModel
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import REQUEST_HEADERS
 
-_RETRY_COUNT = "x-stainless-retry-count"  # the number of earlier attempts
-# Response headers that are hidden from the client: the body is decoded here, and cookies of one caller's response must
-# not be sent with another's request.
+_RETRY_COUNT = "x-stainless-retry-count"  # request header with the number of earlier attempts
+# Response headers that are hidden from the official client. The body is already decompressed here. A cookie from the
+# response of one caller must not be sent with the request of another caller.
 _WITHHELD_HEADERS = (b"content-encoding", b"set-cookie")
-_BODY = "tailrace.body"  # extension with the response's raw body
+_BODY = "tailrace.body"  # httpx extension that contains the raw body of the response
 
 
 class _StatusError(Protocol):
-    """The official clients' exception for an error status."""
+    """The exception of an official client for an error status."""
 
     status_code: int
     body: object | None
@@ -29,11 +34,11 @@ class _StatusError(Protocol):
 
 
 class ClientModel(HTTPModel):
-    """A model called through a provider's official client, which uses a `ClientTransport`.
+    """A model that is called through the official client of a provider. The client uses a `ClientTransport`.
 
     Attributes:
-        status_errors: The client's exceptions for error statuses.
-        connection_errors: The client's exceptions for missing responses.
+        status_errors: The exception classes of the client for error statuses.
+        connection_errors: The exception classes of the client for requests without a response.
     """
 
     status_errors: ClassVar[tuple[type[Exception], ...]]
@@ -41,7 +46,7 @@ class ClientModel(HTTPModel):
 
     @abstractmethod
     def _open(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
-        """Return the client's streaming response (``with_streaming_response``)."""
+        """Return the streaming response of the client (``with_streaming_response``)."""
 
     @asynccontextmanager
     async def _send(self, history: History, parameters: dict[str, Any]) -> AsyncGenerator[ResponseBody]:
@@ -58,7 +63,7 @@ class ClientModel(HTTPModel):
                 else self._refused(status, headers, refused.body, refused.message)
             )
             known.tries = tries_of(refused.response)
-            # ``from None``: the text of the client's error contains the response body.
+            # ``from None``, because the text of the client's error contains the body of the response.
             raise self.withheld(known, str(request.url), request.headers) from None
         except broken as error:
             unreachable = self._unreachable(error, tries_of(error))
@@ -67,18 +72,20 @@ class ClientModel(HTTPModel):
 
 
 class ClientTransport(httpx2.AsyncBaseTransport):
-    """Transport of an official client over tailrace's HTTP client.
+    """httpx transport that sends the requests of an official client with tailrace's HTTP client.
 
-    The client reads bodies of errors. Bodies of successful responses bypass it: common HTTP clients discard received
-    data when the connection breaks, or cost a multiple of the decoding.
+    The official client reads only the bodies of error responses. tailrace reads the bodies of successful responses
+    itself, because common HTTP clients discard received data when the connection breaks, or take several times as
+    long as the decoding.
 
     Args:
-        connect_timeout: Seconds allowed for a connection, unless the request has its own limit.
-        read_timeout: Seconds without data allowed before and within a response, unless the request has its own limit.
+        connect_timeout: Maximum time in seconds for opening a connection, unless the request has its own limit.
+        read_timeout: Maximum time in seconds without data, before and within a response, unless the request has its
+            own limit.
     """
 
     HEADERS: ClassVar = {"accept-encoding": "gzip, deflate"}
-    """Headers of all requests: the encodings that tailrace decodes, independent of the client."""
+    """Headers of all requests. They name the content encodings that tailrace can decompress."""
 
     def __init__(self, connect_timeout: float, read_timeout: float) -> None:
         self._connect_timeout = connect_timeout
@@ -86,7 +93,7 @@ class ClientTransport(httpx2.AsyncBaseTransport):
         self._http: HttpClient | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; return when the head of the response has arrived."""
+        """Send a request, and return the response when its head has arrived."""
         if self._http is None:
             self._http = HttpClient(self._connect_timeout, self._read_timeout)
         limits = request.extensions.get("timeout", {})
@@ -112,7 +119,10 @@ class ClientTransport(httpx2.AsyncBaseTransport):
 
 
 class _Stream(httpx2.AsyncByteStream):
-    """A body read by the client. A truncated error response is accepted, because its status is sufficient."""
+    """A response body that the official client reads.
+
+    A truncated error response is accepted, because its status is sufficient.
+    """
 
     def __init__(self, body: ResponseBody, *, is_refusal: bool) -> None:
         self._body = body
@@ -141,7 +151,7 @@ def _errors_as_the_client_has_them() -> Generator[None]:
 
 
 def _with_headers(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters with the context's headers; the parameters' own headers override them."""
+    """Return the parameters with the headers of the trace context. Headers in the parameters take precedence."""
     headers = REQUEST_HEADERS.get()
     if not headers:
         return parameters
@@ -149,22 +159,24 @@ def _with_headers(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def sent_request(error: Exception) -> tuple[str, Mapping[str, str]]:
-    """Return the URL and headers of the failed request; empty if the client created none."""
+    """Return the URL and headers of the failed request; both are empty if the client created no request."""
     try:
         request = cast("Any", error).request
         return str(request.url), request.headers
-    except (AttributeError, RuntimeError):  # as in `tries_of`
+    except (AttributeError, RuntimeError):  # the error belongs to another client, or no request was sent
         return "", {}
 
 
 def tries_of(error: object) -> int:
-    """Return the number of times an official client sent a request, from the last request's header.
+    """Return the number of times that an official client sent a request.
+
+    A header of the last request contains this number.
 
     Args:
-        error: The client's error if there was no response, otherwise the response.
+        error: The exception of the client if there was no response, otherwise the response.
     """
     try:
         counted = cast("Any", error).request.headers.get(_RETRY_COUNT, "")
-    except (AttributeError, RuntimeError):  # sent by another client, or not sent
+    except (AttributeError, RuntimeError):  # another client sent the request, or no request was sent
         return 1
     return 1 + int(counted) if counted.isdecimal() else 1

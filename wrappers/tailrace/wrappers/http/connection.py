@@ -1,4 +1,7 @@
-"""One HTTP/1.1 connection to a server, with one exchange at a time."""
+"""One HTTP/1.1 connection to a server, which handles one request and its response at a time.
+
+`HttpClient` pools connections.
+"""
 
 import asyncio
 import ssl
@@ -11,10 +14,12 @@ from tailrace.wrappers.http.errors import NoResponseError, TransportError
 from tailrace.wrappers.http.response import Headers, HttpRequest, HttpResponse, ResponseBody
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum bytes received without a byte of a body: headers, interim responses, trailers, chunk extensions."""
+"""Maximum number of bytes that a server may send without a byte of a body: headers, interim responses, trailers and
+chunk extensions."""
 
 SENT_AT_ONCE = 1024 * 1024
-"""Bytes of a request that are sent in one event-loop tick: with TLS they take 2 ms, a request of 32 MB 50 to 100 ms."""
+"""Number of bytes of a request that are sent in one event-loop tick. With TLS, 1 MiB takes 2 ms, and 32 MB would take
+50 to 100 ms."""
 
 _NOTHING = memoryview(b"")
 
@@ -23,11 +28,11 @@ class Connection(asyncio.Protocol):
     """One connection.
 
     Args:
-        on_idle: Called when a response is complete and the connection may be used for another request. A connection that
-            may not is closed.
+        on_idle: Function that is called when a response is complete and the connection can be used for another
+            request. Any other connection is closed.
 
     Attributes:
-        idle_timer: Closes the connection when it is not used; owned by the pool.
+        idle_timer: Timer of the pool, which closes the connection if it stays idle.
     """
 
     def __init__(self, on_idle: Callable[["Connection"], None]) -> None:
@@ -35,38 +40,40 @@ class Connection(asyncio.Protocol):
         self._on_idle = on_idle
         self._transport: asyncio.Transport | None = None
         self._response: HttpResponse | None = (
-            None  # this and the following belong to the exchange in progress
+            None  # this attribute and the following attributes belong to the current request
         )
         self._body: ResponseBody | None = None
         self._parser: HttpResponseParser | None = None
         self._fields: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0  # received since the last byte of a body
+        self._head_bytes = 0  # number of bytes received since the last byte of a body
         self._ends_with_connection = False
         self._is_complete = False
         self._keeps_alive = False
         self._has_excess = False
-        self._unsent = _NOTHING  # the rest of the request's body
-        self._is_full = False  # the transport has more data than it can send
-        self._is_scheduled = False  # `_send_more` runs in the next tick
+        self._unsent = _NOTHING  # the part of the request's body that has not been sent
+        self._is_full = False  # True if the send buffer of the transport is full
+        self._is_scheduled = False  # True if `_send_more` is scheduled for the next event-loop tick
 
     @property
     def is_open(self) -> bool:
-        """True if a request can be sent."""
+        """True if the connection is open and can send a request."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def send(
         self, request: HttpRequest, head: bytes, payload: bytes, read_timeout: float | None
     ) -> HttpResponse:
-        """Send a request; return the response when its head has arrived, which may be before all of the request is sent.
+        """Send a request, and return the response when its head has arrived.
+
+        The head may arrive before the complete request has been sent.
 
         Args:
             request: The request.
             head: The request line and the headers as bytes.
-            payload: The body.
-            read_timeout: Seconds without data allowed before and within the response; None for no limit.
+            payload: The body of the request.
+            read_timeout: Maximum time in seconds without data, before and within the response; None for no limit.
 
         Raises:
-            OSError: The connection broke, the server broke the protocol, or it sent nothing.
+            OSError: The connection broke, the server violated the protocol, or the read timeout expired.
         """
         transport = self._transport
         assert transport is not None  # noqa: S101 — set before the connection is returned
@@ -77,7 +84,8 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = self._is_complete = self._keeps_alive = self._has_excess = False
         self.on_body = body.feed
         self._parser = HttpResponseParser(self)
-        # Common server errors that other clients accept: a bare LF, spaces after a chunk's size, folded headers.
+        # Accept common violations of HTTP that other clients accept: a single LF, spaces after the size of a chunk,
+        # and folded headers.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -86,7 +94,7 @@ class Connection(asyncio.Protocol):
         self._send_soon()
         try:
             while not response.status:
-                body.read_nowait()  # raises the error that ended the connection
+                body.read_nowait()  # this call raises the error that ended the connection
                 await body.arrival()
             encoding = response.headers.get("content-encoding", "").strip().lower()
             if encoding not in ("", "identity"):
@@ -99,11 +107,13 @@ class Connection(asyncio.Protocol):
     async def start_tls(
         self, context: ssl.SSLContext, host: str, on_idle: Callable[["Connection"], None]
     ) -> "Connection":
-        """Start TLS with a server behind a proxy that has opened a tunnel; return the connection to the server.
+        """Start TLS with a server behind a proxy, and return the connection to the server.
+
+        The proxy has opened a tunnel before.
 
         Args:
             context: TLS settings.
-            host: The server's name.
+            host: The host name of the server.
             on_idle: See `Connection`.
 
         Raises:
@@ -120,7 +130,7 @@ class Connection(asyncio.Protocol):
         return connection
 
     def close(self, error: OSError | None = None) -> None:
-        """Close the connection; a response in progress ends with the error."""
+        """Close the connection. An incomplete response ends with the error."""
         if self.idle_timer is not None:
             self.idle_timer.cancel()
         if self._body is not None:
@@ -148,7 +158,7 @@ class Connection(asyncio.Protocol):
             return
         except HttpParserError as error:
             if not self._is_complete:
-                self._end(TransportError(f"what the server sent is not HTTP: {error}"))
+                self._end(TransportError(f"the server's response is not HTTP: {error}"))
                 return
             self._has_excess = True
         if self._has_excess:
@@ -172,14 +182,14 @@ class Connection(asyncio.Protocol):
         self._send_soon()
 
     def eof_received(self) -> None:
-        """See `asyncio.Protocol`; the transport closes itself."""
+        """Return None, so that the transport closes itself; see `asyncio.Protocol`."""
         self._lose(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._lose(exc)
 
-    # --- callbacks of the parser; body data is passed directly to the body ---
+    # # --- callbacks of the HTTP parser; it passes body data directly to the body ---
 
     def on_message_begin(self) -> None:
         """Handle the start of a response."""
@@ -191,7 +201,7 @@ class Connection(asyncio.Protocol):
             self._response.reason = status.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header field; trailer fields are ignored later."""
+        """Store a header field. Trailer fields are stored too, and are ignored later."""
         self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -200,7 +210,7 @@ class Connection(asyncio.Protocol):
         if response is None or parser is None or body is None or self._is_complete:
             return
         status = parser.get_status_code()
-        if status >= 200:  # others are interim responses
+        if status >= 200:  # a lower status is an interim response
             response.headers = headers = Headers(self._fields)
             response.status = status
             encodings = headers.get("transfer-encoding", "").lower()
@@ -213,12 +223,12 @@ class Connection(asyncio.Protocol):
         """Handle the end of a response."""
         if self._response is not None and self._response.status and self._parser is not None:
             self._is_complete = True
-            # A response to CONNECT has no body, regardless of its headers.
+            # A response to CONNECT has no body, even if its headers announce a body.
             is_tunnel = self._response.body.request.method == "CONNECT"
             self._keeps_alive = is_tunnel or self._parser.should_keep_alive()
 
     def _send_soon(self) -> None:
-        """Schedule the next slice of the request's body."""
+        """Schedule the sending of the next slice of the request's body."""
         if self._unsent and not self._is_full and not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._send_more)
@@ -234,7 +244,7 @@ class Connection(asyncio.Protocol):
         self._send_soon()
 
     def _lose(self, cause: Exception | None) -> None:
-        """End the exchange in progress, since the connection has ended."""
+        """End the current request with an error, because the connection has ended."""
         response = self._response
         if response is None:
             return
@@ -249,7 +259,7 @@ class Connection(asyncio.Protocol):
             self._end(NoResponseError(f"the server closed the connection without a response{why}"))
 
     def _end(self, error: OSError | None) -> None:
-        """End the exchange in progress."""
+        """End the current request and its response."""
         body, transport = self._body, self._transport
         self._response = self._body = self._parser = None
         self.on_body = _ignore

@@ -1,4 +1,4 @@
-"""Decompression of response bodies in bounded steps."""
+"""Decompression of response bodies in steps of limited size. `ResponseBody` uses `ContentDecoder`."""
 
 import zlib
 from collections import deque
@@ -7,26 +7,27 @@ from collections.abc import Iterable
 from tailrace.wrappers.http.errors import TransportError
 
 ACCEPTED = "gzip, deflate"
-"""Supported encodings, in the form of ``accept-encoding``."""
+"""Supported content encodings, as the value of the header ``accept-encoding``."""
 
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # detected from the header
-_GZIP_MAGIC = b"\x1f"  # the first of two bytes, which may arrive separately
-_ZLIB_METHOD = 8  # in the low bits of the first byte of a zlib stream
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib detects gzip or zlib from the header of the data
+_GZIP_MAGIC = b"\x1f"  # the first of two identifying bytes, which may arrive separately
+_ZLIB_METHOD = 8  # value of the low four bits in the first byte of a zlib stream
 
 
 class ContentDecoder:
-    """Sans-IO decompressor of gzip and deflate, with or without zlib's header.
+    """Sans-IO decompressor of gzip and deflate. Deflate data may have a zlib header or not.
 
-    Compressed data may expand a thousandfold, so the output of each call is bounded.
+    Decompressed data may be a thousand times as large as the compressed data. The output of each call is therefore
+    limited.
 
     Args:
-        encoding: The response's ``content-encoding``.
+        encoding: The header ``content-encoding`` of the response.
 
     Raises:
         TransportError: The encoding is not supported.
 
     Attributes:
-        has_more: The fed data may expand to further output.
+        has_more: True if the data so far may have further output.
     """
 
     __slots__ = ("_deflate", "_encoding", "_inflater", "_pieces", "has_more")
@@ -50,7 +51,7 @@ class ContentDecoder:
         """Return up to ``limit`` decompressed bytes.
 
         Raises:
-            TransportError: The data is invalid; all output before it was returned.
+            TransportError: The data is invalid. All valid output has been returned before.
         """
         parts: list[bytes] = []
         while self.has_more and limit > 0:
@@ -66,7 +67,7 @@ class ContentDecoder:
                 self._pieces.appendleft(rest)
             if part:
                 parts.append(part)
-            # After a full part the decompressor may have more output, even without input.
+            # If the output reached the limit, the decompressor may have further output, even without new input.
             self.has_more = bool(self._pieces) or len(part) == limit
             limit -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -75,7 +76,7 @@ class ContentDecoder:
         """Check that the data is complete.
 
         Raises:
-            TransportError: The data ends within the compressed stream.
+            TransportError: The data ends before the end of the compressed stream.
         """
         if self._inflater is not None and not self._inflater.eof:
             raise TransportError(f"the body ends in the middle of its {self._encoding} data")
@@ -87,7 +88,7 @@ class ContentDecoder:
             inflater = self._inflater = zlib.decompressobj(-zlib.MAX_WBITS if raw else _GZIP_OR_ZLIB)
         elif inflater.eof:
             if not data.startswith(_GZIP_MAGIC):
-                return b"", b""  # padding after the compressed data
+                return b"", b""  # the data is padding after the compressed stream
             inflater = self._inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
         part = inflater.decompress(data, limit)
         return part, inflater.unused_data or inflater.unconsumed_tail

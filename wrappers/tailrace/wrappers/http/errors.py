@@ -3,9 +3,8 @@
 ::
 
     OSError
-    ├── TransportError        the connection failed, or the server broke the protocol
-    │   └── NoResponseError   the connection ended before any byte of a response
-    └── TimeoutError
+    ├── TransportError the connection failed, or the server violated HTTP │   └── NoResponseError   the connection
+    ended before any byte of a response └── TimeoutError
         ├── ConnectTimeout    no connection within the limit
         └── ReadTimeout       no data within the limit
 
@@ -14,16 +13,16 @@ Messages name hosts and limits, never headers or credentials.
 
 
 class TransportError(OSError):
-    """The connection failed, or the server broke the protocol."""
+    """The connection failed, or the server violated HTTP."""
 
 
 class NoResponseError(TransportError):
-    """The connection ended before any byte of a response."""
+    """The connection ended before the first byte of a response."""
 
 
 class ConnectTimeout(TimeoutError):
-    """The connection could not be established within the limit."""
+    """The connection could not be opened within the connect timeout."""
 
 
 class ReadTimeout(TimeoutError):
-    """The server sent nothing within the limit."""
+    """The server sent no data within the read timeout."""

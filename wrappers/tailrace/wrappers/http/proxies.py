@@ -1,4 +1,4 @@
-"""Proxies configured in the environment."""
+"""The HTTP proxies that the environment configures. `HttpClient` uses them."""
 
 import base64
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ class Origin(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port in the form of a request; the port is omitted if it is the scheme's default."""
+        """Host and port as in a ``host`` header. The default port of the scheme is omitted."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """Read the origin of a URL.
+        """Return the origin of a URL.
 
         Raises:
             TransportError: The URL is not an HTTP URL.
@@ -45,7 +45,7 @@ class Origin(NamedTuple):
 
 
 def basic_credentials(url: str) -> str | None:
-    """Return the user and password of a URL as a header's value; None if it has none."""
+    """Return the user and password in a URL as the value of an authentication header; None if the URL has none."""
     user, at, _ = urlsplit(url).netloc.rpartition("@")
     if not at:
         return None
@@ -59,8 +59,8 @@ class Proxy:
     """A proxy.
 
     Attributes:
-        origin: The proxy's address.
-        headers: The proxy's credentials as header fields.
+        origin: The address of the proxy.
+        headers: Header fields with the credentials of the proxy.
     """
 
     origin: Origin
@@ -68,16 +68,16 @@ class Proxy:
 
 
 class Proxies:
-    """Proxies of ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``NO_PROXY``, or of the system's settings."""
+    """The proxies in ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``NO_PROXY``, or in the settings of the system."""
 
     def __init__(self) -> None:
         self._urls = getproxies()
 
     def find(self, origin: Origin) -> Proxy | None:
-        """Return the proxy for a server; None for a direct connection.
+        """Return the proxy for a server; None if the client should connect directly.
 
         Raises:
-            TransportError: The proxy's URL is not an HTTP URL.
+            TransportError: The URL of the proxy is not an HTTP URL.
         """
         url = self._urls.get(origin.scheme)
         host = origin.host

@@ -1,20 +1,21 @@
-"""Limit of the response body bytes read per event-loop tick."""
+"""Limit for the number of body bytes that are read in one event-loop tick. `ResponseBody` uses it."""
 
 import asyncio
 from weakref import WeakKeyDictionary
 
 SMALL_BYTES = 32 * 1024
-"""Minimum bytes of one body that may be read in a tick."""
+"""Number of bytes of one body that may always be read in a tick."""
 
 ROUND_BYTES = 512 * 1024
-"""Bytes that may be read in one tick from all larger bodies together: about ten milliseconds of decoding."""
+"""Number of bytes that may be read in one tick from all larger bodies together. Decoding them takes about ten
+milliseconds."""
 
 
 class ReadBudget:
-    """Budget of an event-loop tick, shared by bodies that arrive faster than they are decoded.
+    """Number of bytes that may still be read in an event-loop tick. All bodies share this budget.
 
-    A provider with a complete response sends thousands of chunks in one burst. Without a limit, other streams, requests
-    and cancellations would wait for the decoding of all bursts in every tick.
+    A provider that has the complete response sends thousands of chunks at once. Without a limit, other streams,
+    requests and cancellations would wait until all of these chunks are decoded.
     """
 
     __slots__ = ("_left",)
@@ -24,11 +25,11 @@ class ReadBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Return whether nothing more may be read in this tick beyond `SMALL_BYTES` of a body."""
+        """Return True if the budget of this tick is used up. `SMALL_BYTES` of each body may still be read."""
         return self._left <= 0
 
     def share(self, size: int) -> int:
-        """Return how many of ``size`` bytes may be read in this tick, and charge them; 0 for none."""
+        """Return how many of ``size`` bytes may be read in this tick, and subtract this number from the budget."""
         if self._left <= 0:
             return 0
         if self._left == ROUND_BYTES:
@@ -45,7 +46,7 @@ _BUDGETS: WeakKeyDictionary[asyncio.AbstractEventLoop, ReadBudget] = WeakKeyDict
 
 
 def read_budget(loop: asyncio.AbstractEventLoop) -> ReadBudget:
-    """Return the budget of an event loop."""
+    """Return the read budget of an event loop."""
     budget = _BUDGETS.get(loop)
     if budget is None:
         budget = _BUDGETS[loop] = ReadBudget()

@@ -1,4 +1,7 @@
-"""Responses of the HTTP client: their streamed bodies, and the chunks that are decoded from a body."""
+"""Responses of the HTTP client: their streamed bodies, and an iterator over the chunks that are decoded from a body.
+
+`Connection` feeds the `ResponseBody`. `HTTPModel.stream` returns a `ChunkStream`, from which `Agent` reads.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
@@ -14,17 +17,17 @@ from tailrace.wrappers.http.errors import ReadTimeout, TransportError
 from tailrace.wrappers.http.read_budget import SMALL_BYTES, read_budget
 
 HIGH_WATER = 128 * 1024
-"""Bytes that a body buffers before it pauses the connection; one network read may exceed it."""
+"""Number of bytes that a body buffers before it pauses the connection. One network read may exceed this number."""
 
 
 class Headers(Mapping[str, str]):
-    """Header fields of a response. Names are case-insensitive; of repeated fields the first is used.
+    """Header fields of a response. Names are case-insensitive. If a field is repeated, the first value is used.
 
     Args:
-        fields: The received fields.
+        fields: The received fields, as pairs of name and value.
 
     Attributes:
-        fields: The received fields, in order and with repetitions.
+        fields: The received fields, in order, including repetitions.
     """
 
     __slots__ = ("_values", "fields")
@@ -57,11 +60,11 @@ class HttpRequest:
 
     method: str
     url: str
-    headers: Mapping[str, str] = field(repr=False)  # contains credentials
+    headers: Mapping[str, str] = field(repr=False)  # the headers contain credentials
 
 
 class ResponseBody:
-    """The body of one response, with one reader, which must call `close` at the end.
+    """The body of one response. It has one reader, which must call `close` at the end.
 
     ::
 
@@ -69,17 +72,18 @@ class ResponseBody:
             await body.arrival()
             data = body.read_nowait()
 
-    The read timeout uses one timer per response instead of one per read: a reader stores the start of its wait, and the
-    timer checks its duration periodically. The reader's own processing time is not counted.
+    The read timeout has one timer for each response, not one for each read. A reader stores the time at which it
+    begins to wait, and the timer checks periodically how long the reader has waited. The time that the reader needs
+    for processing does not count.
 
     Args:
-        request: The request.
-        transport: The connection.
-        read_timeout: Seconds that a reader waits for data; None for no limit.
+        request: The request that was sent.
+        transport: The transport of the connection.
+        read_timeout: Maximum time in seconds that a reader waits for data; None for no limit.
 
     Attributes:
         request: The request that was sent.
-        received: Number of bytes received, before decompression.
+        received: Number of received bytes, before decompression.
     """
 
     __slots__ = (
@@ -106,7 +110,7 @@ class ResponseBody:
     ) -> None:
         self.request = request
         self.received = 0
-        self._transport: asyncio.Transport | None = transport  # None once the body is complete
+        self._transport: asyncio.Transport | None = transport  # None after the body is complete
         self._loop = asyncio.get_running_loop()
         self._budget = read_budget(self._loop)
         self._buffer: list[bytes] = []
@@ -126,10 +130,10 @@ class ResponseBody:
     # --- the reader's side ---
 
     def read_nowait(self) -> bytes | None:
-        """Return received data, limited by the budget of this event-loop tick.
+        """Return received data. The read budget of this event-loop tick limits its size.
 
         Returns:
-            The data; None if there is none to read now, ``b""`` at the end of the body.
+            The data; None if no data can be read now; ``b""`` at the end of the body.
 
         Raises:
             OSError: The connection broke; raised after all received data.
@@ -140,7 +144,7 @@ class ResponseBody:
         if not size:
             return self._end() if self._is_complete else None
         if size <= SMALL_BYTES:
-            if len(buffer) == 1:  # the common case
+            if len(buffer) == 1:  # the most common case
                 self._size = 0
                 return buffer.pop()
         elif not (size := self._budget.share(size)):
@@ -156,12 +160,12 @@ class ResponseBody:
         return data
 
     def arrival(self) -> asyncio.Future[None]:
-        """Return a future that is done when `read_nowait` may return data. It may be cancelled."""
+        """Return a future that is done when `read_nowait` may return data. The reader may cancel the future."""
         self._waiting_since = self._loop.time()
         waiter = self._waiter = self._loop.create_future()
         if self._size or self._is_complete or (self._decoder is not None and self._decoder.has_more):
             if self._budget.is_spent:
-                self._loop.call_soon(self.wake)  # in the next tick, which has a new budget
+                self._loop.call_soon(self.wake)  # wake the reader in the next tick, which has a new budget
             else:
                 self.wake()
         return waiter
@@ -170,7 +174,7 @@ class ResponseBody:
         """Return the rest of the body.
 
         Raises:
-            OSError: The connection ended early.
+            OSError: The connection ended before the end of the body.
         """
         return b"".join([piece async for piece in self])
 
@@ -185,10 +189,10 @@ class ResponseBody:
         return data
 
     def close(self) -> None:
-        """Close the connection unless the body is complete; unread data is discarded."""
+        """Close the connection unless the body is complete, and discard unread data."""
         closed = TransportError("the response was closed")
         self.abort(closed)
-        self._error = closed  # replaces an error whose frames refer to this object
+        self._error = closed  # this error replaces an error whose traceback refers to this object
         self._buffer.clear()
         self._size = 0
 
@@ -200,7 +204,7 @@ class ResponseBody:
         self._size += len(data)
         self.received += len(data)
         waiter = self._waiter
-        if waiter is not None:  # `wake`, inlined because this runs for every token
+        if waiter is not None:  # the code of `wake`, inlined because it runs for every token
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
@@ -209,7 +213,7 @@ class ResponseBody:
             self._transport.pause_reading()
 
     def restart_timeout(self) -> None:
-        """Restart the read timeout, since more of the request was sent."""
+        """Restart the read timeout, because more of the request has been sent."""
         self._waiting_since = self._loop.time()
 
     def wake(self) -> None:
@@ -219,15 +223,15 @@ class ResponseBody:
             waiter.set_result(None)
 
     def decode(self, encoding: str) -> None:
-        """Decompress the body; must be called before the first read.
+        """Decompress the body. The method must be called before the first read.
 
         Raises:
-            TransportError: The encoding is unknown.
+            TransportError: The content encoding is not supported.
         """
         self._decoder = ContentDecoder(encoding)
 
     def finish(self, error: OSError | None = None) -> None:
-        """Mark the body as complete, or as ended by an error. Only the first call has an effect."""
+        """Mark the body as complete, or as ended by an error. Later calls have no effect."""
         if self._is_complete:
             return
         self._is_complete = True
@@ -282,7 +286,7 @@ class ResponseBody:
             return
         now = self._loop.time()
         unsent = transport.get_write_buffer_size()
-        if unsent != self._unsent:  # the request is still being sent
+        if unsent != self._unsent:  # the request is still being sent, so that no data can be expected
             self._unsent = unsent
             self._waiting_since = now
         waits = self._waiter is not None and not self._waiter.done()
@@ -294,11 +298,11 @@ class ResponseBody:
 
 
 class HttpResponse:
-    """A response whose head has arrived.
+    """A response whose head has arrived. Its body may still be arriving.
 
     Attributes:
         status: The status code.
-        reason: The reason phrase; empty if the server sends none.
+        reason: The reason phrase; empty if the server sent no phrase.
         headers: The header fields.
         body: The streamed body.
     """
@@ -321,7 +325,7 @@ class SentRequest(Protocol):
 
     @property
     def url(self) -> object:
-        """The URL; converted to text with ``str``."""
+        """The URL, which ``str`` converts to text."""
         ...
 
     @property
@@ -339,10 +343,11 @@ class Body(Protocol):
         ...
 
     def read_nowait(self) -> bytes | None:
-        """Return the received data; None if there is none, ``b""`` at the end.
+        """Return the received data; None if there is no data; ``b""`` at the end of the body.
 
         Raises:
-            OSError: The connection broke; raised after all received data. A TimeoutError for missing data.
+            OSError: The connection broke. All received data is returned before. A TimeoutError if no data arrived in
+                time.
         """
         ...
 
@@ -352,24 +357,24 @@ class Body(Protocol):
 
 
 class ErrorReporter(Protocol):
-    """The errors of a response's model; see `tailrace.wrappers.http.model.HTTPModel`."""
+    """Converter of the errors of a response; see `tailrace.wrappers.http.http_model.HTTPModel`."""
 
     def broken(self, error: Exception) -> UpstreamError:
-        """Convert the error that broke a response."""
+        """Convert the exception of a connection that broke before the end of a response."""
         ...
 
     def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
-        """Redact an error for callers; return the same error."""
+        """Redact an error for callers, and return the same error."""
         ...
 
 
 class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
-    """Iterator of a response's chunks, in one batch per read.
+    """Async iterator over the chunks of a response. Each item is a list of the chunks of one network read.
 
     Args:
-        body: The body.
-        decoder: The body's decoder.
-        names: Restores tool names; None if none was replaced.
+        body: The body of the response.
+        decoder: The decoder for the body.
+        names: Restores the original tool names; None if no name was replaced.
         model: Converts connection errors, and redacts all errors.
     """
 
@@ -390,7 +395,7 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         while not self._is_over:
             try:
                 if decoder.done:
-                    data = b""  # later data is not part of the response
+                    data = b""  # data after the end of the response is ignored
                 else:
                     await body.arrival()
                     data = body.read_nowait()
@@ -414,10 +419,10 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         try:
             raise self._error
         finally:
-            self._error = None  # its frames refer to this object
+            self._error = None  # the traceback of the error refers to this object
 
     def _break(self, error: OSError | UpstreamError) -> Sequence[ChunkWrapper[Any]]:
-        """End the stream with an error, which is raised after the returned chunks, which were buffered."""
+        """End the stream with an error, and return the buffered chunks. The next call raises the error."""
         self._is_over = True
         request = self._body.request
         if isinstance(error, UpstreamError):
@@ -427,13 +432,13 @@ class ChunkStream(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
         broken = self._model.withheld(self._model.broken(error), str(request.url), request.headers)
         broken.__cause__ = error.with_traceback(
             None
-        )  # its frames refer to the body, which refers to the error
+        )  # the traceback of the error refers to the body, which refers to the error
         self._error = broken
-        # Omit the decoder's error of a truncated stream; this one has the cause.
+        # Omit the decoder's error for a truncated stream, because the connection error has the cause.
         return [chunk for chunk in held if chunk.details is None or chunk.details.error is None]
 
     def _redact(self, chunk: ChunkWrapper[Any]) -> None:
-        """Redact the error that the provider reports in a chunk, if any."""
+        """Redact the error that the provider reports in a chunk, if there is an error."""
         error = chunk.details.error if chunk.details is not None else None
         if error is not None:
             request = self._body.request

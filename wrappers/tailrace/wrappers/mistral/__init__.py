@@ -1,4 +1,4 @@
-"""Mistral's API: Chat Completions with Mistral's extensions."""
+"""Mistral's variant of Chat Completions: decoder, history converter and model client."""
 
 from tailrace.wrappers.mistral.client import MistralModel
 from tailrace.wrappers.mistral.converter import MistralConverter

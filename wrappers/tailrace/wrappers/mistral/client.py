@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from tailrace.wrappers.conversion.options import RequestOptions
-from tailrace.wrappers.conversion.turns import with_merged_neighbours
-from tailrace.wrappers.http.model import DirectModel, ModelArguments
+from tailrace.wrappers.continuation import Prefill
+from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
+from tailrace.wrappers.conversion.request_options import RequestOptions
+from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.mistral.converter import MistralConverter
 from tailrace.wrappers.mistral.decoder import MistralDecoder
@@ -16,7 +17,8 @@ from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 class MistralModel(DirectModel):
     """A model behind ``POST {base_url}/chat/completions``.
 
-    See `DirectModel` for the arguments. Members of ``parameters`` are, for example, ``temperature``, ``safe_prompt``.
+    See `DirectModel` for the arguments. ``parameters`` may contain any member of the request, for example
+    ``temperature`` and ``safe_prompt``.
     """
 
     has_embeddings = True
@@ -35,13 +37,16 @@ class MistralModel(DirectModel):
         """The converter between the common history and Mistral's messages."""
         return MistralConverter()
 
+    async def _find_prefill(self) -> Prefill:
+        return Prefill(metadata={"mistral": {"prefix": True}}, has_prefix=True)
+
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
 
     def _request(
         self, history: History, parameters: Mapping[str, Any]
     ) -> tuple[str, Mapping[str, str], object]:
-        # Mistral always sends usage and rejects unknown members such as ``stream_options``.
+        # Mistral always sends usage, and rejects unknown members such as ``stream_options``.
         messages = with_merged_neighbours(MistralConverter().from_history(history))
         return self._endpoint.request(
             {"model": self.name, "messages": messages, "stream": True, **parameters}

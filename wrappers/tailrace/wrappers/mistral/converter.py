@@ -1,31 +1,35 @@
 """Conversion between the common history and Mistral's Chat Completions messages.
 
-The messages are OpenAI's (see `tailrace.wrappers.openai.converter`) with these differences: Mistral's own content parts,
-thinking that is sent back, tool names in results, and a stricter order.
+`MistralModel` uses `MistralConverter` for requests. The messages equal OpenAI's (see
+`tailrace.wrappers.openai.converter`), with four differences: Mistral has its own content parts, thinking is sent
+back, tool results have tool names, and the order of messages is stricter.
 
-Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
-apart from these cases, ``to_history(from_history(history)) == history``.
+The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
+complete. In all other cases ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message and read back as one.
-- Mistral's reasoning is returned as a ``thinking`` part in its position; other reasoning is omitted.
-- A data part is sent as JSON in a text part; a Mistral part without another equivalent is returned unchanged.
-- A user's file is sent as an image, a document or audio, by URL or by value. A file of another type, or an empty one, is
-  named in a text part: a link as ``[name](url)``, otherwise ``[file name, media type, size]``; the same applies to a
-  model's files. Images and audio lose their name; audio gets the type ``audio/*``, and a link the type of its extension.
-- A model's empty text and thinking are omitted, and so is a message without other content.
-- A model's text and thinking are sent before its tool calls, regardless of their position. Adjacent thinking is read
-  back as one part, and text together with the references after it.
-- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not an object, and
-  a custom tool's input, are sent as ``{"input": text}``. A call's kind and the mark of a synthetic id are lost.
-- Server tool calls and their results are omitted. The result of any other tool in a model's message is sent after that
-  message.
-- A tool's output that is not text is sent as JSON, that of a failed tool as ``{"error": output}``; both are read back
-  as text.
-- In a message that mixes tool results with other parts, the results become separate messages. Mistral requires a model
-  message between results and the next user message: `MistralConverter.bridge`.
-- A model's ``refusal`` is sent as text.
-- Metadata is not sent, except ``metadata["mistral"]`` of a message or part: further fields of Mistral's object, returned
-  unchanged (for example ``prefix`` of a message that the model continues).
+- ``History.context`` is sent as a user message and read back as a user message.
+- Reasoning of Mistral is sent back as a ``thinking`` part in the same position. Other reasoning is omitted.
+- A data part is sent as JSON in a text part; a data part that holds a content part of Mistral is sent back as that
+  part, unchanged.
+- A user's file is sent as an image, a document or audio, by URL or by value. A file of another type and an empty file
+  are replaced with a text part: ``[name](url)`` for a link, otherwise ``[file name, media type, size]``. The files of
+  a model are replaced in the same way. Images and audio lose their names. The media type of audio is read back as
+  ``audio/*``, and the media type of a link is derived from its extension.
+- Empty text and empty thinking of a model are omitted, and a message without other content is omitted.
+- The text and thinking of a model are sent before its tool calls. Adjacent thinking is read back as one part. A text
+  and the references after it are read back as one part.
+- Invalid tool names are replaced (see `tailrace.wrappers.conversion.tool_names`). Arguments that are not a JSON
+  object, and the input of a custom tool, are sent as ``{"input": text}``. The ``kind`` of a call, and the information
+  that an id is synthetic, are lost.
+- Calls of server tools and their results are omitted. If a model's message contains the result of any other tool, the
+  result is sent after that message.
+- Tool output that is not text is sent as JSON, and the output of a failed tool is sent as ``{"error": output}``. Both
+  are read back as text.
+- If a message has tool results and other parts, the results become separate messages. Mistral requires a model
+  message between tool results and the next user message. `MistralConverter.bridge` is the text of this message.
+- The ``refusal`` of a model is sent as text.
+- Metadata is not sent, with one exception: ``metadata["mistral"]`` of a message or part contains further fields of
+  Mistral's object, which are sent back unchanged (for example ``prefix`` of a message that the model continues).
 """
 
 import re
@@ -34,11 +38,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel
 
-from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_json
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.conversion.files import file_note
-from tailrace.wrappers.conversion.objects import (
+from tailrace.wrappers.conversion.message_objects import (
     Fields,
     check_calls,
     compact_json,
@@ -60,8 +64,8 @@ from tailrace.wrappers.messages import (
     Message,
     Role,
 )
+from tailrace.wrappers.mistral.content_parts import KEY, file_param, read_part
 from tailrace.wrappers.mistral.decoder import MistralDecoder
-from tailrace.wrappers.mistral.parts import KEY, file_param, read_part
 from tailrace.wrappers.openai.converter import OpenAIConverter, select_choice, with_text_parts
 
 if TYPE_CHECKING:
@@ -74,18 +78,20 @@ class MistralConverter(OpenAIConverter):
     """Stateless converter between conversations and Mistral's messages.
 
     Attributes:
-        id_pattern: Pattern of valid tool call ids, which are sent unchanged.
-        bridge: The model's message between tool results and the next user message.
+        id_pattern: Regular expression that matches the tool call ids that the API accepts.
+        bridge: Text of the model message that is inserted between tool results and the next user message.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[a-zA-Z0-9]{9}")
     bridge: ClassVar[str] = "(The tools have answered.)"
 
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
-        """Return the request's messages: system, context, then the conversation; content as lists of parts.
+        """Return the messages of the request: the system message, the context, then the conversation.
+
+        The content of each message is a list of parts.
 
         Raises:
-            ValueError: A tool call is in a message that is not the model's.
+            ValueError: A message with a role other than MODEL contains a tool call.
         """
         check_calls(history)
         messages: list[Fields] = []
@@ -107,13 +113,13 @@ class MistralConverter(OpenAIConverter):
         return cast("list[ChatCompletionMessageParam]", ordered)
 
     def to_history(self, messages: "Sequence[ChatCompletionMessageParam | ChatCompletionMessage]") -> History:
-        """Return the common history of a request's messages.
+        """Convert the messages of a request to the common history.
 
         Raises:
-            ValueError: A message has a role, or content of a form, that Mistral does not define.
+            ValueError: Mistral does not define the role of a message or the form of its content.
         """
         fields = [as_object(message) or {} for message in messages]
-        # User content is read here, everything else by the OpenAI converter.
+        # This method reads the content of users. The OpenAI converter reads everything else.
         contents = iter(
             [
                 _read_content(message, position)
@@ -139,11 +145,11 @@ class MistralConverter(OpenAIConverter):
         *,
         choice: int | None = 0,
     ) -> Message:
-        """Return the complete message of a stream's wrappers or of a complete response.
+        """Return the message of a stream's chunk wrappers, or of a complete response.
 
         Args:
-            response: Wrappers, or chunks of the openai package; a complete response or its JSON object; an assistant
-                message or its JSON object.
+            response: The chunk wrappers of a stream, or chunks of the ``openai`` package; or a complete response or
+                an assistant message, as an object of the package or as a JSON object.
             choice: See `OpenAIConverter.to_message`.
         """
         if not isinstance(response, Mapping | BaseModel):
@@ -158,16 +164,18 @@ class MistralConverter(OpenAIConverter):
         wrappers: list[ChunkWrapper[Any]] = []
         for position, each in enumerate(choices):
             content = as_mapping(each.get("message")) or {}
-            # Each entry is a separate call regardless of its id, which a stream expresses by its index.
+            # Each entry is a separate call, even if two entries have the same id. An index expresses this in a
+            # stream.
             calls = [
                 {**call, "index": index}
                 for index, call in enumerate(as_mappings(content.get("tool_calls") or []), position << 32)
             ]
             delta = {"content": content.get("content"), "tool_calls": calls}
-            # A message replaces the text so far; when choices are merged, each one must add to it instead.
+            # A message replaces the text so far. If choices are merged, each choice must add its text, so that it is
+            # read as a delta.
             form = {"message": None, "delta" if choice is None else "message": delta}
             wrappers += MistralDecoder().wrap({"choices": [{**each, "index": 0, **form}]})
-        message = with_text_parts(fold_message(wrappers), fields.get("content"))
+        message = with_text_parts(assemble_message(wrappers), fields.get("content"))
         return message.model_copy(update={"metadata": {**message.metadata, **own}}) if own else message
 
     def tool_result_messages(
@@ -187,7 +195,7 @@ class MistralConverter(OpenAIConverter):
         return {**own_fields(result.metadata, KEY), **message, **name}
 
     def _model_messages(self, message: Message) -> list[Fields]:
-        """Return the model's message and the results in it; empty if no content remains."""
+        """Return the model's message and the results in this message; empty if no content can be sent."""
         content: list[Fields] = []
         calls: list[Fields] = []
         results: list[Fields] = []
@@ -212,7 +220,10 @@ class MistralConverter(OpenAIConverter):
 
 
 def _user_messages(message: Message) -> list[Fields]:
-    """Return the user message for a message's parts other than tool results; empty if there are none."""
+    """Return a list with the user message for all parts except tool results.
+
+    The result is an empty list if there are no such parts.
+    """
     content: list[Fields] = []
     for part in message.content:
         if isinstance(part, ContentPartText):
@@ -229,7 +240,7 @@ def _user_messages(message: Message) -> list[Fields]:
 def _model_content(
     part: ContentPartText | ContentPartReasoning | ContentPartData | ContentPartFile,
 ) -> list[Fields]:
-    """Return the content parts of a model's text, thinking, data or file."""
+    """Return the content parts for a text, thinking, data or file of a model."""
     own = own_fields(part.metadata, KEY)
     if isinstance(part, ContentPartReasoning):
         return [{**own, "type": "thinking", "thinking": [text_entry(part.text)]}] if own and part.text else []
@@ -260,10 +271,10 @@ def _call(call: ContentPartToolCall) -> Fields:
 
 
 def _read_content(message: Mapping[str, Any], position: int) -> tuple[ContentPart, ...]:
-    """Read the content of a user's message: text or a list of parts.
+    """Convert the content of a user message (text or a list of parts) to parts.
 
     Raises:
-        ValueError: The content or one of its parts has another form.
+        ValueError: The content is neither text nor a list, or a part is neither text nor an object with a type.
     """
     content = message.get("content")
     if isinstance(content, str):
@@ -282,7 +293,7 @@ def _read_content(message: Mapping[str, Any], position: int) -> tuple[ContentPar
 
 
 def _with_own_metadata(message: Message, content: Sequence[ContentPart]) -> Message:
-    """Return the message with OpenAI's metadata under Mistral's key, and no other metadata."""
+    """Return the message with its ``"openai"`` metadata under the key ``"mistral"``, and without other metadata."""
     parts = tuple(
         part.model_copy(update={"metadata": _own_metadata(part.metadata)})
         if isinstance(part, ContentPartToolResult)

@@ -1,7 +1,8 @@
-"""Decoding of Mistral streams: Chat Completions whose content may be a list of parts.
+"""Decoder of Mistral streams: Chat Completions chunks whose content may be a list of parts.
 
-Reasoning models send parts of type ``thinking`` with nested text; citations are parts of type ``reference`` after the
-text that they support. The position of both is significant and preserved when they are sent back.
+Reasoning models send content parts with the type ``thinking``, which contain text parts. Citations are parts with the
+type ``reference``, which follow the cited text. Later requests send both back in the same position. `MistralDecoder`
+extends the decoder of Chat Completions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import msgspec
 
 from tailrace.wrappers.chunks import BlockDelta, ChunkDetails, ToolCallDelta
-from tailrace.wrappers.decoding.fields import plain_json
+from tailrace.wrappers.decoding.extra_fields import plain_json
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_object, as_text
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.messages import ContentPart
-from tailrace.wrappers.mistral.parts import KEY, THINKING, read_part
+from tailrace.wrappers.mistral.content_parts import KEY, THINKING, read_part
 from tailrace.wrappers.openai.decoder import ChatCompletionsDecoder, ChoiceDeltaWrapper
-from tailrace.wrappers.openai.shapes import ChoiceDelta
+from tailrace.wrappers.openai.delta_shapes import ChoiceDelta
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-_NO_ID = "null"  # some models send this text instead of a call's id
-_MAX_CHOICES = 1024  # choices whose open block is remembered
+_NO_ID = "null"  # some models send this text as the id of a call
+_MAX_CHOICES = 1024  # maximum number of choices whose open block is stored
 
 
 class _ThoughtDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -38,7 +39,7 @@ class _ThoughtChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Thought(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A chunk with only thinking."""
+    """A chunk that has only thinking."""
 
     choices: list[_ThoughtChoice]
     id: str = ""
@@ -53,10 +54,10 @@ _decode_thought = msgspec.json.Decoder(_Thought).decode
 
 
 class MistralDeltaWrapper(ChoiceDeltaWrapper, gc=False):
-    """Wrapper over one Mistral delta whose tool calls have further fields."""
+    """Chunk wrapper over one delta of Mistral whose tool calls have further fields."""
 
     def get_tool_calls(self) -> list[ToolCallDelta]:
-        """Return the fragments in ``delta.tool_calls``, with further fields under Mistral's key."""
+        """Return the fragments in ``delta.tool_calls``. Their further fields are under the key ``"mistral"``."""
         return [
             ToolCallDelta(
                 index=call.index,
@@ -73,40 +74,41 @@ class MistralDeltaWrapper(ChoiceDeltaWrapper, gc=False):
 class MistralDecoder(ChatCompletionsDecoder):
     """Sans-IO decoder of a streamed Mistral response body.
 
-    It also reads complete responses.
+    The decoder also reads complete (not streamed) responses.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
 
     Attributes:
-        done: ``[DONE]`` was received; later data is ignored.
+        done: True if ``[DONE]`` has been received. Later data is ignored.
     """
 
     __slots__ = ("_facts", "_is_thinking", "_open")
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        # Channel of each choice's latest delta: "text", "reasoning", or "cited" for text with references.
+        # The channel of the latest delta by choice: "text", "reasoning", or "cited" for text with references.
         self._open: dict[int, str] = {}
-        self._is_thinking = False  # the latest block is thinking
-        # Id, model and presence of ``created`` in the last chunk read by `wrap`.
+        self._is_thinking = False  # True if the latest block is thinking
+        # The id, the model and the presence of ``created`` in the last chunk that `wrap` has read.
         self._facts: tuple[object, object, bool] = (None, None, False)
 
     def wrap_usual(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
-        """Return the deltas of a chunk with only text or only further thinking."""
+        """Return the chunk wrapper of a chunk that has only text, or only more thinking for the open block."""
         if self._is_thinking:
             thought = self._wrap_thought(payload)
             if thought is not None:
                 return [thought]
-            self._is_thinking = False  # until `wrap` reads thinking again: this chunk's fields may differ
+            # Until `wrap` reads thinking again, because the fields of this chunk may differ.
+            self._is_thinking = False
         wrappers = super().wrap_usual(payload)
         if wrappers:
-            self._facts = (None, None, False)  # this chunk's fields may differ
+            self._facts = (None, None, False)  # the fields of this chunk may differ
         for wrapper in wrappers:
             raw: Any = wrapper.raw
             if raw.model_extra is not None and "content" in raw.model_extra:
-                return []  # a list, whose order is significant
+                return []  # the content is a list of parts, whose order matters
             if raw.reasoning and not raw.reasoning_content:
                 raw.reasoning_content = raw.reasoning
             if not (wrapper.plain and raw.content) or raw.reasoning_content:
@@ -116,7 +118,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         return wrappers
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
-        """Return the deltas of one chunk or of a complete response; one for each content part."""
+        """Return the chunk wrappers of one chunk or of a complete response, one for each content part."""
         facts = fields.get("id"), fields.get("model"), bool(fields.get("created"))
         wrappers: list[ChoiceDeltaWrapper] = []
         choices: list[Mapping[str, Any]] = []
@@ -129,18 +131,18 @@ class MistralDecoder(ChatCompletionsDecoder):
                 if isinstance(content, list):
                     wrappers += self._wrap_parts(index, cast("list[object]", content))
                     delta = {**delta, "content": None}
-                # A complete message without previous deltas is read as a delta.
+                # A complete message is read as a delta if no delta preceded it.
                 choice = {**choice, "message": None, "delta": delta}
             choices.append(choice)
         if choices:
             fields = {**fields, "choices": choices}
         others = super().wrap(fields, error_event=error_event)
-        # A ping's fields were not reported.
+        # The fields of a ping have not been reported.
         self._facts = facts if others else (None, None, False)
         return [*wrappers, *self._mark(others)]
 
     def _wrap_thought(self, payload: bytes) -> ChoiceDeltaWrapper | None:
-        """Return the delta of a chunk that only adds to an open thinking block; None for any other chunk."""
+        """Return the chunk wrapper of a chunk that only adds to an open thinking block; None for any other chunk."""
         try:
             chunk = _decode_thought(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -167,12 +169,12 @@ class MistralDecoder(ChatCompletionsDecoder):
         return ChoiceDeltaWrapper(raw, choice.index, None, True)
 
     def _mark(self, wrappers: Sequence[ChoiceDeltaWrapper]) -> list[ChoiceDeltaWrapper]:
-        """Mark blocks of thinking as Mistral's, and open text blocks that must not be joined with the previous text."""
+        """Mark thinking blocks as Mistral's, and start new text blocks where texts must not be joined."""
         marked: list[ChoiceDeltaWrapper] = []
         for wrapper in wrappers:
             delta = wrapper.delta
             if delta.reasoning_content and delta.content:
-                # Split a chunk with both, since a delta can open only one block.
+                # Split a chunk that has text and thinking, because one delta can start only one block.
                 thought = ChoiceDelta(
                     reasoning_content=delta.reasoning_content, model_extra=delta.model_extra
                 )
@@ -196,7 +198,7 @@ class MistralDecoder(ChatCompletionsDecoder):
         return marked
 
     def _track_block(self, wrapper: ChoiceDeltaWrapper, channel: str) -> None:
-        """Record a delta's channel, and open a block if it changes."""
+        """Store the channel of a delta, and start a block if the channel changes."""
         before = self._open.get(wrapper.choice)
         self._set_channel(wrapper.choice, channel)
         if before == channel:
@@ -259,7 +261,7 @@ class MistralDecoder(ChatCompletionsDecoder):
 
 
 def wrap_chunk(chunk: "BaseModel | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-    """Return the deltas of a single chunk: the mistralai package's object or its JSON object.
+    """Return the chunk wrappers of a single chunk, given as an object of the ``mistralai`` package or as a JSON object.
 
     Args:
         chunk: A ``CompletionChunk``, or the ``CompletionEvent`` that contains it.

@@ -1,16 +1,16 @@
-"""Request options as members of a request to Mistral."""
+"""Conversion of request options (tools, output format, sampling) to members of a request to Mistral."""
 
 from typing import Any
 
-from tailrace.wrappers.conversion.options import RequestOptions
-from tailrace.wrappers.conversion.parameters import function_tool, without_empty
+from tailrace.wrappers.conversion.request_options import RequestOptions
+from tailrace.wrappers.conversion.request_parameters import function_tool, without_empty
 from tailrace.wrappers.openai.request import response_format, tool_choice
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
-    """Convert options to members of ``POST /v1/chat/completions``, most of which equal OpenAI's.
+    """Convert options to members of ``POST /v1/chat/completions``. Most members equal OpenAI's.
 
-    Schemas are sent unchanged. ``reasoning_effort`` is either ``high`` or ``none``.
+    Schemas are sent unchanged. Mistral supports only the ``reasoning_effort`` values ``high`` and ``none``.
 
     Source: https://docs.mistral.ai/api/#tag/chat
     """

@@ -1,4 +1,4 @@
-"""Ollama's native API: ``/api/chat`` and ``/api/generate``."""
+"""Ollama's native API: decoder for ``/api/chat`` and ``/api/generate``, history converter and model client."""
 
 from tailrace.wrappers.ollama.converter import OllamaConverter
 from tailrace.wrappers.ollama.decoder import OllamaDecoder, OllamaWrapper, wrap_chunk

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 from urllib.parse import urlsplit
 
-from tailrace.wrappers.conversion.options import RequestOptions
-from tailrace.wrappers.conversion.turns import with_merged_neighbours
+from tailrace.wrappers.continuation import Prefill
+from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
+from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.errors import ConfigurationError
-from tailrace.wrappers.http.model import DirectModel, ModelArguments
+from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.ollama.converter import OllamaConverter
 from tailrace.wrappers.ollama.decoder import OllamaDecoder
@@ -24,10 +25,11 @@ class OllamaModel(DirectModel):
 
     Args:
         name: The model's name.
-        arguments: See `DirectModel`. ``base_url`` is the server's root; ``OLLAMA_HOST`` when None, else
-            ``http://127.0.0.1:11434``. Scheme and port may be omitted, as in the server's own configuration.
-            ``read_timeout`` is 300 seconds by default, since the server may have to load the model. Members of
-            ``parameters`` are, for example, ``think``, ``keep_alive``, and ``options`` (temperature and others).
+        arguments: See `DirectModel`. ``base_url`` is the root URL of the server. If None, the URL comes from
+            ``OLLAMA_HOST``, otherwise it is ``http://127.0.0.1:11434``. The scheme and the port may be omitted, as in
+            the configuration of Ollama. ``read_timeout`` is 300 seconds by default, because the server may have to
+            load the model. ``parameters`` may contain any member of the request, for example ``think``,
+            ``keep_alive`` and ``options`` (temperature and others).
 
     Raises:
         ConfigurationError: ``base_url`` is not an HTTP URL.
@@ -47,6 +49,11 @@ class OllamaModel(DirectModel):
         """The converter between the common history and ``/api/chat`` messages."""
         return OllamaConverter()
 
+    async def _find_prefill(self) -> Prefill:
+        return (
+            Prefill()
+        )  # most templates leave the last message open; others begin a new one, which may repeat it
+
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options)
 
@@ -61,7 +68,7 @@ class OllamaModel(DirectModel):
         )
 
     def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
-        # The provider's OpenAI-compatible API has another root.
+        # The embeddings endpoint belongs to Ollama's OpenAI-compatible API, which has another root URL.
         return self._url.removesuffix("/api/chat") + "/v1/embeddings", self._headers, members
 
     def _decoder(self) -> OllamaDecoder:
@@ -69,14 +76,14 @@ class OllamaModel(DirectModel):
 
 
 def server_address(host: str) -> str:
-    """Return the root of a server's URLs, without a trailing slash.
+    """Return the root URL of a server, without a trailing slash.
 
     Args:
-        host: ``[scheme://]host[:port][/path]``; the host may be missing too. Without a scheme, the port defaults to
-            11434.
+        host: ``[scheme://]host[:port][/path]``. The host may be missing too. If the scheme is missing, the default
+            port is 11434.
 
     Raises:
-        ConfigurationError: ``host`` has another form.
+        ConfigurationError: ``host`` has an invalid format.
     """
     text = host.strip().strip("\"'").rstrip("/")
     if text == "ollama.com":

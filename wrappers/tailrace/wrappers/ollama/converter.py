@@ -1,30 +1,32 @@
 """Conversion between the common history and messages of Ollama's ``/api/chat``.
 
-Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
-apart from these cases, ``to_history(from_history(history)) == history``.
+`OllamaModel` uses `OllamaConverter` for requests. The converter replaces content that the API cannot represent with
+the nearest equivalent. This list of replacements is complete. In all other cases ``to_history(from_history(history))
+== history``.
 
-- ``History.context`` is sent as a user message and read back as one.
-- A message has one text: texts are joined with blank lines, except blocks of one text (see
-  `tailrace.wrappers.conversion.texts`), and read back as one part. Data is included as JSON, a refusal as text. Empty
-  texts are omitted.
-- In a model's message reasoning is first, then text, images and tool calls, regardless of their position; any model's
-  reasoning is read back as one part without its signature.
-- An image is sent by value and read back after the text, without a name, with the type detected from its bytes. Any
-  other file, and an image's URL, is named in the text: ``[name](url)``, ``[file name, media type, size]``.
-- Every call is sent as a function call. Arguments that are not an object, and a custom tool's text, are sent as
-  ``{"input": text}``. The API transports arguments as objects, so the model's white space, escapes and repeated keys are
-  unknown, and another provider's are lost.
-- Missing and duplicate call ids are replaced, see `tailrace.wrappers.conversion.tool_ids`. The mark of a synthetic id is
-  lost.
-- A tool's output that is not text is sent as JSON, that of a failed tool as ``{"error": output}``; both are read back
-  as text. An unknown tool name is read back from the call with the same id.
-- In a message that mixes tool results with other parts, the results become separate messages.
+- ``History.context`` is sent as a user message and read back as a user message.
+- A message has a single text. Texts are joined with blank lines, except blocks that belong to one text (see
+  `tailrace.wrappers.conversion.text_joining`), and are read back as one part. Data is added to the text as JSON, and
+  a refusal is added as text. Empty texts are omitted.
+- A model's message has reasoning first, then text, images and tool calls. Reasoning is read back as one part, without
+  its signature.
+- An image is sent by value. It is read back after the text, without a name, and its media type is detected from its
+  bytes. Any other file, and an image that is given by URL, is replaced with a text: ``[name](url)`` for a link,
+  otherwise ``[file name, media type, size]``.
+- Every call is sent as a function call. Arguments that are not a JSON object, and the text for a custom tool, are
+  sent as ``{"input": text}``. Arguments are JSON objects in the API, so that white space, escapes and repeated keys
+  of another provider's model are lost.
+- Missing and duplicate call ids are replaced (see `tailrace.wrappers.conversion.tool_ids`). The information that an
+  id is synthetic is lost.
+- Tool output that is not text is sent as JSON, and the output of a failed tool is sent as ``{"error": output}``. Both
+  are read back as text. An unknown tool name is read back from the call with the same id.
+- If a message has tool results and other parts, the results become separate messages.
 - Server tool calls (kind ``"server"``), their results, and results without a call in a model's message are omitted.
-- Metadata is not sent, except ``metadata["ollama"]`` of a message, call or result: further fields of Ollama's
-  object, returned unchanged.
+- Metadata is not sent, with one exception: ``metadata["ollama"]`` of a message, call or result contains further
+  fields of Ollama's object, which are sent back unchanged.
 
-In the other direction, system messages are joined, adjacent tool messages are merged, and a tool message without an id
-is matched with the first open call.
+`OllamaConverter.to_history` joins system messages, merges adjacent tool messages, and matches a tool message without
+an id to the first open call.
 """
 
 import base64
@@ -33,13 +35,13 @@ from typing import Any, cast
 
 import msgspec
 
-from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_object
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.converter import HistoryConverter
 from tailrace.wrappers.conversion.files import essence, file_note
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
-from tailrace.wrappers.conversion.objects import (
+from tailrace.wrappers.conversion.message_objects import (
     Fields,
     check_calls,
     compact_json,
@@ -47,7 +49,7 @@ from tailrace.wrappers.conversion.objects import (
     own_metadata,
     result_text,
 )
-from tailrace.wrappers.conversion.texts import is_same_text, join_texts
+from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
 from tailrace.wrappers.conversion.tool_ids import with_matched_ids
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_object, as_text
 from tailrace.wrappers.messages import (
@@ -63,17 +65,17 @@ from tailrace.wrappers.messages import (
 )
 from tailrace.wrappers.ollama.decoder import OllamaWrapper, image_type, wrap_chunk
 
-_NO_NAMES = ("", "unknown")  # placeholders of missing tool names
+_NO_NAMES = ("", "unknown")  # placeholders for a missing tool name
 
 
 class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
     """Stateless converter between conversations and ``/api/chat`` messages."""
 
     def from_history(self, history: History) -> list[Fields]:
-        """Return the request's messages: system, context, then the conversation.
+        """Return the messages of the request: the system message, the context, then the conversation.
 
         Raises:
-            ValueError: A tool call is in a message that is not the model's.
+            ValueError: A message with a role other than MODEL contains a tool call.
         """
         check_calls(history)
         messages: list[Fields] = []
@@ -95,43 +97,46 @@ class OllamaConverter(HistoryConverter[Fields, Mapping[str, Any]]):
             if is_model:
                 messages += [_assistant_message(message), *results]
             else:
-                # Chat templates require results directly after the calls; other content follows.
+                # Chat templates require tool results directly after the calls. All other content of the message
+                # follows the results.
                 messages += [*results, *_user_message(message)]
         return messages
 
     def to_history(self, messages: Sequence[Fields | Any]) -> History:
-        """Return the common history of a request's messages, as JSON objects or objects of the ollama package.
+        """Convert the messages of a request to the common history.
+
+        The messages are JSON objects or objects of the ``ollama`` package.
 
         Raises:
-            ValueError: A message has a role or content that ``/api/chat`` does not define.
+            ValueError: ``/api/chat`` does not define the role or the content of a message.
         """
         return _HistoryReader(self).read(messages)
 
     def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
-        """Return the complete message of a stream's wrappers or of a complete response.
+        """Return the message of a stream's chunk wrappers, or of a complete response.
 
         Args:
-            response: Wrappers; a response of ``/api/chat`` or ``/api/generate``, or its message, as JSON object or as
-                the ollama package's object.
+            response: The chunk wrappers of a stream; or a response of ``/api/chat`` or ``/api/generate`` or its
+                message, as a JSON object or an object of the ``ollama`` package.
         """
         fields = as_object(response)
         if fields is None:
-            return fold_message(response)
+            return assemble_message(response)
         wrapper = self.create_chunk_wrapper(
             fields if fields.keys() & {"message", "response"} else {"message": fields}
         )
-        # Each entry is a separate call regardless of its id, which a stream expresses by its index.
+        # Each entry is a separate call, even if two entries have the same id. An index expresses this in a stream.
         wrapper.calls = tuple(
             msgspec.structs.replace(call, index=index) for index, call in enumerate(wrapper.calls)
         )
-        return fold_message([wrapper])
+        return assemble_message([wrapper])
 
     def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[Fields]:
         """Return one ``tool`` message for each result."""
         return [_tool_message(result) for result in results]
 
     def create_chunk_wrapper(self, chunk: Mapping[str, Any]) -> OllamaWrapper:
-        """Wrap one line of a stream: its JSON object or the ollama package's object."""
+        """Wrap one line of a stream, given as a JSON object or as an object of the ``ollama`` package."""
         fields = as_object(chunk) or {}
         return wrap_chunk(fields) or OllamaWrapper(fields)
 
@@ -151,7 +156,10 @@ def _assistant_message(message: Message) -> Fields:
 
 
 def _user_message(message: Message) -> list[Fields]:
-    """Return the user message for a message's parts other than tool results; empty if there are none."""
+    """Return a list with the user message for all parts except tool results.
+
+    The result is an empty list if there are no such parts.
+    """
     fields = _content(message.content, message.role)
     if fields == {"content": ""} and (message.role is Role.TOOL or message.tool_results):
         return []
@@ -159,7 +167,7 @@ def _user_message(message: Message) -> list[Fields]:
 
 
 def _content(parts: Iterable[ContentPart], role: Role) -> Fields:
-    """Return a message's fields for its text and images."""
+    """Return the fields of a message that contain its text and images."""
     texts: list[str] = []
     images: list[str] = []
     before: ContentPart | None = None

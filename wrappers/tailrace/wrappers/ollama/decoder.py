@@ -1,7 +1,8 @@
-"""Decoding of streams of Ollama's native API: ``/api/chat`` and ``/api/generate``, one JSON object per line.
+"""Decoder of streams of Ollama's native API: ``/api/chat`` and ``/api/generate``.
 
-`OllamaDecoder` reads the bytes of a response body, and `wrap_chunk` the ollama package's objects. A line of chat has a
-``message``, one of generate a ``response``; all other fields are the same.
+`OllamaDecoder` reads the bytes of a response body, which has one JSON object on each line. `wrap_chunk` reads single
+objects of the ``ollama`` package. A line of ``/api/chat`` has a ``message``, and a line of ``/api/generate`` has a
+``response``. All other fields are the same.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ from tailrace.wrappers.chunks import (
 )
 from tailrace.wrappers.decoding.decoder import EventDecoder
 from tailrace.wrappers.decoding.error_reports import take_error
-from tailrace.wrappers.decoding.fields import json_text
+from tailrace.wrappers.decoding.extra_fields import json_text
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import (
     as_count,
     as_index,
@@ -29,7 +31,6 @@ from tailrace.wrappers.decoding.lenient_json import (
     as_object,
     as_text,
 )
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.messages import ContentPartFile
 
@@ -37,23 +38,23 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _FINISH_REASONS = {
-    "": FinishReason.STOP,  # servers before 0.1.38 send only ``done``
+    "": FinishReason.STOP,  # servers before version 0.1.38 send only ``done``
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL_CALLS,
 }  # ``load`` and ``unload`` occur only without a response text
 
-# Fields that are read; all other fields are reported as response-level fields.
+# Fields that have an equivalent in the common format. All other fields become fields of the response.
 _LINE = frozenset(
     {"message", "response", "thinking", "tool_calls", "images", "logprobs", "done", "done_reason", "error"}
 )
 _MESSAGE = frozenset({"role", "content", "thinking", "tool_calls", "images"})
 
-_MAX_CALLS = 1024  # calls remembered to detect repetitions
+_MAX_CALLS = 1024  # maximum number of calls that are stored to detect repetitions
 
 _decode_line = msgspec.json.Decoder().decode
 
-# Images are base64 without a type, which is detected from their first bytes.
+# Images are base64 text without a media type. The media type is detected from their first bytes.
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -63,29 +64,30 @@ _MAGIC = (
 
 
 class OllamaWrapper(ReadWrapper[dict[str, Any]], gc=False):
-    """Wrapper over one line of the stream.
+    """Chunk wrapper over one line of the stream.
 
     Attributes:
-        text: ``message.content``, or ``response``.
-        reasoning: ``message.thinking``, or ``thinking``.
-        calls: The line's calls, which are always complete, with arguments as JSON text.
-        finish: ``done_reason`` of the line that is ``done``.
-        usage: ``prompt_eval_count`` and ``eval_count``.
+        text: Visible text, from ``message.content`` or ``response``.
+        reasoning: Reasoning, from ``message.thinking`` or ``thinking``.
+        calls: The calls in the line, which are always complete. Their arguments are JSON text.
+        finish: The finish reason, from ``done_reason`` of the last line.
+        usage: The token counts, from ``prompt_eval_count`` and ``eval_count``.
     """
 
 
 class OllamaDecoder(EventDecoder[OllamaWrapper]):
     """Sans-IO decoder of a response body of ``/api/chat`` or ``/api/generate``.
 
-    It also reads complete responses. Every entry of ``tool_calls`` is a separate call, regardless of its id and index;
-    only an entry with the same id, name and arguments as another is a repetition.
+    The decoder also reads complete (not streamed) responses. Every entry in ``tool_calls`` is a separate call, even
+    if its id or index is not unique. An entry is a repetition only if its id, name and arguments equal those of
+    another entry.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one line in bytes.
 
     Attributes:
-        done: The last line was received.
+        done: True if the last line has been received.
     """
 
     __slots__ = ("_calls", "_model", "_reported_calls")
@@ -97,7 +99,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         self._reported_calls: set[int] = set()
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[OllamaWrapper]:
-        """Return the delta of one line; an empty list if it has no content."""
+        """Return a list with the chunk wrapper of one line; an empty list if the line has no content."""
         wrapper = wrap_chunk(fields, provider=self._provider, error_event=error_event)
         if wrapper is None:
             return []
@@ -112,7 +114,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return [wrapper]
 
     def wrap_usual(self, payload: bytes) -> list[OllamaWrapper]:
-        """Return the delta of a line with only text or reasoning and no other new fields."""
+        """Return the chunk wrapper of a line that has only text or reasoning, and no other new fields."""
         model = self._model
         if model is None:
             return []
@@ -125,7 +127,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         fields = cast("dict[str, Any]", line)
         if len(fields) != 4 or fields.get("done") is not False or fields.get("model") != model:
             return []
-        if "created_at" not in fields:  # another field instead of it would be new
+        if "created_at" not in fields:  # the line then has another field, which may be new
             return []
         value = fields.get("message")
         if type(value) is not dict:
@@ -143,11 +145,11 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return []
 
     def wrap_error(self, error: UpstreamError) -> OllamaWrapper:
-        """Return an empty delta with this error."""
+        """Return a chunk wrapper that contains only this error."""
         return OllamaWrapper({}, details=ChunkDetails(error=error))
 
     def _number_calls(self, calls: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:
-        """Return the calls with unique indexes, without repetitions."""
+        """Return the calls without repetitions, with unique indexes."""
         numbered: list[ToolCallDelta] = []
         for call in calls:
             if call.id:
@@ -163,7 +165,7 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
         return tuple(numbered)
 
     def _new_facts(self, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the response-level fields without the already reported model and time, which every line has."""
+        """Return the fields of the response, except the model and the time, which every line repeats."""
         facts = dict(metadata)
         model = facts.get("model")
         if self._model is not None:
@@ -178,21 +180,21 @@ class OllamaDecoder(EventDecoder[OllamaWrapper]):
 def wrap_chunk(
     chunk: "Mapping[str, Any] | BaseModel", *, provider: str = "", error_event: bool = False
 ) -> OllamaWrapper | None:
-    """Return the delta of one line or a complete response: its JSON object or the ollama package's object.
+    """Return the chunk wrapper of one line or of a complete response.
 
     Args:
-        chunk: The object.
+        chunk: The line or response, as a JSON object or an object of the ``ollama`` package.
         provider: The provider's name in errors.
-        error_event: The object is the payload of an event of type ``error``.
+        error_event: True if the object is the payload of a server-sent event with the type ``error``.
 
     Returns:
-        The delta; None for an object without content.
+        The chunk wrapper; None for an object without content.
     """
     fields = as_object(chunk) or {}
     error = _read_error(fields, provider, error_event=error_event)
     if error is None and not fields.keys() & {"message", "response", "done"}:
         return None
-    # ``/api/generate`` has the message's fields on the line itself.
+    # A line of ``/api/generate`` has the fields of the message itself.
     message = as_mapping(fields.get("message")) or {
         **{name: fields[name] for name in ("thinking", "tool_calls", "images") if name in fields},
         "content": fields.get("response"),
@@ -208,7 +210,7 @@ def wrap_chunk(
     role = as_text(message.get("role"))
     extra = {name: value for name, value in message.items() if name not in _MESSAGE and value is not None}
     if fields.get("logprobs"):
-        extra["logprobs"] = {"content": fields["logprobs"]}  # in the shape of Chat Completions
+        extra["logprobs"] = {"content": fields["logprobs"]}  # the format of Chat Completions
     details = ChunkDetails(
         role="" if role == "assistant" else role,
         metadata=_read_facts(fields) or None,
@@ -222,7 +224,7 @@ def wrap_chunk(
 
 
 def image_type(data: bytes) -> str:
-    """Detect an image's media type from its first bytes; ``image/*`` if it is unknown."""
+    """Detect the media type of an image from its first bytes; return ``image/*`` if the type is unknown."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "image/*")
@@ -232,7 +234,7 @@ def _read_error(fields: dict[str, Any], provider: str, *, error_event: bool) -> 
     if not (error_event or fields.get("error")):
         return None
     error = take_error(dict(fields), provider, error_event=error_event)
-    status = as_index(fields.get("status"))  # a sibling of the server's error
+    status = as_index(fields.get("status"))  # the status is next to the error in the object
     if error is not None and status is not None and 400 <= status <= 599:
         error.status = status
     return error
@@ -291,7 +293,7 @@ def _read_facts(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _timestamp(text: object) -> int | None:
-    """Return an ISO 8601 time in seconds since 1970; None if it is invalid."""
+    """Convert an ISO 8601 time to seconds since 1970; return None if the time is invalid."""
     try:
         moment = datetime.fromisoformat(as_text(text))
         return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
@@ -305,6 +307,6 @@ def _read_images(images: object) -> tuple[ContentPartFile, ...]:
         try:
             part = ContentPartFile.model_validate({"data": image})
         except ValueError:
-            continue  # invalid base64; available in the raw object
+            continue  # the base64 text is invalid; the raw object contains it
         parts.append(part.model_copy(update={"media_type": image_type(part.data or b"")}))
     return tuple(parts)

@@ -1,11 +1,12 @@
-"""Request options as members of Ollama's chat request."""
+"""Conversion of request options (tools, output format, sampling) to members of Ollama's chat request."""
 
 from typing import Any
 
-from tailrace.wrappers.conversion.options import RequestOptions
-from tailrace.wrappers.conversion.parameters import function_tool, without_empty
+from tailrace.wrappers.conversion.request_options import RequestOptions
+from tailrace.wrappers.conversion.request_parameters import function_tool, without_empty
 
-# ``think`` by effort, in values that every version accepts; higher efforts become ``high``.
+# The value of ``think`` by reasoning effort. Every version of Ollama accepts these values. A higher effort becomes
+# ``high``.
 _THINK: dict[str, bool | str] = {
     "none": False,
     "minimal": "low",
@@ -18,8 +19,8 @@ _THINK: dict[str, bool | str] = {
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /api/chat``.
 
-    The API has no members for ``parallel_tool_calls``, ``strict``, the output format's name and description, and the
-    tool choice; choice ``none`` is expressed by sending no tools.
+    The API has no members for ``parallel_tool_calls``, for ``strict``, for the name and description of an output
+    format, and for the tool choice. The choice ``none`` is expressed by a request without tools.
 
     Source: https://docs.ollama.com/api/chat
     """

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions and everything compatible with it."""
+"""OpenAI Chat Completions and compatible servers: decoder, history converter and model clients."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from tailrace.wrappers.openai.decoder import (
 if TYPE_CHECKING:
     from tailrace.wrappers.openai.package_client import OpenAIModel
 
+__path__.extend([f"{folder}/deprecated" for folder in __path__])  # modules with deprecated names
+
 __all__ = (
     "ChatCompletionsDecoder",
     "ChoiceDelta",
@@ -24,7 +26,7 @@ __all__ = (
 
 
 def __getattr__(name: str) -> Any:
-    if name == "OpenAIModel":  # loaded lazily: the openai package needs 15 MB
+    if name == "OpenAIModel":  # imported on first use, because the openai package needs 15 MB
         from tailrace.wrappers.openai.package_client import OpenAIModel
 
         return OpenAIModel

@@ -1,19 +1,23 @@
 """Models served by the OpenAI Chat Completions API or a compatible server."""
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, Unpack
+from urllib.parse import urljoin
 
-from tailrace.wrappers.conversion.options import RequestOptions
-from tailrace.wrappers.conversion.turns import with_merged_neighbours
-from tailrace.wrappers.http.model import DirectModel, ModelArguments
+from tailrace.wrappers.continuation import Prefill
+from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
+from tailrace.wrappers.conversion.request_options import RequestOptions
+from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.openai.converter import OpenAIConverter, plain_content
 from tailrace.wrappers.openai.decoder import ChatCompletionsDecoder
 from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
+from tailrace.wrappers.openai.prefill import PREFILLS, find_owner
 from tailrace.wrappers.openai.request import request_members
 
 _LIMITS = ("max_completion_tokens", "max_tokens")
-# These hosts support the first member; their reasoning models reject the second.
+# These hosts support ``max_completion_tokens``. Their reasoning models reject ``max_tokens``.
 _OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com", ".services.ai.azure.com")
 
 
@@ -22,16 +26,19 @@ class ChatCompletionsModel(DirectModel):
 
     Args:
         name: The model's name.
-        reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts none; None to
-            return reasoning in the field it came from, which suits most servers.
-        content_parts: False for a server that accepts no list of text parts: a user's texts are then joined with blank lines.
-            Lists with images and files are sent unchanged.
+        reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts no
+            reasoning. None to send reasoning back in the field that it came from, which works with most servers.
+        content_parts: False for a server that does not accept a list of text parts. The texts of a user message are
+            then joined with blank lines. Lists with images and files are sent unchanged.
+        prefill: How the server continues a text, a key of `tailrace.wrappers.openai.prefill.PREFILLS`; None to request
+            the kind of the server (``GET {base_url}/models``) when it is needed.
         keyless: See `DirectModel`.
-        arguments: See `DirectModel`. ``base_url`` is ``OPENAI_BASE_URL`` when None, else OpenAI's own. Members of
-            ``parameters`` are, for example, ``temperature``, ``max_tokens``, ``tools``.
+        arguments: See `DirectModel`. If ``base_url`` is None, the URL comes from ``OPENAI_BASE_URL``, otherwise it is
+            OpenAI's public URL. ``parameters`` may contain any member of the request, for example ``temperature``,
+            ``max_tokens`` and ``tools``.
 
     Raises:
-        ConfigurationError: The key is missing, or ``base_url`` is not an HTTP URL.
+        ConfigurationError: The API key is missing, or ``base_url`` is not an HTTP URL.
     """
 
     has_embeddings = True
@@ -43,10 +50,12 @@ class ChatCompletionsModel(DirectModel):
         *,
         reasoning_field: str | None = None,
         content_parts: bool = True,
+        prefill: str | None = None,
         keyless: bool = False,
         **arguments: Unpack[ModelArguments],
     ) -> None:
         super().__init__(name, keyless=keyless, **arguments)
+        self._prefill = prefill
         self._converter = OpenAIConverter(reasoning_field=reasoning_field)
         self._endpoint = OpenAIEndpoint(
             name, "/chat/completions", base_url=arguments.get("base_url"), api_key=self._api_key
@@ -62,6 +71,25 @@ class ChatCompletionsModel(DirectModel):
         """The converter between the common history and Chat Completions messages."""
         return self._converter
 
+    async def _find_prefill(self) -> Prefill | None:
+        if self._prefill is None and not self._endpoint.host.endswith(_OPENAI_HOSTS):
+            models = OpenAIEndpoint(
+                self.name, "/models", base_url=self._endpoint.base_url, api_key=self._api_key
+            )
+            self._prefill = await find_owner(self._client(), models)
+        return PREFILLS.get(self._prefill or "")
+
+    def _at(self, root: str) -> "ChatCompletionsModel":
+        self._client()  # shared with the copy
+        model = copy(self)
+        model._endpoint = OpenAIEndpoint(
+            self.name,
+            "/chat/completions",
+            base_url=urljoin(self._endpoint.base_url, root),
+            api_key=self._api_key,
+        )
+        return model
+
     def _members(self, options: RequestOptions) -> dict[str, Any]:
         return request_members(options, limit=self._limit)
 
@@ -71,7 +99,7 @@ class ChatCompletionsModel(DirectModel):
         return self._endpoint.request(self._all_members(history, parameters))
 
     def _all_members(self, history: History, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the request's members: conversation, streaming options and ``parameters``."""
+        """Return the members of the request: the conversation, the streaming options and ``parameters``."""
         messages = with_merged_neighbours(
             plain_content(message, parts=self._content_parts)
             for message in self._converter.from_history(history)
@@ -91,7 +119,10 @@ class ChatCompletionsModel(DirectModel):
         return ChatCompletionsDecoder(provider=self.provider)
 
     def _limit_member(self) -> str:
-        """Return the member that limits the output: the operator's choice, else the one that the server supports."""
+        """Return the name of the member that limits the output.
+
+        The operator's parameters may contain the member. Otherwise it is the member that the server supports.
+        """
         for member in _LIMITS:
             if member in self._given_parameters:
                 return member

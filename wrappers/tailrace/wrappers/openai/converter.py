@@ -1,34 +1,35 @@
 """Conversion between the common history and Chat Completions messages.
 
-Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
-apart from these cases, ``to_history(from_history(history)) == history``.
+The models for Chat Completions use `OpenAIConverter` for requests, and the server uses it to read requests of
+clients. The converter replaces content that the API cannot represent with the nearest equivalent. This list of
+replacements is complete. In all other cases ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message and read back as one.
-- Reasoning is sent only to the server that produced it, and only if that server expects it: text in turns with tool
-  calls, under the field it came from, and sealed reasoning (see `tailrace.wrappers.openai.reasoning`). It is read back
-  before the text, as one part per field.
+- ``History.context`` is sent as a user message and read back as a user message.
+- Reasoning is sent only to the server that produced it, and only if that server expects it. Two forms are expected:
+  reasoning text in turns with tool calls, in the field that it came from, and sealed (encrypted or signed) reasoning
+  (see `tailrace.wrappers.openai.reasoning`). Reasoning is read back before the text, as one part for each field.
 - A data part is sent as JSON in a text part.
-- A file is sent as an image, audio (WAV, MP3) or file part. A file without such a form is named in a text part: a
-  link that is not an image as ``[name](url)``, a model's file as ``[file name, media type, size]``. Images,
-  audio and uploaded files lose their name; a file without a name or a type gets one.
-- A model's text is sent before its tool calls, regardless of its position; blocks of one text are sent as one part (see
-  `tailrace.wrappers.conversion.texts`), and empty parts are dropped.
-- Call arguments that are not an object are sent as ``{"input": text}``: servers that parse arguments would reject the
-  conversation.
-- A tool's output that is not text is sent as JSON, that of a failed tool as ``{"error": output}``; both are read back
-  as text. A tool's name is read back from the call with the same id.
-- In a message that mixes tool results with other parts, the results become separate messages.
-- Calls of tools that another provider ran itself (``kind`` ``"server"``) are omitted together with their results in the
-  model's message: the API has no such tools. A model's message without text or calls is omitted: servers reject empty
-  messages.
-- Metadata is not sent, except a model's ``refusal`` and ``metadata["openai"]`` of a message or part: further fields of
-  OpenAI's object, returned unchanged (required for a call's thought signature). Other providers' metadata is never
-  sent. A call received in the legacy form is sent as a tool call.
+- A file is sent as an image, audio (WAV, MP3) or file part. A link that is not an image is replaced with the text
+  ``[name](url)``, and a file of a model is replaced with the text ``[file name, media type, size]``. Images, audio
+  and uploaded files lose their names. A file without a name or media type gets a default name or type.
+- The text of a model is sent before its tool calls. Blocks that belong to one text are sent as one part (see
+  `tailrace.wrappers.conversion.text_joining`). Empty parts are omitted.
+- Call arguments that are not a JSON object are sent as ``{"input": text}``, because servers that parse arguments
+  would reject the conversation.
+- Tool output that is not text is sent as JSON, and the output of a failed tool is sent as ``{"error": output}``. Both
+  are read back as text. The name of the tool is read back from the call with the same id.
+- If a message has tool results and other parts, the results become separate messages.
+- Calls of tools that another provider ran itself (``kind`` ``"server"``), and their results in the model's message,
+  are omitted, because the API has no such tools. A model's message without text and calls is omitted, because servers
+  reject empty messages.
+- Metadata is not sent, with two exceptions: the ``refusal`` of a model, and ``metadata["openai"]`` of a message or
+  part. The latter contains further fields of the API's object, for example the thought signature of a call, which are
+  sent back unchanged. A call that was received as a legacy ``function_call`` is sent as a tool call.
 
-The converter produces content as a list of parts; `plain_content` reduces it to the form that is sent.
+The converter returns content as a list of parts. `plain_content` replaces a list that has only text with a string.
 
-In the other direction, system and developer messages are joined, the legacy function role and ``function_call`` become
-tool calls and results, and adjacent tool messages are merged.
+`OpenAIConverter.to_history` joins system and developer messages, and merges adjacent tool messages. It converts
+messages with the legacy role ``function`` and the legacy ``function_call`` to tool results and tool calls.
 """
 
 import re
@@ -37,13 +38,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel
 
-from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.assembly.tool_calls import arguments_json
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.converter import HistoryConverter
 from tailrace.wrappers.conversion.files import file_note
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
-from tailrace.wrappers.conversion.objects import (
+from tailrace.wrappers.conversion.message_objects import (
     Fields,
     check_calls,
     compact_json,
@@ -55,7 +56,7 @@ from tailrace.wrappers.conversion.objects import (
     result_text,
     text_entry,
 )
-from tailrace.wrappers.conversion.texts import is_same_text, join_texts
+from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES, NameRule
 from tailrace.wrappers.decoding.lenient_json import as_index, as_mapping, as_mappings, as_object, as_text
 from tailrace.wrappers.messages import (
@@ -90,8 +91,8 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
     """Stateless converter between conversations and Chat Completions messages.
 
     Args:
-        reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts none; None to
-            return reasoning in the field it came from.
+        reasoning_field: The only message field in which the server accepts reasoning; ``""`` if it accepts no
+            reasoning. None to send reasoning back in the field that it came from.
     """
 
     id_pattern: ClassVar[re.Pattern[str] | None] = re.compile(r"[^\x00-\x1f]{1,64}")
@@ -101,10 +102,12 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         self._reasoning_field = reasoning_field
 
     def from_history(self, history: History) -> "list[ChatCompletionMessageParam]":
-        """Return the request's messages: system, context, then the conversation; content as lists of parts.
+        """Return the messages of the request: the system message, the context, then the conversation.
+
+        The content of each message is a list of parts.
 
         Raises:
-            ValueError: A tool call is in a message that is not the model's.
+            ValueError: A message with a role other than MODEL contains a tool call.
         """
         check_calls(history)
         messages: list[Fields] = []
@@ -119,16 +122,17 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
                 results = [_tool_message(part) for part in message.tool_results if part.id in call_ids]
                 messages += [*_assistant_message(message, reasoning_members), *results]
             else:
-                # The API requires results directly after the calls; other content follows.
+                # The API requires tool results directly after the calls. All other content of the message follows the
+                # results.
                 results = [_tool_message(part) for part in message.tool_results]
                 messages += [*results, *_user_message(message)]
         return cast("list[ChatCompletionMessageParam]", messages)
 
     def to_history(self, messages: "Sequence[ChatCompletionMessageParam | ChatCompletionMessage]") -> History:
-        """Return the common history of a request's messages, which may include response messages of the package.
+        """Convert the messages of a request to the common history. Objects of the ``openai`` package are accepted.
 
         Raises:
-            ValueError: A message has a role, or a content part a type, that Chat Completions does not define.
+            ValueError: Chat Completions does not define the role of a message or the type of a content part.
         """
         return _HistoryReader(self).read(messages)
 
@@ -138,20 +142,20 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         *,
         choice: int | None = 0,
     ) -> Message:
-        """Return the complete message of a stream's chunks or of a complete response.
+        """Return the message of a stream's chunks, or of a complete response.
 
         Args:
-            response: Wrappers, or chunks or deltas of the openai package; a ``ChatCompletion`` or its JSON object; an
-                assistant message or its JSON object.
-            choice: Index of the choice to read; None to merge all choices into one message, for servers that
-                spread one response over several choices. A missing choice yields an empty message.
+            response: The chunk wrappers of a stream, or chunks or deltas of the ``openai`` package; or a
+                ``ChatCompletion`` or an assistant message, as an object of the package or as a JSON object.
+            choice: Index of the choice to read. None merges all choices into one message, for servers that spread one
+                response over several choices. If the choice is missing, the message is empty.
         """
         if isinstance(response, Mapping | BaseModel):
             fields = as_object(cast("object", response)) or {}
             choices = _choices(fields, choice)
-            message = fold_message(wrap_chunk({"choices": choices}) if choices else ())
+            message = assemble_message(wrap_chunk({"choices": choices}) if choices else ())
             return with_text_parts(message, fields.get("content"))
-        return fold_message(_wrap_all(response), choice=choice)
+        return assemble_message(_wrap_all(response), choice=choice)
 
     def tool_result_messages(
         self, results: Sequence[ContentPartToolResult]
@@ -160,7 +164,7 @@ class OpenAIConverter(HistoryConverter["ChatCompletionMessageParam", "ChoiceDelt
         return cast("list[ChatCompletionMessageParam]", [_tool_message(result) for result in results])
 
     def create_chunk_wrapper(self, chunk: "ChoiceDelta | PackageChoiceDelta") -> ChoiceDeltaWrapper:
-        """Wrap one delta of the openai package or of tailrace's decoder."""
+        """Wrap one delta of the ``openai`` package or of tailrace's decoder."""
         return ChoiceDeltaWrapper(chunk)
 
 
@@ -175,14 +179,14 @@ def _wrap_all(chunks: "Iterable[StreamedChunk]") -> Iterator[ChunkWrapper[Any]]:
 
 
 def plain_content(message: Mapping[str, Any], *, parts: bool = True) -> Fields:
-    """Return a message whose text-only content is reduced to a string, for servers that accept no list.
+    """Return a message whose content is a string if it has only text, for servers that do not accept a list.
 
-    Only several texts of a user remain a list of parts; those of other roles are joined with blank lines, because fewer
-    servers accept a list there.
+    Several texts of a user stay a list of parts. Several texts of any other role are joined with blank lines, because
+    fewer servers accept a list in these messages.
 
     Args:
-        message: A message with ``content`` in any form.
-        parts: False for a server that accepts no list of a user's texts either.
+        message: A message. Its ``content`` may be text, a list of parts, or null.
+        parts: False for a server that does not accept a list of texts in a user message either.
     """
     content = message.get("content")
     if not isinstance(content, list):
@@ -197,11 +201,11 @@ def plain_content(message: Mapping[str, Any], *, parts: bool = True) -> Fields:
 
 
 def with_text_parts(message: Message, content: object) -> Message:
-    """Restore the separate text parts of an assistant's message, which folding merges.
+    """Restore the separate text parts of an assistant message, which the message assembly has merged.
 
     Args:
-        message: The folded message, with adjacent texts as one part.
-        content: The ``content`` of the assistant's message.
+        message: The assembled message, in which adjacent texts are one part.
+        content: The member ``content`` of the assistant message.
     """
     if not isinstance(content, list | tuple) or len(cast("Sequence[object]", content)) < 2:
         return message
@@ -217,7 +221,7 @@ def with_text_parts(message: Message, content: object) -> Message:
     for part in message.content:
         run = next(texts, list[str]()) if isinstance(part, ContentPartText) else []
         if isinstance(part, ContentPartText) and len(run) > 1 and "".join(run) == part.text:
-            # Attached metadata refers to the last of these texts.
+            # The metadata of the part belongs to the last of these texts.
             parts += [ContentPartText(text=text) for text in run[:-1]]
             parts.append(part.model_copy(update={"text": run[-1]}))
         else:
@@ -229,7 +233,7 @@ def with_text_parts(message: Message, content: object) -> Message:
 
 
 def arguments_text(call: ContentPartToolCall) -> str:
-    """Return a call's arguments as text: the model's original text if it was preserved."""
+    """Return the arguments of a call as text. The text is the model's own if it was preserved."""
     if call.arguments_text is not None:
         return call.arguments_text
     if call.kind == "custom" and not call.arguments:
@@ -238,11 +242,12 @@ def arguments_text(call: ContentPartToolCall) -> str:
 
 
 def tool_call_param(call: ContentPartToolCall, arguments: str | None = None) -> Fields:
-    """Return one entry of ``tool_calls``, including the call's further Chat Completions fields.
+    """Return one entry of ``tool_calls``, including further Chat Completions fields in the metadata of the call.
 
     Args:
         call: The call.
-        arguments: Replaces the model's original arguments; ignored for a custom tool, whose input is never replaced.
+        arguments: Text that replaces the model's original arguments; None for no replacement. Ignored for a custom
+            tool, whose input is never replaced.
     """
     own = own_fields(call.metadata, "openai")
     own.pop("legacy", None)
@@ -256,7 +261,7 @@ def tool_call_param(call: ContentPartToolCall, arguments: str | None = None) -> 
 
 
 def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> Fields:
-    """Return one entry of a user message's ``content``; the module's docstring lists the conversions."""
+    """Return one entry for the ``content`` of a user message. The module docstring lists the conversions."""
     if isinstance(part, ContentPartText):
         return merged_fields(own_fields(part.metadata, "openai"), text_entry(part.text))
     if isinstance(part, ContentPartData):
@@ -268,7 +273,10 @@ def content_param(part: ContentPartText | ContentPartData | ContentPartFile) -> 
 
 
 def _user_message(message: Message) -> list[Fields]:
-    """Return the user message for a message's parts other than tool results; empty if there are none."""
+    """Return a list with the user message for all parts except tool results.
+
+    The result is an empty list if there are no such parts.
+    """
     content = [
         content_param(part)
         for part in message.content
@@ -280,7 +288,7 @@ def _user_message(message: Message) -> list[Fields]:
 
 
 def _assistant_message(message: Message, reasoning: Mapping[str, Any]) -> list[Fields]:
-    """Return the model's message with its reasoning fields; empty if no content remains."""
+    """Return a list with the assistant message and its reasoning fields; an empty list if no content can be sent."""
     content: list[Fields] = []
     before: ContentPart | None = None
     for part in message.content:
@@ -303,7 +311,7 @@ def _assistant_message(message: Message, reasoning: Mapping[str, Any]) -> list[F
     own = own_fields(message.metadata, "openai")
     if not content and len(fields) == 1 and not own.keys() - {"name"}:
         return []
-    # Without calls or a refusal the API requires content.
+    # The API requires content if the message has neither calls nor a refusal.
     fields["content"] = content or (None if len(fields) > 1 else "")
     return [merged_fields(own, {**fields, **reasoning})]
 
@@ -338,7 +346,7 @@ class _HistoryReader(HistoryReader):
             raise ValueError(f"the role {shortened(role)} is not defined by Chat Completions")
 
     def _read_assistant(self, fields: Fields) -> None:
-        # All other fields are folded as in a stream.
+        # All other fields are merged like the fields of a stream.
         name = fields.pop("name", None)
         message = self._converter.to_message(fields)
         if name is not None:
@@ -358,7 +366,7 @@ class _HistoryReader(HistoryReader):
 
 
 def _choices(response: Fields, index: int | None) -> list[Fields]:
-    """Return the selected choices of a complete response or single message as a chunk's choices.
+    """Return the selected choices of a complete response, or a single message, as the choices of a chunk.
 
     Args:
         response: The response, or the message.
@@ -370,7 +378,8 @@ def _choices(response: Fields, index: int | None) -> list[Fields]:
     selected: list[Fields] = []
     for position, entry in enumerate(select_choice(as_mappings(cast("object", choices)), index)):
         message = _message_fields(as_mapping(entry.get("message")) or {}, position << 32)
-        # A message replaces the text so far; when choices are merged, each one must add to it instead.
+        # A message replaces the text so far. If choices are merged, each choice must add its text, so that it is read
+        # as a delta.
         selected.append(
             {**entry, "index": 0, "message": None, "delta" if index is None else "message": message}
         )
@@ -378,9 +387,9 @@ def _choices(response: Fields, index: int | None) -> list[Fields]:
 
 
 def select_choice(choices: Sequence[Mapping[str, Any]], index: int | None) -> Sequence[Mapping[str, Any]]:
-    """Select a choice by index (default: its position).
+    """Select a choice by its index. A choice without an index has its position as the index.
 
-    Index 0 falls back to the first choice; None selects all of them.
+    If no choice has the index 0, index 0 selects the first choice. None selects all choices.
     """
     if index is None:
         return choices
@@ -391,11 +400,11 @@ def select_choice(choices: Sequence[Mapping[str, Any]], index: int | None) -> Se
 
 
 def _message_fields(source: Mapping[str, Any], first_index: int = 0) -> Fields:
-    """Return an assistant's message as a delta."""
+    """Return an assistant message as a delta."""
     message = dict(source)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple):
-        # Each entry is a separate call regardless of its id, which a stream expresses by its index.
+        # Each entry is a separate call, even if two entries have the same id. An index expresses this in a stream.
         entries = cast("Sequence[object]", calls)
         message["tool_calls"] = [
             {**(as_mapping(call) or {}), "index": index} for index, call in enumerate(entries, first_index)
@@ -414,7 +423,7 @@ def _message_fields(source: Mapping[str, Any], first_index: int = 0) -> Fields:
 
 
 def _content_part(part: object) -> ContentPart:
-    """Read one entry of a user message's content: an object or plain text."""
+    """Convert one entry of the content of a user message (an object or text) to a part."""
     if isinstance(part, str):
         return ContentPartText(text=part)
     fields = as_mapping(part) or {}

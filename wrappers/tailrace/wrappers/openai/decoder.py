@@ -1,18 +1,19 @@
-"""Decoding of OpenAI Chat Completions streams, including those of compatible servers.
+"""Decoder of Chat Completions streams from OpenAI and compatible servers.
 
-`ChatCompletionsDecoder` reads the bytes of a response body or the openai package's chunks; `ChoiceDeltaWrapper(delta)`
-and `wrap_chunk(chunk)` wrap the package's objects.
+`ChatCompletionsDecoder` reads the bytes of a response body, or chunks of the ``openai`` package.
+`ChoiceDeltaWrapper(delta)` and `wrap_chunk(chunk)` wrap single objects of the package.
 
-Most payloads are decoded directly into structs, which reject unknown fields: `PlainChunk` holds only text or reasoning, as
-most chunks do; `DocumentedChunk` holds all fields that OpenAI documents; `VendorChunk` adds fields that appear in *every*
-chunk of some vendors. A choice is decoded into its wrapper, so that wrapping costs nothing: the provider's fields are
-renamed to the interface's names, and the interface's own fields have names that no provider sends.
+Most payloads are decoded directly into structs, which reject unknown fields. `PlainChunk` has only text or reasoning,
+as most chunks do. `DocumentedChunk` has all fields that OpenAI documents. `VendorChunk` also has fields that some
+vendors send in *every* chunk. Each choice is decoded directly into a chunk wrapper, so that no other object is
+created. The fields of the struct have the names of the wrapper interface, and each name is mapped to the provider's
+name. Fields that only the interface has get names that no provider sends.
 
-A payload with any other field or type is read by `wrap_mapping`, which preserves unknown fields. Server-specific behaviour
-is detected from the stream's content, never from the vendor's name.
+`wrap_mapping` reads every payload with other fields or types, and preserves unknown fields. The decoder detects the
+behaviour of a server from the content of the stream, never from the name of the vendor.
 """
 
-# The structs narrow the types of inherited fields to what JSON may hold there.
+# The structs restrict the types of inherited fields to the types that JSON may have there.
 # pyright: reportIncompatibleVariableOverride=false
 
 from collections.abc import Mapping
@@ -22,19 +23,11 @@ import msgspec
 
 from tailrace.wrappers.chunks import ChunkDetails
 from tailrace.wrappers.decoding.decoder import EventDecoder
-from tailrace.wrappers.decoding.fields import is_settled
+from tailrace.wrappers.decoding.extra_fields import is_settled
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import read_json
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError
-from tailrace.wrappers.openai.deltas import (
-    EMPTY_DELTA,
-    ChoiceDeltaWrapper,
-    delta_details,
-    plain_chunk,
-    wrap_chunk,
-    wrap_mapping,
-)
-from tailrace.wrappers.openai.shapes import (
+from tailrace.wrappers.openai.delta_shapes import (
     ChoiceDelta,
     FunctionDelta,
     ToolCallChunk,
@@ -44,38 +37,47 @@ from tailrace.wrappers.openai.shapes import (
     legacy_call,
     read_parts,
 )
+from tailrace.wrappers.openai.delta_wrappers import (
+    EMPTY_DELTA,
+    ChoiceDeltaWrapper,
+    delta_details,
+    plain_chunk,
+    wrap_chunk,
+    wrap_mapping,
+)
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionChunk
 
 __all__ = ("ChatCompletionsDecoder", "ChoiceDelta", "ChoiceDeltaWrapper", "wrap_chunk", "wrap_mapping")
 
-# Response-level fields. The first non-empty id is preserved; of the others, the last value.
+# Fields of the response. The first non-empty ``id`` is kept, and the last value of every other field.
 _ENVELOPE = ("id", "model", "created", "service_tier", "system_fingerprint", "provider")
-_ERROR = "error"  # ``object`` of an error payload
+_ERROR = "error"  # the value of ``object`` in an error payload
 _DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError)
 _MAX_INTERVAL = 64
 
-# Shapes of chunks: one for each struct, and one for chunks with fields that no struct has.
+# Shapes of chunks: one for each struct, and one for chunks that no struct accepts.
 _PLAIN, _DOCUMENTED, _VENDORS, _OTHER = range(4)
 
-_MAX_CHOICES = 64  # whose fields are remembered; some servers count tokens in the choice's index
+# Maximum number of choices whose fields are stored; some servers count tokens in the index of the choice.
+_MAX_CHOICES = 64
 
 ABSENT = msgspec.Raw()
-"""Default of raw JSON fields that a chunk does not have."""
+"""Default value of raw JSON fields, for chunks without the field."""
 
 
 class PlainDelta(ChoiceDelta, forbid_unknown_fields=True, gc=False):
-    """A delta with only text or reasoning."""
+    """A delta that has only text or reasoning."""
 
-    role: Literal["assistant"] | None = None  # many servers repeat it in every chunk
+    role: Literal["assistant"] | None = None  # many servers repeat the role in every chunk
     refusal: None = None
     reasoning_details: None = None
     tool_calls: None = None
 
 
 class PlainChoice(ChoiceDeltaWrapper, forbid_unknown_fields=True, gc=False):
-    """A choice with only text or reasoning."""
+    """A choice that has only text or reasoning."""
 
     raw: PlainDelta = msgspec.field(default_factory=PlainDelta, name="delta")
     choice: int = msgspec.field(default=0, name="index")
@@ -105,7 +107,7 @@ class PlainChoice(ChoiceDeltaWrapper, forbid_unknown_fields=True, gc=False):
 
 
 class PlainChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A chunk with only text or reasoning."""
+    """A chunk that has only text or reasoning."""
 
     id: str = ""
     object: str = ""
@@ -191,9 +193,9 @@ decode_vendor_chunk = msgspec.json.Decoder(VendorChunk).decode
 
 
 class VendorFields:
-    """Changes of vendors' own fields from chunk to chunk.
+    """Comparison of vendor-specific fields with their values in earlier chunks.
 
-    Many servers repeat fields with every token, mostly with the same value. Unchanged values are not reported again.
+    Many servers repeat fields in every chunk, mostly with the same value. Unchanged values are not reported again.
     """
 
     __slots__ = ("_choice_fields", "_response_fields")
@@ -203,7 +205,7 @@ class VendorFields:
         self._response_fields: dict[str, msgspec.Raw] = {}
 
     def response_fields(self, chunk: VendorChunk) -> dict[str, Any]:
-        """Return the changed response-level fields. Raw bytes are compared, since values may be large.
+        """Return the fields of the response that have changed. Raw bytes are compared, because values may be large.
 
         Raises:
             ValueError: A value is not JSON.
@@ -219,7 +221,7 @@ class VendorFields:
         return facts
 
     def forget(self) -> None:
-        """Report all fields of the next chunk, because other code has reported values meanwhile."""
+        """Discard the stored values, so that all fields of the next chunk are reported."""
         self._choice_fields.clear()
         self._response_fields.clear()
 
@@ -229,7 +231,7 @@ class VendorFields:
             self._response_fields[name] = value.copy()
 
     def choice_fields(self, choice: VendorChoice) -> dict[str, Any]:
-        """Return the changed fields of a choice and its delta, and normalise the delta to the documented shape.
+        """Return the changed fields of a choice and of its delta, and convert the delta to the documented shape.
 
         Raises:
             ValueError: The choice has a complete message instead of a delta.
@@ -272,7 +274,7 @@ class VendorFields:
             previous = self._choice_fields[choice] = {}
         changed: dict[str, Any] = {}
         for name, value in fields.items():
-            # An empty object adds nothing to the previous one.
+            # An empty object adds nothing to the previous object.
             if previous.get(name) != value and not (value == {} and name in previous):
                 changed[name] = value
                 if isinstance(value, dict) and not is_settled(cast("dict[str, Any]", value)):
@@ -298,16 +300,16 @@ def _normalise(delta: VendorDelta, fields: dict[str, Any]) -> None:
 class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     """Sans-IO decoder of a streamed Chat Completions response body.
 
-    It also reads complete responses and those of the legacy completions API.
+    The decoder also reads complete (not streamed) responses, and streams of the legacy completions API.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
-        merge_choices: Merge all choices into one, for requests with ``n=1`` to servers that spread the response over
-            several choices or count tokens in their index.
+        merge_choices: True to merge all choices into one choice. This is for requests with ``n=1`` to servers that
+            spread the response over several choices, or count tokens in the index.
 
     Attributes:
-        done: ``[DONE]`` was received; later data is ignored.
+        done: True if ``[DONE]`` has been received. Later data is ignored.
     """
 
     __slots__ = (
@@ -330,26 +332,26 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     ) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
         self._merge_choices = merge_choices
-        self._shape = _PLAIN  # expected shape of the next chunk
-        self._remaining = 0  # number of chunks until the plain shape is tried again
-        self._interval = 4  # the next value of that number
+        self._shape = _PLAIN  # the shape that is tried first for the next chunk
+        self._remaining = 0  # number of chunks until the plain shape is tried first again
+        self._interval = 4  # the next value of ``_remaining``
         self._vendors = VendorFields()
-        self._id: str | None = None  # this and the following: fields of the previous chunk
+        self._id: str | None = None  # this field and the following fields are those of the previous chunk
         self._model: str | None = None
         self._tier: str | None = None
         self._fingerprint: str | None = None
-        self._server: str | None = None  # the upstream provider that a router selected
+        self._server: str | None = None  # the provider that a router selected for the request
         self._object: str | None = None
-        self._created = False  # a chunk had ``created``; only the first one counts
+        self._created = False  # True if a chunk has had ``created``; only the first value is used
 
     if TYPE_CHECKING:
 
         def feed(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-            """Decode the next bytes of the body, or one chunk: the openai package's object or its JSON object."""
+            """Decode the next bytes of the body, or one chunk (an object of the ``openai`` package or a JSON object)."""
             ...
 
     def _feed_any(self, data: "bytes | ChatCompletionChunk | Mapping[str, Any]") -> list[ChoiceDeltaWrapper]:
-        # Chunk objects never set a framing, so they are handled here without cost for bytes.
+        # Chunk objects never set a framing. They are handled here, so that the check costs nothing for bytes.
         if isinstance(data, Mapping):
             return self.wrap(dict(data))
         if hasattr(data, "model_dump"):
@@ -357,8 +359,8 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return super()._feed_any(cast("bytes", data))
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ChoiceDeltaWrapper]:
-        """Return the deltas of one chunk; see `wrap_mapping`."""
-        # All fields of this chunk are reported, so the values remembered for comparison are outdated.
+        """Return the chunk wrappers of one chunk; see `wrap_mapping`."""
+        # All fields of this chunk are reported. Discard the stored values, which are outdated.
         self._id = None
         self._vendors.forget()
         wrappers = wrap_mapping(fields, provider=self._provider, error_event=error_event)
@@ -368,17 +370,18 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return wrappers
 
     def wrap_error(self, error: UpstreamError) -> ChoiceDeltaWrapper:
-        """Return an empty delta with this error."""
+        """Return a chunk wrapper that contains only this error."""
         return ChoiceDeltaWrapper(EMPTY_DELTA, details=ChunkDetails(error=error))
 
     def wrap_usual(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
-        """Return the deltas of a chunk of a common shape; an empty list if it has another shape."""
+        """Return the chunk wrappers of a chunk with a common shape; an empty list for any other shape."""
         if self._shape != _PLAIN:
             return self._wrap_other(payload)
         try:
             chunk = decode_plain_chunk(payload)
         except _DECODE_ERRORS:
-            # Later chunks are likely to have the same extra fields; wait longer after each such chunk.
+            # Later chunks are likely to have the same extra fields. Increase the number of chunks until the plain
+            # shape is tried again.
             self._shape, self._remaining = _DOCUMENTED, self._interval
             self._interval = min(2 * self._interval, _MAX_INTERVAL)
             return self._wrap_other(payload)
@@ -404,7 +407,10 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return wrappers
 
     def _wrap_other(self, payload: bytes) -> list[ChoiceDeltaWrapper]:
-        """Return the deltas of a chunk with more than text and reasoning; an empty list if it has unknown fields."""
+        """Return the chunk wrappers of a chunk with other fields than text and reasoning.
+
+        The result is an empty list for unknown fields.
+        """
         wrappers: list[ChoiceDeltaWrapper] = []
         if self._shape == _DOCUMENTED:
             try:
@@ -425,9 +431,10 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
     def _complete(
         self, chunk: DocumentedChunk, facts: dict[str, Any], vendors: VendorFields | None = None
     ) -> list[ChoiceDeltaWrapper]:
-        """Return a chunk's choices, which are wrappers, after filling in their details.
+        """Return the choices of a chunk, which are chunk wrappers, with their details.
 
-        Empty if the chunk has no choice: `wrap_mapping` distinguishes a ping from a chunk with other content.
+        The list is empty if the chunk has no choice. `wrap_mapping` then distinguishes a ping from a chunk with other
+        content.
         """
         if not chunk.choices:
             return []
@@ -456,7 +463,7 @@ class ChatCompletionsDecoder(EventDecoder[ChoiceDeltaWrapper]):
         return wrappers
 
     def _new_facts(self, chunk: PlainChunk) -> dict[str, Any]:
-        """Return the response-level fields if they differ from the previous chunk's.
+        """Return the fields of the response that differ from the previous chunk.
 
         Raises:
             ValueError: The payload is an error.

@@ -1,8 +1,9 @@
-"""URL, headers and body of requests to OpenAI-style APIs.
+"""The URL, headers and body of requests to OpenAI's APIs and compatible APIs.
 
-This module replaces the openai package's client, which costs 15 MB of memory and most of the time of a short response
-(see ``docs/decisions/0010-requests-without-the-openai-client.md``). It supports the same environment variables and the
-same arguments that are not members of the body.
+The models for Chat Completions and Responses use `OpenAIEndpoint` in place of the client of the ``openai`` package.
+That client would need 15 MB of memory and most of the time of a short response (see
+``docs/decisions/0010-requests-without-the-openai-client.md``). This module supports the same environment variables,
+and the same arguments that are not members of the body.
 """
 
 import os
@@ -13,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 from tailrace.wrappers.errors import ConfigurationError
 
 _BASE_URL = "https://api.openai.com/v1"
-# Billing headers and their environment variables.
+# Environment variables that contain the values of billing headers.
 _BILLING_HEADERS = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 
 
@@ -21,14 +22,16 @@ class OpenAIEndpoint:
     """URL and credentials of an API endpoint.
 
     Args:
-        name: The model's name, for the error.
-        path: The path below the API's root, with a leading slash.
-        base_url: The API's root; ``OPENAI_BASE_URL`` when None, else OpenAI's own. Its query is sent with every request.
-        api_key: The key; None to send no credentials.
+        name: The name of the model, for error messages.
+        path: The path below the root URL of the API, with a leading slash.
+        base_url: The root URL of the API. If None, the URL comes from ``OPENAI_BASE_URL``, otherwise it is OpenAI's
+            public URL. A query string in the URL is sent with every request.
+        api_key: The API key; None to send no credentials.
 
     Attributes:
         url: The complete URL.
-        host: The URL's host, in lower case.
+        base_url: The root URL of the API.
+        host: The host in the URL, in lower case.
 
     Raises:
         ConfigurationError: The base URL is not an HTTP URL.
@@ -43,9 +46,10 @@ class OpenAIEndpoint:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"{base!r} (base URL of the model {name!r}) is not an HTTP URL")
         self.url = parts._replace(path=parts.path.rstrip("/") + path, fragment="").geturl()
+        self.base_url = base
         self.host = parts.hostname or ""
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        if base_url is None:  # other servers do not use them
+        if base_url is None:  # only OpenAI uses billing headers
             billing = {header: os.environ.get(variable) for header, variable in _BILLING_HEADERS.items()}
             self._headers |= {header: value for header, value in billing.items() if value}
 
@@ -53,8 +57,8 @@ class OpenAIEndpoint:
         """Return the URL, headers and body of a request.
 
         Args:
-            members: Members of the body. ``extra_headers``, ``extra_query`` and ``extra_body`` (all mappings) are
-                applied like the arguments of the same names of the openai package's client.
+            members: Members of the body. The mappings ``extra_headers``, ``extra_query`` and ``extra_body`` have the
+                same effect as the arguments with these names in the client of the ``openai`` package.
         """
         url, headers, body = self.url, self._headers, dict(members)
         extra_headers, extra_query, extra_body = (

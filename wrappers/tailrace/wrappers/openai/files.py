@@ -1,4 +1,7 @@
-"""Files in the content of Chat Completions messages: images, audio, and files by value or by id."""
+"""Conversion of files to and from content parts of Chat Completions: images, audio, and files by value or by id.
+
+`OpenAIConverter` and the decoder use these functions.
+"""
 
 import base64
 import mimetypes
@@ -13,15 +16,15 @@ from tailrace.wrappers.conversion.files import (
     read_data_url,
     sound_type,
 )
-from tailrace.wrappers.conversion.objects import own_metadata
+from tailrace.wrappers.conversion.message_objects import own_metadata
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
 
-_FILE_ID = "openai-file:"  # a previously uploaded file, referenced by its id
+_FILE_ID = "openai-file:"  # prefix of the URL of a file that was uploaded before; the id of the file follows
 
 
 def file_param(part: ContentPartFile) -> dict[str, Any] | None:
-    """Return a file's content part; None for a URL that does not denote an image."""
+    """Return the content part for a file; None for a URL that is not the URL of an image."""
     media_type = essence(part.media_type)
     if part.url is not None:
         if part.url.startswith(_FILE_ID):
@@ -42,10 +45,10 @@ def file_param(part: ContentPartFile) -> dict[str, Any] | None:
 
 
 def file_part(fields: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the file of a content part; None for a part of another kind.
+    """Return the file in a content part; None if the part contains no file.
 
     Raises:
-        ValueError: The part has no valid URL, or data that is not base64.
+        ValueError: The part has no valid URL, or its data is not valid base64.
     """
     kind = fields.get("type")
     inner = fields.get(kind) if isinstance(kind, str) else None

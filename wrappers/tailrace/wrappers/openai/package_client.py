@@ -1,7 +1,8 @@
-"""Models called through the caller's client of the openai package: ``AsyncOpenAI``, ``AsyncAzureOpenAI``, ….
+"""Models that are called through an ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` client of the application.
 
-The client's authentication, retries, base URL, timeouts and transport apply. The raw bytes of its response are read by
-the same decoder as in `tailrace.wrappers.openai.client.ChatCompletionsModel`, which sends requests itself.
+The client determines authentication, retries, base URL, timeouts and transport. tailrace's decoder reads the raw
+bytes of the response, as in `tailrace.wrappers.openai.client.ChatCompletionsModel`, which sends requests without a
+client.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -15,6 +16,7 @@ import httpx2
 import openai
 
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
+from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 from tailrace.wrappers.http.client_model import sent_request, tries_of
 from tailrace.wrappers.http.response import Body, SentRequest
@@ -26,22 +28,22 @@ _ARGUMENTS = (
     "extra_headers",
     "extra_query",
     "timeout",
-)  # arguments of the client's ``create`` that are not members of the body
+)  # arguments of the method ``create`` that are not members of the body
 
 
 class OpenAIModel(ChatCompletionsModel):
-    """A model called through the caller's client of the openai package.
+    """A model that is called through a client of the ``openai`` package, which the application provides.
 
     Args:
-        name: The model's name; for ``AsyncAzureOpenAI`` the deployment's name.
-        client: The client. The caller closes it; closing the model does not.
-        parameters: Further members of the request (``temperature``, ``max_tokens``, ``tools``, …), and ``extra_headers``,
-            ``extra_query``, ``extra_body`` and ``timeout`` as arguments of the client's ``create``.
+        name: The name of the model; the name of the deployment for ``AsyncAzureOpenAI``.
+        client: The client. The application closes the client. Closing the model does not close the client.
+        parameters: Further members of the request (``temperature``, ``max_tokens``, ``tools``, …). ``extra_headers``,
+            ``extra_query``, ``extra_body`` and ``timeout`` are passed to the method ``create`` as arguments.
         reasoning_field: See `ChatCompletionsModel`.
         content_parts: See `ChatCompletionsModel`.
 
     Raises:
-        ConfigurationError: The client's base URL is not an HTTP URL, or the client is synchronous.
+        ConfigurationError: The base URL of the client is not an HTTP URL, or the client is synchronous.
     """
 
     def __init__(
@@ -76,7 +78,8 @@ class OpenAIModel(ChatCompletionsModel):
         arguments = {name: members.pop(name) for name in _ARGUMENTS if name in members}
         arguments["extra_headers"] = {**REQUEST_HEADERS.get(), **(arguments.get("extra_headers") or {})}
         extra: Mapping[str, Any] = members.pop("extra_body", None) or {}
-        # Untyped: the package's types cover neither members in a mapping nor raw response bytes.
+        # Typed as Any, because the types of the package cover neither members in a mapping nor the raw bytes of a
+        # response.
         create: Any = self._openai.chat.completions.with_streaming_response.create
         request: AbstractAsyncContextManager[Any] = create(
             model=members.pop("model"),
@@ -91,7 +94,7 @@ class OpenAIModel(ChatCompletionsModel):
         except openai.APIStatusError as error:
             failure = self._refused(error.status_code, error.response.headers, error.body, error.message)
             failure.tries = tries_of(error.response)
-            # ``from None``: the text of the client's error contains the response body.
+            # ``from None``, because the text of the client's error contains the body of the response.
             failed_request = error.response.request
             raise self.withheld(failure, str(failed_request.url), failed_request.headers) from None
         except (openai.APIConnectionError, httpx2.HTTPError, OSError) as error:
@@ -100,21 +103,24 @@ class OpenAIModel(ChatCompletionsModel):
         body = _ClientBody(response.iter_bytes(), response.http_request)
         return body, partial(_close, body, request)
 
+    async def _find_prefill(self) -> Prefill | None:
+        return None  # the client's credentials are not available for a request of its own
+
     def _silent(self) -> UpstreamError:
         return UpstreamError(
-            "the provider sent nothing for as long as the client waits (its timeout)",
+            "the provider sent no data within the read timeout of the client",
             fault=UpstreamFault.TIMEOUT,
             provider=self.provider,
         )
 
 
 class _ClientBody:
-    """A `Body` over the response stream of the client's transport."""
+    """A `Body` that reads the response stream of the client's transport."""
 
     def __init__(self, chunks: AsyncGenerator[bytes], request: SentRequest) -> None:
         self.request = request
         self._chunks = _with_common_errors(chunks)
-        self._chunk: bytes | None = None  # received, not yet read
+        self._chunk: bytes | None = None  # the chunk that has arrived and has not been read
 
     def read_nowait(self) -> bytes | None:
         chunk = self._chunk
@@ -135,14 +141,14 @@ class _ClientBody:
 
 
 async def _with_common_errors(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Convert the transport's exceptions to those of `Body`."""
+    """Convert the exceptions of the transport to the exceptions of `Body`."""
     try:
         async with aclosing(chunks):
             async for chunk in chunks:
                 yield chunk
     except httpx2.TimeoutException as error:
         raise TimeoutError from error
-    except Exception as error:  # depends on the client's transport
+    except Exception as error:  # the exception class depends on the transport of the client
         raise ConnectionError(str(error) or type(error).__name__) from error
 
 
@@ -153,7 +159,7 @@ async def _close(
     error: BaseException | None,
     trace: TracebackType | None,
 ) -> bool | None:
-    """Close the response, also when cancelled; closes the connection unless the body was read to its end."""
+    """Close the response, even if the task is cancelled. The connection is closed unless the complete body was read."""
     with anyio.CancelScope(shield=True):
         await body.aclose()
         return await request.__aexit__(kind, error, trace)

@@ -1,19 +1,22 @@
-"""Reasoning in Chat Completions requests: which parts are returned to the server, under which names.
+"""Selection of the reasoning that a Chat Completions request sends back to the server, and of its fields.
 
-OpenAI's models neither return reasoning in this API nor accept it. Other servers are of two kinds:
+`OpenAIConverter` calls `reasoning_fields`. OpenAI's models neither return nor accept reasoning in this API. There are
+two groups of other servers:
 
-- Most return text, in a field of their own (``reasoning_content``, ``reasoning``). It is required in turns with tool
-  calls: DeepSeek and Moonshot reject a request if a message of such a turn lacks it
-  (https://api-docs.deepseek.com/guides/thinking_mode), also in later turns. After a turn without tools it is ignored,
-  and older servers rejected it. Therefore it is sent with every message of a turn with tool calls, and never otherwise.
-- Some seal it in objects that must be returned unchanged and in order: ``reasoning_details`` of OpenRouter and
-  compatible servers (https://openrouter.ai/docs/use-cases/reasoning-tokens), ``thinking_blocks`` of LiteLLM's proxy,
-  and others. These are always sent with their message.
+- Most servers return reasoning as text, in the field ``reasoning_content`` or ``reasoning``. They require this text
+  in turns with tool calls: DeepSeek and Moonshot reject a request, even in a later turn, if a message of such a turn
+  has no reasoning (https://api-docs.deepseek.com/guides/thinking_mode). They ignore the reasoning of a turn without
+  tool calls, and older servers rejected it. Reasoning text is therefore sent with every message of a turn with tool
+  calls, and with no other message.
+- Some servers return reasoning in sealed (encrypted or signed) objects, and require them back unchanged and in order.
+  Examples are ``reasoning_details`` of OpenRouter and compatible servers
+  (https://openrouter.ai/docs/use-cases/reasoning-tokens), and ``thinking_blocks`` of LiteLLM's proxy. These objects
+  are always sent with their message.
 
-The field is derived from the server's responses: text is returned in the field it came from (``metadata["openai"]`` of
-the reasoning part names it), and a message without reasoning in a turn whose other messages have ``reasoning_content``
-gets an empty one. A converter created with a fixed reasoning field sends all reasoning text in that field, whichever
-server produced it, and omits sealed reasoning.
+Text is sent back in the field that it came from, which ``metadata["openai"]`` of the reasoning part names. If other
+messages of a turn have ``reasoning_content``, a message without reasoning gets an empty ``reasoning_content``. A
+converter with the argument ``reasoning_field`` sends the reasoning text of every server in that field, and omits
+sealed reasoning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,23 +38,23 @@ SEALED_FIELDS = (
     "thinking_blocks",
     "extra_content",
 )
-"""Fields of an assistant's message with sealed reasoning, which servers expect back unchanged."""
+"""Fields of an assistant message that contain sealed reasoning. Servers require these fields back unchanged."""
 
 _REQUIRED_FIELD = "reasoning_content"  # servers reject messages without this field
 
 
 def client_calls(message: Message) -> list[ContentPartToolCall]:
-    """Return the calls that the provider did not run itself."""
+    """Return the tool calls that the provider did not run itself."""
     return [call for call in message.tool_calls if call.kind != "server"]
 
 
 def reasoning_fields(conversation: Sequence[Message], only_field: str | None = None) -> list[dict[str, Any]]:
-    """Return the reasoning fields to send with each message of a conversation; empty dicts for messages without any.
+    """Return the reasoning fields for each message of a conversation. The dict of a message without reasoning is empty.
 
     Args:
         conversation: The complete conversation.
-        only_field: The only field that the server accepts; ``""`` if it accepts none; None to derive the field from
-            the messages' metadata.
+        only_field: The only field that the server accepts; ``""`` if it accepts no reasoning. None to use the field
+            in the metadata of each message.
     """
     fields: list[dict[str, Any]] = [{} for _ in conversation]
     if only_field == "":
@@ -78,7 +81,7 @@ def reasoning_fields(conversation: Sequence[Message], only_field: str | None = N
 
 
 def _turns(conversation: Sequence[Message]) -> Iterable[range]:
-    """Yield the positions of each turn: a user message up to the next one."""
+    """Yield the index range of each turn. A turn is a user message and all messages until the next user message."""
     start = 0
     for position, message in enumerate(conversation):
         if message.role is Role.USER and not _only_results(message) and position > start:
@@ -92,7 +95,7 @@ def _only_results(message: Message) -> bool:
 
 
 def _texts(message: Message) -> dict[str, str]:
-    """Return the message's reasoning text by field; reasoning of other formats has no field and is skipped."""
+    """Return the reasoning text of a message by field. Reasoning of other formats has no field and is omitted."""
     texts: dict[str, str] = {}
     for part in message.content:
         if isinstance(part, ContentPartReasoning):
@@ -111,7 +114,7 @@ def _sealed(message: Message) -> dict[str, Any]:
 
 
 def _complete_blocks(deltas: object) -> list[dict[str, Any]]:
-    """Join streamed thinking blocks, which have no index: a signature ends each block."""
+    """Join the fragments of streamed thinking blocks. The blocks have no index, and a signature ends each block."""
     blocks: list[dict[str, Any]] = []
     for delta in as_mappings(deltas):
         last = blocks[-1] if blocks else {}

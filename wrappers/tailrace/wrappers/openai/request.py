@@ -1,22 +1,23 @@
-"""Request options as members of a Chat Completions request."""
+"""Conversion of request options (tools, output format, sampling) to members of a Chat Completions request."""
 
 from typing import Any
 
-from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions, ToolChoice
-from tailrace.wrappers.conversion.parameters import function_tool, without_empty
+from tailrace.wrappers.conversion.request_options import OutputFormat, RequestOptions, ToolChoice
+from tailrace.wrappers.conversion.request_parameters import function_tool, without_empty
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 
 
 def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> dict[str, Any]:
-    """Convert options to members of ``POST /chat/completions``; the API has a member for every option.
+    """Convert options to members of ``POST /chat/completions``. The API has a member for every option.
 
-    Schemas are sent unchanged: in strict mode the API rejects a schema that does not require every property, or
-    allows additional ones.
+    Schemas are sent unchanged. In strict mode the API rejects a schema that does not require every property, or that
+    allows additional properties.
 
     Args:
-        options: The request's options.
-        limit: The member that limits the output. All compatible servers accept ``max_tokens``; OpenAI's reasoning
-            models reject it and require ``max_completion_tokens``, which many other servers do not support.
+        options: The options of the request.
+        limit: The name of the member that limits the output. All compatible servers accept ``max_tokens``. OpenAI's
+            reasoning models reject ``max_tokens`` and require ``max_completion_tokens``, which many other servers do
+            not support.
 
     Source: https://platform.openai.com/docs/api-reference/chat/create
     """
@@ -37,7 +38,7 @@ def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> di
 
 
 def tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
-    """Return the ``tool_choice`` member of a choice."""
+    """Return the member ``tool_choice`` for a tool choice."""
     if choice is None:
         return None
     if choice.mode == "tool":
@@ -46,7 +47,7 @@ def tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
 
 
 def response_format(output: OutputFormat | None) -> dict[str, Any] | None:
-    """Return the ``response_format`` member of an output format; invalid names are adapted to the API's rule."""
+    """Return the member ``response_format`` for an output format. Invalid characters in its name are replaced."""
     if output is None:
         return None
     if output.schema_ is None:

@@ -1,4 +1,4 @@
-"""The OpenAI Responses API and compatible servers."""
+"""The OpenAI Responses API and compatible servers: decoder, history converter and model client."""
 
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder, ResponsesEventWrapper, wrap_chunk

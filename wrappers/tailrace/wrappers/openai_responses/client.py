@@ -1,19 +1,20 @@
 """Models served by the OpenAI Responses API or a compatible server.
 
-The provider stores nothing: every request contains the complete conversation, and the model's reasoning is returned
-sealed, to be sent back. The request's parameters ``store`` and ``include`` change this.
+By default, the provider stores nothing. Every request contains the complete conversation. The provider returns the
+reasoning of the model in encrypted form, so that the next request can send it back. The parameters ``store`` and
+``include`` change this behaviour.
 """
 
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from tailrace.wrappers.conversion.options import RequestOptions
-from tailrace.wrappers.conversion.texts import join_texts
-from tailrace.wrappers.conversion.turns import with_merged_neighbours
+from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
+from tailrace.wrappers.conversion.request_options import RequestOptions
+from tailrace.wrappers.conversion.text_joining import join_texts
 from tailrace.wrappers.decoding.lenient_json import as_mappings
 from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.http import HttpResponse
-from tailrace.wrappers.http.model import DirectModel, ModelArguments
+from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
@@ -29,12 +30,13 @@ class ResponsesModel(DirectModel):
 
     Args:
         name: The model's name.
-        arguments: See `DirectModel`. ``base_url`` is ``OPENAI_BASE_URL`` when None, else OpenAI's own. Members of
-            ``parameters`` are, for example, ``tools``, ``reasoning``, ``max_output_tokens``; ``store`` defaults to
-            False and ``include`` to sealed reasoning, unless the model rejects it.
+        arguments: See `DirectModel`. If ``base_url`` is None, the URL comes from ``OPENAI_BASE_URL``, otherwise it is
+            OpenAI's public URL. ``parameters`` may contain any member of the request, for example ``tools``,
+            ``reasoning`` and ``max_output_tokens``. ``store`` is False by default. ``include`` requests encrypted
+            reasoning by default, unless the model rejects this request.
 
     Raises:
-        ConfigurationError: The key is missing, or ``base_url`` is not an HTTP URL.
+        ConfigurationError: The API key is missing, or ``base_url`` is not an HTTP URL.
     """
 
     has_embeddings = True
@@ -73,7 +75,8 @@ class ResponsesModel(DirectModel):
         try:
             return await super()._post(history, parameters)
         except UpstreamError as error:
-            # Models without reasoning reject requests for sealed reasoning.
+            # Models without reasoning reject requests for encrypted reasoning. Repeat the request without this
+            # member.
             if not self._seals_reasoning or "include" in parameters or not _rejects_include(error):
                 raise
         self._seals_reasoning = False
@@ -87,7 +90,10 @@ class ResponsesModel(DirectModel):
 
 
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the item with text-only content as a string; see `tailrace.wrappers.openai.converter.plain_content`."""
+    """Return the item.
+
+    Its content is a string if it has only text; see `tailrace.wrappers.openai.converter.plain_content`.
+    """
     if item.get("type") != "message":
         return item
     texts: list[str] = []
@@ -101,7 +107,7 @@ def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _rejects_include(error: UpstreamError) -> bool:
-    """Return True if a request was rejected because of its member ``include``."""
+    """Return True if the provider rejected a request because of the member ``include``."""
     bodies = as_mappings([error.details])
     errors = as_mappings([each.get("error") for each in bodies]) or bodies
     return error.status == 400 and any(each.get("param") == "include" for each in errors)

@@ -1,39 +1,43 @@
 """Conversion between the common history and Responses input items.
 
-Complete conversations are sent, since the provider stores nothing: sealed reasoning and other items are returned to the
-model in their original position. Instructions are the first item, a message of role ``system``, which every server
-accepts; the request's parameter ``instructions`` may be used in addition.
+`ResponsesModel` uses `ResponsesConverter` for requests. The provider stores nothing, so that each request contains
+the complete conversation. Encrypted reasoning and other items are sent back in their original position. The first
+item contains the instructions: it is a message with the role ``system``, which every server accepts. A request may
+also have the parameter ``instructions``.
 
-Content that the target format cannot represent is converted to its nearest equivalent. The following list is complete;
-apart from these cases, ``to_history(from_history(history)) == history``.
+The converter replaces content that the API cannot represent with the nearest equivalent. This list of replacements is
+complete. In all other cases ``to_history(from_history(history)) == history``.
 
-- ``History.context`` is sent as a user message and read back as one.
-- Calls without an id, or with a duplicate or invalid one (over 64 characters), get another; calls without a result get
-  one that states this, and results without a call become text (see `tailrace.wrappers.conversion.tool_ids`).
-- Reasoning is returned only if this API produced it, and only with its id and encrypted content; unsealed reasoning is
-  omitted, and so is reasoning at the end of a message (the API rejects it). Its status is lost.
-- The ids and statuses of messages and function calls are not sent: some servers reject their own ids, and no server
-  requires them.
-- Server tool calls, their results, generated images and other items are returned unchanged if this API produced them.
-  Those of other providers are omitted.
-- Calls of built-in tools that the caller ran (computer, shell, patch, …) are also returned unchanged. The result is
-  sent, and read back, in the API's form for that tool; if it is not valid in that form, call and result are sent as
-  those of a function.
-- A data part without an item is sent as JSON in a text part.
-- A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, links and uploaded files
-  lose their name; a link keeps its type only if its URL indicates it; a file without a name or type gets one. A
-  model's file is named in a text part: a link as ``[name](url)``, otherwise ``[file name, media type, size]``.
-- A model's empty text is omitted, and so is a message without other content. Adjacent messages of the model are merged.
-  A refusal is sent after all other content.
-- Function call arguments that are not an object are sent as ``{"input": text}``: servers that parse arguments would
-  reject the conversation.
-- A tool's output that is not text is sent as JSON, unless it is a list of the API's content parts; that of a
-  failed tool as ``{"error": output}``. They are read back as text. A tool's name is read back from the call with the
-  same id. In a message that mixes tool results with other parts, the results become separate messages.
-- Metadata is not sent, except a model's ``refusal`` and ``metadata["openai-responses"]`` of a message or part: further
-  fields of the API's object, returned unchanged (``phase``, ``annotations``, ``namespace``, …).
+- ``History.context`` is sent as a user message and read back as a user message.
+- A call gets a new id if its id is missing, duplicate or longer than 64 characters. A call without a result gets a
+  result that says so. A result without a call becomes text (see `tailrace.wrappers.conversion.tool_ids`).
+- Reasoning is sent back only if this API produced it, and only if it has an id and encrypted content. Other reasoning
+  is omitted, and reasoning at the end of a message is omitted, because the API rejects it. The status of reasoning is
+  lost.
+- The ids and statuses of messages and function calls are not sent, because some servers reject their own ids, and no
+  server requires them.
+- Server tool calls, their results, generated images and other items are sent back unchanged if this API produced
+  them. Items of other providers are omitted.
+- Calls of built-in tools that the caller ran (computer, shell, patch, …) are also sent back unchanged. The result of
+  such a call is sent and read back in the API's format for that tool. If the result is not valid in that format, the
+  call and the result are sent as a function call and its output.
+- A data part without an item in its metadata is sent as JSON in a text part.
+- A user's file is sent as an image, as audio (WAV, MP3) or as a file. Images, audio, links and uploaded files lose
+  their names. A link keeps its media type only if the URL shows the type. A file without a name or media type gets a
+  default name or type. A model's file is replaced with a text part: ``[name](url)`` for a link, otherwise ``[file
+  name, media type, size]``.
+- Empty text of a model is omitted, and a message that has only empty text is omitted. Adjacent messages of the model
+  are merged. A refusal is sent after all other content.
+- Function call arguments that are not a JSON object are sent as ``{"input": text}``, because servers that parse
+  arguments would reject the conversation.
+- Tool output that is not text is sent as JSON, unless it is a list of the API's content parts. The output of a failed
+  tool is sent as ``{"error": output}``. Both are read back as text. The name of the tool is read back from the call
+  with the same id. If a message has tool results and other parts, the results become separate messages.
+- Metadata is not sent, with two exceptions: the ``refusal`` of a model, and ``metadata["openai-responses"]`` of a
+  message or part. The latter contains further fields of the API's object (``phase``, ``annotations``, ``namespace``,
+  …), which are sent back unchanged.
 
-In the other direction, system and developer messages are joined, and adjacent outputs become one message.
+`ResponsesConverter.to_history` joins system and developer messages, and merges adjacent outputs into one message.
 """
 
 import re
@@ -42,11 +46,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel
 
-from tailrace.wrappers.assembly.folding import fold_message
+from tailrace.wrappers.assembly.complete_message import assemble_message
 from tailrace.wrappers.chunks import ChunkWrapper
-from tailrace.wrappers.conversion.converter import HistoryConverter
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
 from tailrace.wrappers.conversion.history_reader import HistoryReader
-from tailrace.wrappers.conversion.objects import Fields, content_entries, content_texts, own_metadata
+from tailrace.wrappers.conversion.message_objects import Fields, content_entries, content_texts, own_metadata
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES, NameRule
 from tailrace.wrappers.decoding.lenient_json import as_text
 from tailrace.wrappers.messages import (
@@ -58,11 +62,10 @@ from tailrace.wrappers.messages import (
     Role,
     shortened,
 )
-from tailrace.wrappers.openai_responses.answers import result_item
 from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder, ResponsesEventWrapper, wrap_chunk
 from tailrace.wrappers.openai_responses.files import file_part
 from tailrace.wrappers.openai_responses.input_items import input_items, output_item
-from tailrace.wrappers.openai_responses.items import (
+from tailrace.wrappers.openai_responses.tool_items import (
     FUNCTION_CALLS,
     KEY,
     call_id,
@@ -73,6 +76,7 @@ from tailrace.wrappers.openai_responses.items import (
     json_object,
     output_result,
 )
+from tailrace.wrappers.openai_responses.tool_results import result_item
 
 if TYPE_CHECKING:
     from openai.types.responses import (
@@ -86,7 +90,7 @@ _TEXT_TYPES = ("input_text", "output_text", "text")
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)
 _FUNCTION_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
-_PART_FIELDS = ("annotations", "logprobs")  # also in the metadata of the text
+_PART_FIELDS = ("annotations", "logprobs")  # fields that the metadata of the text contains too
 
 
 class ResponsesConverter(
@@ -97,18 +101,18 @@ class ResponsesConverter(
     name_rule: ClassVar[NameRule | None] = LETTERS_DIGITS_DASHES
 
     def from_history(self, history: History) -> "list[ResponseInputItemParam]":
-        """Return the request's input: system message, context, then the conversation.
+        """Return the member ``input`` of the request: the system message, the context, then the conversation.
 
         Raises:
-            ValueError: A tool call is in a message that is not the model's.
+            ValueError: A message with a role other than MODEL contains a tool call.
         """
         return cast("list[ResponseInputItemParam]", input_items(history))
 
     def to_history(self, messages: "Sequence[ResponseInputItemParam | ResponseOutputItem]") -> History:
-        """Return the common history of a request's input items, which may include output items of the package.
+        """Convert the input items of a request to the common history. Objects of the ``openai`` package are accepted.
 
         Raises:
-            ValueError: A message has a role, or a content part a type, that the API does not define.
+            ValueError: The API does not define the role of a message or the type of a content part.
         """
         return _HistoryReader().read(messages)
 
@@ -116,31 +120,33 @@ class ResponsesConverter(
         self,
         response: "Iterable[ChunkWrapper[Any] | ResponseStreamEvent] | Response | Mapping[str, Any]",
     ) -> Message:
-        """Return the complete message of a stream or of a complete response.
+        """Return the message of a stream, or of a complete response.
 
         Args:
-            response: Wrappers, or the package's events, in order; a ``Response`` or its JSON object; an item of
-                its output.
+            response: The chunk wrappers of a stream, or events of the ``openai`` package, in order; or a ``Response``
+                or an item of its output, as an object of the package or as a JSON object.
         """
         if isinstance(response, Mapping | BaseModel):
             fields = json_object(cast("object", response))
             if "type" in fields:
                 fields = {"output": [fields]}
-            return fold_message(ResponsesDecoder().wrap({**fields, "object": "response"}), think_tags=False)
-        return fold_message(_wrappers(response))
+            return assemble_message(
+                ResponsesDecoder().wrap({**fields, "object": "response"}), think_tags=False
+            )
+        return assemble_message(_wrappers(response))
 
     def tool_result_messages(
         self, results: Sequence[ContentPartToolResult]
     ) -> "list[ResponseInputItemParam]":
         """Return one ``function_call_output`` for each result.
 
-        A result alone does not identify the kind of tool. Results of custom and built-in tools are converted correctly
-        only in a history with their calls.
+        A result alone does not show the type of its tool. Results of custom tools and built-in tools are converted
+        correctly only in a history that contains their calls.
         """
         return cast("list[ResponseInputItemParam]", [output_item(result) for result in results])
 
     def create_chunk_wrapper(self, chunk: "ResponseStreamEvent | Mapping[str, Any]") -> ResponsesEventWrapper:
-        """Wrap one event; only the first delta of an event with several is returned.
+        """Wrap one event. If the event has several deltas, only the first delta is returned.
 
         The limitations of `wrap_chunk` apply.
         """
@@ -156,7 +162,7 @@ class _HistoryReader(HistoryReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._output: list[Fields] = []  # items of the model's current message
+        self._output: list[Fields] = []  # output items of the current message of the model
         self._calls: dict[str, Fields] = {}
 
     def read_message(self, message: object) -> None:
@@ -178,12 +184,12 @@ class _HistoryReader(HistoryReader):
             self._output.append({**fields, "type": kind})
 
     def _is_caller_result(self, kind: str, fields: Fields) -> bool:
-        """Return True for a result that the caller sent, not the provider."""
+        """Return True if the caller sent a result, False if the provider sent it."""
         if kind in _FUNCTION_OUTPUTS or kind == "mcp_approval_response":
             return True
         result = output_result(fields)
         call = self._calls.get(result.id)
-        # An output that names no call belongs to a server tool.
+        # An output without a call id belongs to a server tool.
         return is_client_call(call) if call is not None else result.id != fields.get("id")
 
     def _read_message(self, fields: Fields) -> None:
@@ -203,7 +209,7 @@ class _HistoryReader(HistoryReader):
             result = output_result(fields)
             call = self._calls.get(result.id)
             bare = result.model_copy(update={"metadata": {}, "is_error": False})
-            # Omit metadata if the same item can be restored from the output.
+            # Omit the metadata if the item can be restored from the output.
             return bare if call is not None and result_item(call, bare) == fields else result
         output = fields.get("output")
         result_id = as_text(fields.get("call_id"))
@@ -221,12 +227,12 @@ class _HistoryReader(HistoryReader):
         super().end()
 
     def _end_output(self) -> None:
-        """Add the model's message of the preceding output items."""
+        """Add a message of the model that consists of the collected output items."""
         if not self._output:
             return
         response = {"object": "response", "output": self._output}
         self._output = []
-        message = fold_message(ResponsesDecoder().wrap(response), think_tags=False)
+        message = assemble_message(ResponsesDecoder().wrap(response), think_tags=False)
         metadata = dict(message.metadata)
         extra = metadata.pop("extra", {})
         others = {name: value for name, value in extra.items() if name not in _PART_FIELDS}
@@ -246,7 +252,7 @@ def _wrappers(stream: "Iterable[ChunkWrapper[Any] | ResponseStreamEvent]") -> It
 
 
 def _content_part(part: object) -> ContentPart:
-    """Read one entry of a user message's content: an object or plain text."""
+    """Convert one entry of the content of a user message (an object or text) to a part."""
     if isinstance(part, str):
         return ContentPartText(text=part)
     fields = json_object(part)
@@ -259,7 +265,7 @@ def _content_part(part: object) -> ContentPart:
 
 
 def _assistant_part(part: object) -> Fields:
-    """Return one entry of an assistant message's content as an object."""
+    """Return one entry of the content of an assistant message as an object."""
     if isinstance(part, str):
         return {"type": "output_text", "text": part}
     fields = json_object(part)

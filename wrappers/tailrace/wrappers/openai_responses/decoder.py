@@ -1,11 +1,12 @@
-"""Decoding of OpenAI Responses streams, including those of compatible servers.
+"""Decoder of streams of the OpenAI Responses API and of compatible servers.
 
-`ResponsesDecoder` reads the bytes of a response body, and `wrap_chunk(event)` the openai package's events.
+`ResponsesDecoder` reads the bytes of a response body. `wrap_chunk` reads single events of the ``openai`` package.
 
-A response is a list of items, and an item a list of parts. All content is repeated: in deltas, in the events that end a
-part and an item, and in the complete response at the end. Servers omit any of these, so each repetition adds only new
-content. Items and parts are identified by their position, because some servers change ids with every event.
-Repetitions are matched by order: the second message of the final response is the second streamed message.
+A response is a list of items, and an item is a list of parts. The API sends all content several times: in deltas, in
+the events that end a part and an item, and in the complete response at the end. Some servers omit some of these
+events. The decoder therefore reads all of them, and returns only content that is new. Items and parts are identified
+by their position, because some servers change the ids with every event. The items of the complete response are
+matched by order: its second message is the second streamed message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,35 @@ import msgspec
 
 from tailrace.wrappers.chunks import BlockDelta, ChunkDetails, ReadWrapper, ToolCallDelta
 from tailrace.wrappers.decoding.decoder import EventDecoder
-from tailrace.wrappers.decoding.fields import json_text
+from tailrace.wrappers.decoding.extra_fields import json_text
+from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
-from tailrace.wrappers.decoding.wire import MAX_EVENT_BYTES
 from tailrace.wrappers.errors import UpstreamError
-from tailrace.wrappers.openai_responses.items import (
+from tailrace.wrappers.openai_responses.response_outcome import (
+    ResponseFacts,
+    is_end,
+    is_final,
+    read_usage,
+    reported_error,
+    response_error,
+    response_finish,
+    response_outcome,
+)
+from tailrace.wrappers.openai_responses.response_progress import (
+    ARGUMENTS,
+    CODE,
+    DELTAS,
+    DONES,
+    INPUT,
+    REFUSAL,
+    SUMMARY,
+    TEXT,
+    THOUGHT,
+    Item,
+    Part,
+    Progress,
+)
+from tailrace.wrappers.openai_responses.tool_items import (
     FUNCTION_CALLS,
     KEY,
     call_id,
@@ -39,30 +64,6 @@ from tailrace.wrappers.openai_responses.items import (
     stored_item,
     text_or_json,
 )
-from tailrace.wrappers.openai_responses.outcome import (
-    ResponseFacts,
-    is_end,
-    is_final,
-    read_usage,
-    reported_error,
-    response_error,
-    response_finish,
-    response_outcome,
-)
-from tailrace.wrappers.openai_responses.progress import (
-    ARGUMENTS,
-    CODE,
-    DELTAS,
-    DONES,
-    INPUT,
-    REFUSAL,
-    SUMMARY,
-    TEXT,
-    THOUGHT,
-    Item,
-    Part,
-    Progress,
-)
 
 if TYPE_CHECKING:
     from openai.types.responses import ResponseStreamEvent
@@ -81,25 +82,26 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ResponsesEventWrapper(ReadWrapper[Mapping[str, Any]], gc=False):
-    """Wrapper over one delta of an event; an event may have several.
+    """Chunk wrapper over one delta of an event; an event may have several deltas.
 
     Attributes:
-        reasoning: Text of a reasoning item or its summary.
-        calls: Fragments of calls; their index is the item's position in the response.
+        reasoning: Reasoning, from the text or the summary of a reasoning item.
+        calls: Fragments of tool calls. The index of a call is the position of its item in the response.
     """
 
 
 class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     """Sans-IO decoder of a streamed response body of the Responses API.
 
-    It also reads complete responses. The decoder's memory does not grow with the text.
+    The decoder also reads complete (not streamed) responses. The memory of the decoder does not grow with the length
+    of the text.
 
     Args:
         provider: The provider's name in errors.
         max_event_bytes: Maximum size of one event in bytes.
 
     Attributes:
-        done: The response has ended. A later ``[DONE]``, sent by some servers, is ignored.
+        done: True if the response has ended. Some servers send ``[DONE]`` after the end, which is ignored.
     """
 
     __slots__ = ("_facts", "_latest_calls", "_progress")
@@ -110,10 +112,10 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         self._facts = ResponseFacts()
         self._latest_calls: dict[
             str, str
-        ] = {}  # id of each tool's latest call, for outputs without a call id
+        ] = {}  # the id of the latest call by tool, for outputs without a call id
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ResponsesEventWrapper]:
-        """Return the deltas of one event; an empty delta for an event of this API without content."""
+        """Return the chunk wrappers of one event; one empty wrapper for an event of this API without content."""
         kind = fields.get("type")
         if type(kind) is str:
             spec = DELTAS.get(kind)
@@ -126,21 +128,21 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         if error_event or fields.get("error") or "error" in (kind, fields.get("object")):
             error = reported_error(fields, self._provider)
             return [ResponsesEventWrapper(fields, details=ChunkDetails(error=error))]
-        return []  # a ping, or an event of another API
+        return []  # the event is a ping or belongs to another API
 
     def wrap_usual(self, payload: bytes) -> list[ResponsesEventWrapper]:
-        """Return the deltas of an event that is strict JSON."""
+        """Return the chunk wrappers of an event that is strict JSON."""
         try:
             return self.wrap(_decode_object(payload))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return []
 
     def wrap_error(self, error: UpstreamError) -> ResponsesEventWrapper:
-        """Return an empty delta with this error."""
+        """Return a chunk wrapper that contains only this error."""
         return ResponsesEventWrapper({}, details=ChunkDetails(error=error))
 
     def _read_other(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
-        """Return the deltas of an event other than a delta: the start or end of a response, item or part."""
+        """Return the chunk wrappers of an event that starts or ends a response, an item or a part."""
         spec = DONES.get(kind)
         if spec is not None:
             return self._end_part(self._progress.part(event, *spec[:2]), event, event.get(spec[2]), event)
@@ -187,7 +189,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _add(
         self, part: Part, text: str, event: Fields, logprobs: Sequence[Fields] = ()
     ) -> ResponsesEventWrapper:
-        """Return a delta with the next text of a part of any kind."""
+        """Return a chunk wrapper with the next text of a part."""
         is_first = not part.length
         part.add(text)
         kind, item = part.kind, part.item
@@ -205,7 +207,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         if not text:
             return ResponsesEventWrapper(event)
         if kind == CODE:
-            # Arguments are JSON, and the code is one of their strings.
+            # Arguments are a JSON object, and the code is a string in this object.
             text = ('{"code": "' if is_first else "") + json_text(text)[1:-1]
         call = ToolCallDelta(
             item.position, arguments=text, type="" if item.announced else call_kind(item.kind)
@@ -240,7 +242,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
     def _begin_part(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
         if not self._progress.single or kind == REFUSAL:
-            return []  # the first text opens the block
+            return []  # the first text of the part starts the block
         if kind == TEXT:
             block = BlockDelta("text", opens=True)
         else:
@@ -250,9 +252,9 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _end_part(
         self, part: Part, content: Fields, text: object, event: Fields
     ) -> list[ResponsesEventWrapper]:
-        """Return deltas with the content of a complete part that its deltas did not contain."""
+        """Return chunk wrappers with the content of a complete part that the deltas did not contain."""
         if part.frozen and not part.length:
-            return []  # reported at the end of its item
+            return []  # the end of the item reports this part
         remaining = part.remaining(text_or_json(text))
         logprobs = as_mappings(content.get("logprobs") or [])[part.logprobs :]
         added = [self._add(part, remaining, event, logprobs)] if remaining or logprobs else []
@@ -262,7 +264,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     def _end_parts(
         self, item: Item, kind: str, contents: Sequence[Fields], event: Fields
     ) -> list[ResponsesEventWrapper]:
-        """Return the deltas of `_end_part` for all parts of a kind, matched by order."""
+        """Return the chunk wrappers of `_end_part` for all parts of one type. The parts are matched by order."""
         parts = item.parts_by_kind(kind)
         wrappers: list[ResponsesEventWrapper] = []
         for count, content in enumerate(contents):
@@ -284,7 +286,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         is_function = kind in FUNCTION_CALLS
         call = ToolCallDelta(
             item.position,
-            # The id of other calls is reported at their end: some servers change it until then.
+            # The id of any other call is reported when the call ends, because some servers change the id before.
             id=as_text(content.get("call_id")) if is_function else "",
             name=as_text(content.get("name")) if is_function else call_name(content),
             type=call_kind(kind, content),
@@ -294,13 +296,13 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
             part = self._arguments_part(item)
             arguments = text_or_json(content.get(part.kind))
             if arguments:
-                # Later deltas can only repeat these arguments.
+                # Later deltas only repeat these arguments.
                 wrappers.append(self._add(part, arguments, event))
                 part.frozen = True
         return wrappers
 
     def _end_item(self, item: Item, content: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return deltas with the content of a complete item that was not reported before."""
+        """Return chunk wrappers with the content of a complete item that has not been reported."""
         kind = as_text(content.get("type")) or item.kind
         if item.done:
             return []
@@ -327,7 +329,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
             for name, value in facts.items()
             if item.facts.get(name) != value and not (name == "id" and name in item.facts)
         }
-        item.facts = {**item.facts, **new}  # for text that is only in the complete item
+        item.facts = {**item.facts, **new}  # for text that occurs only in the complete item
         open_before = self._progress.open_text
         by_kind: dict[str, list[Fields]] = {}
         for each in as_mappings(content.get("content") or []):
@@ -355,7 +357,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         is_open = progress.open_reasoning is not None and progress.open_reasoning.item is item
         if not is_open:
             if not facts.get("encrypted_content"):
-                return wrappers  # an id without content is useless, since responses are not stored
+                return wrappers  # an id without content is useless, because the provider stores no responses
             progress.open_reasoning = Part(item, SUMMARY)
         if not facts:
             return wrappers
@@ -363,7 +365,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return [*wrappers, ResponsesEventWrapper(event, details=ChunkDetails(block=block))]
 
     def _arguments_part(self, item: Item) -> Part:
-        """Return the part of a function call's arguments or custom tool's input."""
+        """Return the part that contains the arguments of a function call or the input of a custom tool."""
         kind = INPUT if item.kind == "custom_tool_call" else ARGUMENTS
         return item.parts.get((kind, 0)) or self._progress.new_part(item, kind, 0)
 
@@ -398,7 +400,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         details = ChunkDetails(parts=parts) if parts else None
         if details is None or item.announced or self._progress.single:
             return [ResponsesEventWrapper(event, details=details, calls=(call,))]
-        # In one delta, parts would precede the call.
+        # Two wrappers are necessary, because the parts of a wrapper precede its calls.
         return [
             ResponsesEventWrapper(event, calls=(call,)),
             ResponsesEventWrapper(event, details=details),
@@ -407,8 +409,8 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     # --- the response as a whole --------------------------------------------------------------------------------
 
     def _begin(self, event: Fields, kind: str) -> list[ResponsesEventWrapper]:
-        # A gateway may repeat the request on another server when the first one fails, which invalidates the output so
-        # far. After the end of a response, another one follows (recordings of several requests).
+        # If a server fails, a gateway may repeat the request on another server. The output so far is then invalid. If
+        # the previous response has ended, the event starts a further response, as in recordings of several requests.
         restarts = kind == "response.created" and self._progress.has_started and not self.done
         if restarts or self.done:
             self._progress.restart()
@@ -421,7 +423,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers
 
     def _end(self, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return the deltas of the last event or a complete response: unreported content and the outcome."""
+        """Return the chunk wrappers of the last event or of a complete response: unreported content and the outcome."""
         complete = event if event.get("object") == "response" else None
         response: Fields = as_mapping(event.get("response")) or complete or {}
         wrappers = [] if self._progress.single else self._end_items(response, event)
@@ -436,7 +438,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers + last
 
     def _end_items(self, response: Fields, event: Fields) -> list[ResponsesEventWrapper]:
-        """Return deltas with the items' content of a complete response that was not streamed."""
+        """Return chunk wrappers with the content of a complete response that has not been streamed."""
         streamed = self._progress.items_by_kind()
         wrappers: list[ResponsesEventWrapper] = []
         for content in as_mappings(response.get("output") or []):
@@ -446,7 +448,10 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         return wrappers
 
     def _describe(self, event: Fields, response: Fields) -> list[ResponsesEventWrapper]:
-        """Return a delta with new response-level fields and usage; empty if there are none."""
+        """Return a list with a chunk wrapper for new fields of the response and usage.
+
+        The result is an empty list if nothing is new.
+        """
         facts = self._facts.new(event, response)
         usage = read_usage(self._facts.usage) if as_mapping(response.get("usage")) else None
         if not facts and not usage:
@@ -457,7 +462,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
 
 
 class _SingleEventDecoder(ResponsesDecoder):
-    """Decoder of single events, which ignores repetitions of deltas."""
+    """Decoder of single events. It ignores events that repeat the content of deltas."""
 
     __slots__ = ()
 
@@ -467,12 +472,12 @@ class _SingleEventDecoder(ResponsesDecoder):
 
 
 def wrap_chunk(event: "ResponseStreamEvent | Mapping[str, Any]") -> list[ResponsesEventWrapper]:
-    """Return the deltas of a single event: the openai package's object or its JSON object.
+    """Return the chunk wrappers of a single event, given as an object of the ``openai`` package or as a JSON object.
 
-    Events that repeat deltas are ignored, because earlier events are unknown. Content that a server sends only in such
-    events is lost; use `ResponsesDecoder.wrap` for whole streams.
+    Events that repeat the content of deltas are ignored, because earlier events are unknown. Content that a server
+    sends only in such events is lost. Use `ResponsesDecoder.wrap` for complete streams.
 
     Returns:
-        The wrappers; an empty list for an event of another API.
+        The chunk wrappers; an empty list for an event of another API.
     """
     return _SingleEventDecoder().wrap(json_object(event))

@@ -1,4 +1,4 @@
-"""Files in Responses API content: images, audio and other files."""
+"""Conversion of files to and from content parts of the Responses API: images, audio and other files."""
 
 import base64
 import mimetypes
@@ -15,15 +15,15 @@ from tailrace.wrappers.conversion.files import (
 )
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import ContentPartFile
-from tailrace.wrappers.openai_responses.items import KEY
+from tailrace.wrappers.openai_responses.tool_items import KEY
 
-_FILE_ID = "openai-file:"  # a previously uploaded file, referenced by its id
+_FILE_ID = "openai-file:"  # prefix of the URL of a file that was uploaded before; the id of the file follows
 
 Fields = dict[str, Any]
 
 
 def file_param(part: ContentPartFile) -> Fields:
-    """Return the content entry of a user's file."""
+    """Return the content part for a file of a user."""
     own = as_mapping(part.metadata.get(KEY)) or {}
     media_type = essence(part.media_type)
     if part.url is not None and part.url.startswith(_FILE_ID):
@@ -50,10 +50,10 @@ def file_param(part: ContentPartFile) -> Fields:
 
 
 def file_part(param: Mapping[str, Any]) -> ContentPartFile | None:
-    """Return the file of a content entry; None for an entry of another kind.
+    """Return the file in a content part; None if the part contains no file.
 
     Raises:
-        ValueError: The data is not base64, or the URL is empty.
+        ValueError: The data is not valid base64, or the URL is empty.
     """
     kind = param.get("type")
     fields: Fields = {}

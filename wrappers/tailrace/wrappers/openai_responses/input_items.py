@@ -1,4 +1,7 @@
-"""Conversion of a history to Responses input items; see `tailrace.wrappers.openai_responses.converter`."""
+"""Conversion of a history to input items of the Responses API.
+
+`ResponsesConverter.from_history` calls `input_items`.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +9,7 @@ from typing import Any
 
 from tailrace.wrappers.assembly.tool_calls import arguments_json
 from tailrace.wrappers.conversion.files import file_note
-from tailrace.wrappers.conversion.objects import Fields, check_calls, compact_json, own_fields
+from tailrace.wrappers.conversion.message_objects import Fields, check_calls, compact_json, own_fields
 from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
 from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
 from tailrace.wrappers.messages import (
@@ -21,19 +24,20 @@ from tailrace.wrappers.messages import (
     Message,
     Role,
 )
-from tailrace.wrappers.openai_responses.answers import function_output, result_item
 from tailrace.wrappers.openai_responses.files import file_param
-from tailrace.wrappers.openai_responses.items import KEY, call_id, is_client_call
+from tailrace.wrappers.openai_responses.tool_items import KEY, call_id, is_client_call
+from tailrace.wrappers.openai_responses.tool_results import function_output, result_item
 
-_CALL_ID = re.compile(r".{1,64}", re.DOTALL)  # the API rejects longer ones
-_OMITTED = ("annotations", "id", "status", "type")  # stored fields of messages, reasoning and function calls
+_CALL_ID = re.compile(r".{1,64}", re.DOTALL)  # the API rejects longer ids
+# Fields in the metadata of messages, reasoning and function calls that are not sent.
+_OMITTED = ("annotations", "id", "status", "type")
 
 
 def input_items(history: History) -> list[Fields]:
-    """Return the input items: system message, context, then the conversation.
+    """Return the input items: the system message, the context, then the conversation.
 
     Raises:
-        ValueError: A tool call is in a message that is not the model's.
+        ValueError: A message with a role other than MODEL contains a tool call.
     """
     check_calls(history)
     repaired = with_answers(with_matched_ids(history, pattern=_CALL_ID))
@@ -47,14 +51,18 @@ def input_items(history: History) -> list[Fields]:
         if message.role is Role.MODEL:
             items += _ModelItems(tool_items).build(message)
         else:
-            # The API requires results directly after the calls; other content follows.
+            # The API requires tool results directly after the calls. All other content of the message follows the
+            # results.
             items += [item for part in message.tool_results for item in tool_items.items(part)]
             items += _user_items(message)
     return items
 
 
 def output_item(result: ContentPartToolResult) -> Fields:
-    """Return the item of a result without its call: the original item, otherwise a function's result."""
+    """Return the item for a tool result whose call is unknown.
+
+    The item is the original item in the metadata of the result, otherwise the output of a function.
+    """
     return _own_item(result) or {**own_fields(result.metadata, KEY), **function_output(result, "function")}
 
 
@@ -67,13 +75,13 @@ def _input_text(text: str) -> Fields:
 
 
 def _own_item(part: ContentPart) -> Fields | None:
-    """Return a part's original item; None for a part of another API."""
+    """Return the original item in the metadata of a part; None if the part comes from another API."""
     item = as_mapping(own_fields(part.metadata, KEY).get("item"))
     return dict(item) if item is not None and as_text(item.get("type")) else None
 
 
 class _ToolItems:
-    """The items of a conversation's tool calls and results."""
+    """The items for the tool calls and results of a conversation."""
 
     def __init__(self, history: History) -> None:
         self._calls: dict[str, ContentPartToolCall] = {}
@@ -83,7 +91,7 @@ class _ToolItems:
             self._results |= {result.id: result for result in message.tool_results}
 
     def native(self, call: ContentPartToolCall) -> Fields | None:
-        """Return the item of a built-in tool's call that the caller ran; None for a function's."""
+        """Return the item for a call of a built-in tool that the caller ran; None for a function call."""
         item = _own_item(call)
         if call.kind == "server" or item is None or not is_client_call(item):
             return None
@@ -93,7 +101,11 @@ class _ToolItems:
         return _renamed(item, call.id, "call_id" if "call_id" in item else "id")
 
     def items(self, result: ContentPartToolResult) -> list[Fields]:
-        """Return the item of a result; empty if its call's item contains it, or another provider's tool made it."""
+        """Return a list with the item for a tool result.
+
+        The list is empty if the item of the call contains the result, or if a tool of another provider produced the
+        result.
+        """
         item = _own_item(result)
         call = self._calls.get(result.id)
         if call is None or call.kind == "server":
@@ -107,18 +119,19 @@ class _ToolItems:
 
 
 def _renamed(item: Fields, new_id: str, name: str) -> Fields:
-    """Return an item with its call's new id."""
+    """Return an item with the new id of its call."""
     return {**item, name: new_id}
 
 
 class _ModelItems:
-    """Builder of the items of one model message."""
+    """Builder of the items for one message of the model."""
 
     def __init__(self, tool_items: _ToolItems) -> None:
         self._tool_items = tool_items
         self._items: list[Fields] = []
-        self._text_key: object = None  # id and fields of the last message item, while text may be added
-        self._thoughts: list[ContentPartReasoning] = []  # parts of the unfinished reasoning item
+        # The id and the fields of the last message item, while text can be added to it.
+        self._text_key: object = None
+        self._thoughts: list[ContentPartReasoning] = []  # the parts of the unfinished reasoning item
 
     def build(self, message: Message) -> list[Fields]:
         images = {
@@ -173,7 +186,7 @@ class _ModelItems:
             self._text_key = key
 
     def _add_reasoning(self, part: ContentPartReasoning) -> None:
-        """Add a part of a reasoning item; the last part has the item's fields."""
+        """Add a part of a reasoning item. The last part has the fields of the item."""
         own = own_fields(part.metadata, KEY)
         self._thoughts = [*self._thoughts, part] if own else []
         if not own.get("id"):
@@ -215,14 +228,14 @@ class _ModelItems:
 
 
 def _input(call: ContentPartToolCall) -> str:
-    """Return the input text of a custom tool's call."""
+    """Return the input text of a call of a custom tool."""
     if call.arguments_text is not None:
         return call.arguments_text
     return arguments_json(call) if call.arguments else ""
 
 
 def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
-    """Return a server tool call's item including its generated image."""
+    """Return the item of a server tool call with its generated image."""
     if item["type"] != "image_generation_call" or "result" in item:
         return item
     if image is None:
@@ -231,7 +244,10 @@ def _with_image(item: Fields, image: ContentPartFile | None) -> Fields:
 
 
 def _user_items(message: Message) -> list[Fields]:
-    """Return the user message for a message's parts other than tool results; empty if there are none."""
+    """Return a list with the user message for all parts except tool results.
+
+    The result is an empty list if there are no such parts.
+    """
     content: list[Fields] = []
     for part in message.content:
         if isinstance(part, ContentPartText):

@@ -1,17 +1,22 @@
-"""Request options as members of a Responses request."""
+"""Conversion of request options (tools, output format, sampling) to members of a Responses request."""
 
 from typing import Any
 
-from tailrace.wrappers.conversion.options import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.conversion.parameters import without_empty
+from tailrace.wrappers.conversion.request_options import (
+    OutputFormat,
+    RequestOptions,
+    ToolChoice,
+    ToolDefinition,
+)
+from tailrace.wrappers.conversion.request_parameters import without_empty
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /responses``.
 
-    The API has no members for ``stop``, ``seed`` and the penalties. Schemas are sent unchanged. Tools default to
-    ``strict: false``, because the API's own default makes every property required.
+    The API has no members for ``stop``, ``seed`` and the penalties. Schemas are sent unchanged. Tools are sent with
+    ``strict: false`` by default, because the default of the API makes every property required.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create
     """

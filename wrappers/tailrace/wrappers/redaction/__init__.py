@@ -1,1 +1,1 @@
-"""Removal of credentials from texts that leave the server, and escaping of control characters in logs."""
+"""Removal of credentials from texts that leave the server, and escaping of control characters in log records."""

@@ -1,9 +1,10 @@
-"""Protection of log records against forgery: control characters are escaped, and lengths are bounded.
+"""Protection of log records against forgery, by escaping control characters and limiting lengths.
 
-Names, identifiers and error texts in logs come from callers, providers and models. A line break would start a new record,
-an escape sequence would move a terminal's cursor, a bidirectional override would reorder a line. `printable` escapes them
-all. It is applied to the arguments and traceback of every tailrace record when the record is created, independent of the
-application's handlers and formatters, and by the formatters of `tailrace serve` to every line.
+Names, identifiers and error texts in logs come from callers, providers and models. A line break would start a new
+record, an escape sequence would move the cursor of a terminal, and a bidirectional override would reorder a line.
+`printable` escapes all of them. A logging filter applies it to the arguments and the traceback of every tailrace
+record when the record is created. The protection therefore does not depend on the handlers and formatters of the
+application. The formatters of `tailrace serve` also apply it to every line.
 """
 
 import logging
@@ -11,20 +12,22 @@ import traceback
 from typing import Any, cast
 
 MAX_TEXT = 4096
-"""Characters of one argument, or of one line of a traceback."""
+"""Maximum number of characters of one argument, or of one line of a traceback."""
 
 MAX_LINES = 200
-"""Lines of a traceback; the middle of a longer one is omitted."""
+"""Maximum number of lines of a traceback. The middle of a longer traceback is omitted."""
 
-_INDENT = "    "  # indents each line of a traceback, so that only records start at the margin
+_INDENT = "    "  # indentation of each line of a traceback, so that only records start in the first column
 
 
 def printable(value: object, limit: int = MAX_TEXT) -> str:
-    r"""Return a value as text on one line; unprintable characters are escaped as in Python (``\n``, ``\x1b``, ``\u202e``).
+    r"""Return a value as one line of text.
+
+    Unprintable characters are escaped as in Python (``\n``, ``\x1b``, ``\u202e``).
 
     Args:
-        value: A text, or any object, which is converted with ``str``.
-        limit: Maximum number of characters; the number of omitted ones is appended.
+        value: A text, or an object that ``str`` converts to text.
+        limit: Maximum number of characters. If characters are omitted, their number is appended.
     """
     text = value if isinstance(value, str) else str(value)
     omitted = len(text) - limit
@@ -38,7 +41,10 @@ def printable(value: object, limit: int = MAX_TEXT) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return a multi-line text, such as a traceback, with indented, bounded, printable lines; omit the middle of many."""
+    """Return a text of several lines, such as a traceback, with indented printable lines.
+
+    The length of each line is limited. If there are more than `MAX_LINES` lines, the middle is omitted.
+    """
     lines = text.split("\n")
     omitted = len(lines) - MAX_LINES
     if omitted > 0:
@@ -48,17 +54,17 @@ def printable_lines(text: str) -> str:
 
 
 class PrintableRecords(logging.Filter):
-    """Logging filter that makes the arguments and traceback of each record printable; no record is dropped."""
+    """Logging filter that makes the arguments and the traceback of each record printable. It drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Modify the record's arguments, except numbers; its message is a constant."""
+        """Escape the arguments of the record, except numbers. The message of a tailrace record is a constant."""
         arguments: Any = record.args
         if isinstance(arguments, tuple):
             record.args = tuple(_printable(each) for each in cast("tuple[object, ...]", arguments))
         elif arguments:
             record.args = {name: _printable(each) for name, each in arguments.items()}
         if record.exc_info and not record.exc_text:
-            # Formatters of the standard library use this text instead of formatting the traceback.
+            # Formatters of the standard library use this text and do not format the traceback again.
             record.exc_text = printable_lines(
                 "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             )

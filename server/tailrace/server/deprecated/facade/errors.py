@@ -1,5 +1,5 @@
-"""Deprecated: use `tailrace.server.protocols.errors`."""
+"""Deprecated: use `tailrace.server.protocols.openai_error`."""
 
-from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.openai_error import OpenAIError
 
 __all__ = ["OpenAIError"]

@@ -1,7 +1,7 @@
-"""The playground's addresses: the page at the agent's root, the element, its modules, and a page that embeds it.
+"""The routes of the playground: the page at ``/``, the web component, its JavaScript modules, and a page that embeds it.
 
-The files are in this folder; ``ui/`` in the repository has the sources of the modules. They contain nothing of the agent: the
-page requests its content over A2A, as any other client, with the caller's credentials.
+The files are in this folder. The TypeScript sources of the modules are in ``ui/`` in the repository. The files contain no data of the
+agent: the page requests all data over A2A with the caller's credentials, like any other client.
 """
 
 import gzip
@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Scope
 
-from tailrace.server.http.caching import cached_response
+from tailrace.server.http.caching import cached_response, version_of
 
 PAGE_PATH = "/"
 COMPONENT_PATH = "/tailrace-chat.js"
@@ -23,7 +23,7 @@ MODULE_PATHS = {
     "playgroundHighlight": "/tailrace-highlight.js",
     "playgroundMath": "/tailrace-math.js",
 }
-"""The client, and the modules that the element loads when a response needs them, by operation id in the OpenAPI description."""
+"""File names of the JavaScript modules, by operation id in the OpenAPI description."""
 
 _FOLDER = Path(__file__).parent
 _FILES = {
@@ -35,7 +35,7 @@ _FILES = {
     },
 }
 
-# Nothing but what this server sends itself; files that a model made are shown from data: addresses, which can do nothing.
+# Content security policy: resources of this server only. Images from a model are shown from data: URLs.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -61,7 +61,7 @@ class Playground:
     """Serves the playground."""
 
     def add_to(self, router: APIRouter) -> None:
-        """Put its addresses into a router; where an application has a page of its own at one of them, that is served."""
+        """Add the routes to a router. If the application has a route of its own for the same path, that route is used."""
         route_class = _playground_route(router.route_class)
         for path, (name, media_type) in _FILES.items():
             endpoint = _File((_FOLDER / name).read_bytes(), media_type)
@@ -78,6 +78,7 @@ class _File:
     def __init__(self, body: bytes, media_type: str) -> None:
         self._body = body
         self._media_type = media_type
+        self._version = version_of(body)  # of any encoding; the tag is of one
 
     @cached_property
     def _compressed(self) -> bytes:
@@ -88,17 +89,22 @@ class _File:
         if "gzip" in request.headers.get("accept-encoding", ""):
             headers, body = {**_HEADERS, "Content-Encoding": "gzip"}, self._compressed
         return cached_response(
-            request, body, vary="Accept-Encoding", headers=headers, media_type=self._media_type
+            request,
+            body,
+            vary="Accept-Encoding",
+            immutable=request.query_params.get("v") == self._version,
+            headers=headers,
+            media_type=self._media_type,
         )
 
 
 def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
-    """A class of routes that are not there where the application that includes them has another for the same request.
+    """Return a class of routes that do not match a request if another route of the application matches it.
 
-    The router may be included at the root of another application, before or after that application's own pages.
+    Applications may include the router at their root, before or after their own routes.
 
     Args:
-        base: The class of the router's other routes.
+        base: The base class of the route class.
     """
 
     class PlaygroundRoute(base):
@@ -106,7 +112,7 @@ def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
             found, child = super().matches(scope)
             if found is not Match.FULL or scope.get(_MATCHING):
                 return (Match.NONE if scope.get(_MATCHING) else found), child
-            # The others are asked as if this one were not there.
+            # Match the other routes without this route.
             others = {**scope, _MATCHING: True}
             if any(route.matches(others)[0] is Match.FULL for route in scope["app"].routes):
                 return Match.NONE, {}

@@ -1,4 +1,4 @@
-"""The agent card: what this server is and can do (A2A 1.0, section 8), in the form of each version."""
+"""The agent card (A2A 1.0, section 8) in the form of each version."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Request, Response
 
 from tailrace.server.http.caching import cached_response
-from tailrace.server.http.problems import requested_version
 from tailrace.server.http.request_guard import RequestGuard
+from tailrace.server.http.request_headers import requested_version
 from tailrace.server.protocols.a2a.http_json_v0_3 import CARD
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.settings import Settings
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 CARD_PATH = "/.well-known/agent-card.json"
 OLD_CARD_PATH = "/.well-known/agent.json"
-"""The address of the card for clients before 0.3."""
+"""Path of the card for clients before 0.3."""
 
 _MODES = ("text/plain", "application/json")
 
-# How the server is reached, in order of preference: binding, version of the protocol.
+# Interfaces of the server in order of preference: binding, version of the protocol.
 _INTERFACES = (
     ("JSONRPC", "1.0"),
     ("HTTP+JSON", "1.0"),
@@ -52,15 +52,15 @@ def build_card(
     capabilities: Capabilities | None = None,
     has_extended: bool = False,
 ) -> AgentCard:
-    """The card of a server.
+    """Create the card of a server.
 
     Args:
-        settings: What to put on it.
-        url: What all its addresses begin with: that of its JSON-RPC endpoint, with the slash.
-        schemes: Its security schemes by name, any one of which lets a caller in.
-        grpc_port: Where the same host answers gRPC, unless ``settings.card.grpc_url`` says more; None where nothing does.
-        capabilities: What the agent offers and asks for.
-        has_extended: There is a further card for callers that are known.
+        settings: Settings with the contents of the card.
+        url: Base URL of the interfaces, with a slash at the end; the URL of the JSON-RPC endpoint.
+        schemes: Security schemes by name. A caller uses one of them.
+        grpc_port: Port of the gRPC server on the same host; None without one. ``settings.card.grpc_url`` overrides it.
+        capabilities: Capabilities of the agent.
+        has_extended: True if there is an extended card for authenticated callers.
     """
     capabilities = capabilities or Capabilities()
     addresses = {
@@ -98,12 +98,12 @@ def build_card(
 
 
 def _grpc_address(given: str | None, url: str, port: int) -> str:
-    """Return the address of gRPC as ``host:port``, the form that the official clients of both versions can dial.
+    """Return the address of gRPC as ``host:port``. The official clients of both versions support this form.
 
     Args:
         given: The address in the settings, with or without a scheme.
-        url: The beginning of the other addresses.
-        port: The port that the server listens on.
+        url: Base URL of the other interfaces.
+        port: Port of the gRPC server.
     """
     if given is None:
         parts = urlsplit(url)
@@ -115,19 +115,19 @@ def _grpc_address(given: str | None, url: str, port: int) -> str:
 
 
 class CardEndpoint:
-    """Serves the card, in the form of the version that the request names.
+    """Serves the card in the form of the requested version.
 
-    A request that names none gets the form of ``settings.card.protocol_version``: by default one card with the members of
-    both versions. A signed card has the form of 1.0 instead, since a signature covers no member of 0.3.
+    If a request names no version, the form is that of ``settings.card.protocol_version``: by default one card with the
+    members of both versions. A signed card has the form of 1.0 instead, since its signature does not cover members of 0.3.
 
     Args:
-        settings: What to put on the card.
-        schemes: As for `build_card`.
-        guard: Says under which host a client reaches the server, where ``settings.public_url`` does not.
-        grpc_port: Says where gRPC is answered at present; None where it is not.
-        capabilities: As for `build_card`.
-        has_extended: As for `build_card`.
-        signers: Sign the card of 1.0. (0.3 does not say what a signature is over.)
+        settings: Settings with the contents of the card.
+        schemes: See `build_card`.
+        guard: Determines the host of the URLs if ``settings.public_url`` is not set.
+        grpc_port: Returns the port of the running gRPC server; None without one.
+        capabilities: See `build_card`.
+        has_extended: See `build_card`.
+        signers: Create the signatures of the card of 1.0. (0.3 does not define the signed content.)
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class CardEndpoint:
         self._signers = signers
 
     def add_to(self, router: APIRouter) -> None:
-        """Put the addresses of the card into a router."""
-        # A client of 0.3 that looks for more than the public card finds that one where there is no more.
+        """Add the routes of the card to a router."""
+        # Without an extended card, clients of 0.3 receive the public card at the path of the extended one.
         paths = (CARD_PATH, OLD_CARD_PATH) if self._has_extended else (CARD_PATH, OLD_CARD_PATH, CARD.path)
         for path in paths:
             router.add_api_route(path, self._at(path), methods=["GET", "HEAD"], include_in_schema=False)
@@ -163,7 +163,7 @@ class CardEndpoint:
         return card
 
     def _answer(self, request: Request, path: str) -> Response:
-        """The card, in the form that is asked for, or else that the address is for."""
+        """Return the card in the requested form, or in the form of the path."""
         mounted_at = request.url.path.removesuffix(path) + "/"
         url = self._settings.public_url
         if not url:

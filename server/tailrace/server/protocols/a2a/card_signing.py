@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fastapi import APIRouter, Request, Response
-from jwt import api_jws
+from jwt import api_jws, api_jwt
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tailrace.server.http.caching import cached_response
@@ -72,6 +72,16 @@ class CardSigner:
                 the same.
         """
         return [self._sign(payload) for payload in canonical_forms(card)]
+
+    def token(self, claims: Mapping[str, object]) -> str:
+        """Return a JWT (RFC 7519) with the given claims, signed with the key."""
+        header = {name: value for name, value in self._header.items() if name != "typ"}
+        return api_jwt.encode(dict(claims), self._key, self._algorithm, headers=header)
+
+    @property
+    def keys_url(self) -> str:
+        """Return the address of the public keys, relative to the card if none is configured."""
+        return self._header.get("jku", KEYS_PATH)
 
     def public_key(self) -> dict[str, Any]:
         """The public key as a JSON Web Key."""

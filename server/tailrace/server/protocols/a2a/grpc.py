@@ -1,16 +1,14 @@
-"""The gRPC binding of A2A: the service of each version that is spoken, on one port.
+"""The gRPC binding of A2A: one service for each supported version, on one port.
 
-HTTP headers of other bindings are metadata of a call, in lower case: ``a2a-version``,
-``a2a-extensions``, credentials (``authorization``, ``x-api-key``), and ``last-event-id``, the number after which a
-subscription goes on. As gRPC has no place beside an event for its number, the number is among the extension's facts.
+The HTTP headers of other bindings are metadata of a call, in lower case: ``a2a-version``, ``a2a-extensions``, credentials
+(``authorization``, ``x-api-key``) and ``last-event-id``, the number of the event after which a subscription resumes. gRPC has no
+field for the number of an event: it is in the metadata of the extension.
 
-The binding is the same for every version; what differs is a `GrpcVersion`. That of 1.0 (section 10 of its
-specification) is in `tailrace.server.protocols.a2a.grpc_v1_0`, that of 0.3 in `tailrace.server.protocols.a2a.grpc_v0_3`. A client
-says which it speaks by the name of the service.
+`GrpcVersion` contains the differences between versions: `tailrace.server.protocols.a2a.grpc_v1_0` for 1.0 (section 10 of its
+specification), `tailrace.server.protocols.a2a.grpc_v0_3` for 0.3. A client selects the version by the name of the service.
 
-An error is a gRPC status whose ``grpc-status-details-bin`` is a ``google.rpc.Status`` with an ErrorInfo and, where
-fields are wrong, a BadRequest. All of it is bounded: what a client sent is not sent back to it at any length, since
-metadata beyond 8 KiB would take the place of the error.
+An error is a gRPC status whose ``grpc-status-details-bin`` is a ``google.rpc.Status`` with an ErrorInfo and, for invalid fields, a
+BadRequest. Quoted values are shortened, because clients replace an error by another if its metadata exceeds 8 KiB.
 """
 
 import logging
@@ -28,31 +26,26 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from tailrace.server.auth.authentication import Authenticator, Credentials
-from tailrace.server.http.problems import (
-    as_a2a_error,
-    drop_frames,
-    major_minor,
-    parse_cursor,
-    parse_extensions,
-)
+from tailrace.server.http.error_responses import as_a2a_error, drop_frames
+from tailrace.server.http.request_body import JsonScan
 from tailrace.server.http.request_guard import RequestGuard, is_loopback
-from tailrace.server.observability.requests import observe_call
+from tailrace.server.http.request_headers import major_minor, parse_cursor, parse_extensions
+from tailrace.server.observability.request_observation import observe_call
 from tailrace.server.protocols.a2a.card import build_card
-from tailrace.server.protocols.a2a.grpc_bounds import count_fields
+from tailrace.server.protocols.a2a.grpc_bounds import scan_fields
 from tailrace.server.protocols.a2a.grpc_v0_3 import Grpc03
 from tailrace.server.protocols.a2a.grpc_v1_0 import Grpc10
 from tailrace.server.protocols.a2a.grpc_version import MAX_MESSAGE, GrpcVersion, clipped
-from tailrace.server.runtime.errors import AuthError
-from tailrace.server.runtime.limits import RequestTooLargeError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.costs import cost_of_result
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import ParseError, VersionNotSupportedError
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.fields import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.field_types import MAX_JSON_DEPTH
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
+from tailrace.streaming.a2a.processing_costs import cost_of_result
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, release_memory_later, run_bounded
 from tailrace.wrappers.messages import shortened
@@ -60,33 +53,34 @@ from tailrace.wrappers.messages import shortened
 logger = logging.getLogger("tailrace.server")
 
 STOP_TIMEOUT = 2.0
-"""Seconds that calls have to end by themselves once their tasks are over because the server stops."""
+"""Time in seconds for calls to end after their tasks, when the server stops."""
 
-_LARGE = 1024 * 1024  # bytes of a call that is refused
-_BYTES_OF_VALUE = 8  # of a part of a message, at least
+_LARGE = 1024 * 1024  # bytes of a rejected call
+_BYTES_OF_VALUE = 8  # minimum for a part of a message
 
-_ANY_SIZE = -1  # as gRPC writes it
+_ANY_SIZE = -1  # the value of gRPC for no limit
 
 _MIN_CLIENT_PING = 10_000
-"""Milliseconds between the pings of a client; gRPC's own minimum (five minutes) disconnects subscribers of an idle stream."""
+"""Minimum interval between pings of a client, in milliseconds. The default of gRPC (five minutes) would disconnect
+subscribers of idle streams."""
 
-# Where a client lists extensions: as A2A 1.0 has it, and as 0.3 has it.
+# Metadata with the list of requested extensions: in A2A 1.0, and in 0.3.
 _EXTENSIONS = ("a2a-extensions", "x-a2a-extensions")
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class GrpcBinding:
-    """Answers the calls of the service of one version.
+    """Handles the calls of the service of one version.
 
     Args:
-        operations: What carries them out.
+        operations: Executes the operations.
         settings: Limits and intervals.
-        authenticator: Says who asks.
-        version: The version that is spoken.
-        guard: Refuses calls that the settings do not allow.
-        public_card: Gives the card that is answered where there is no extended one; None to refuse.
-        observer: Told of calls that are refused.
+        authenticator: Authenticates callers.
+        version: The version of the protocol.
+        guard: Rejects calls that the settings do not allow.
+        public_card: Returns the card for GetExtendedAgentCard if there is no extended card; None to return an error.
+        observer: Receives a notification of each rejected call.
     """
 
     def __init__(
@@ -109,9 +103,9 @@ class GrpcBinding:
         self._public_card = public_card
 
     def service(self) -> grpc.GenericRpcHandler:
-        """The service, to be added to a ``grpc.aio`` server.
+        """Return the service for a ``grpc.aio`` server.
 
-        Requests and responses pass as bytes: what cannot be parsed is then told in the protocol's own words.
+        It exchanges bytes with gRPC, so that the error for an invalid message is one of the protocol.
         """
         descriptor = self._version.descriptor
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
@@ -169,18 +163,18 @@ class GrpcBinding:
                 del body  # as above
                 await self._abort(context, error)
             if not taken:
-                # Nothing of the task is held here any more: the client may take long to learn that it was dropped,
-                # since the status waits behind what it has not taken.
+                # The reference to the task is released first: the status is sent after the unread events, which may
+                # take long.
                 seconds = f"{self._settings.bounds.send_timeout:g} seconds"
-                logger.info("a client that took nothing for %s was dropped", seconds)
-                await context.abort(grpc.StatusCode.ABORTED, f"nothing was taken for {seconds}")
+                logger.info("closed the stream of a client that read nothing for %s", seconds)
+                await context.abort(grpc.StatusCode.ABORTED, f"the client read nothing for {seconds}")
 
         return answer
 
     async def _stream(
         self, operation: Operation, message: A2AModel, caller: Caller, context: _Context
     ) -> bool:
-        """Write the events of a stream; False when the client left one of them waiting too long."""
+        """Write the events of a stream. Return False if the client did not read one within the timeout."""
         after = _cursor_of(context) if operation is Operation.SUBSCRIBE_TO_TASK else None
         stream = await self._operations.stream(
             operation, message, caller, after=after, repeat_finished=self._version.repeats_finished
@@ -210,11 +204,11 @@ class GrpcBinding:
         body: bytes,
         context: _Context,
     ) -> tuple[A2AModel, Caller]:
-        """Authenticate the caller, then read the request: nothing else is read before.
+        """Authenticate the caller before the request is parsed.
 
         Raises:
-            AuthError: The caller is not let in, or the guard refuses the call.
-            A2AError: The version is not spoken, or the request is none.
+            AuthError: The authentication failed, or the guard rejects the call.
+            A2AError: The version is not supported, or the request is not valid.
         """
         metadata = _metadata(context)
         observe_call(self._observer, metadata)
@@ -222,7 +216,7 @@ class GrpcBinding:
             self._guard.check_call(context.peer(), metadata)
         except AuthError as error:
             self._observer.refused(error)
-            logger.warning("a call was refused: %s", error)
+            logger.warning("call rejected: %s", error)
             raise
         identity = await self._authenticator.authenticate(Credentials(metadata))
         requested_version, spoken = major_minor(metadata.get("a2a-version", "")), self._version.version
@@ -246,17 +240,17 @@ class GrpcBinding:
 
     def _read(self, version: GrpcVersion, operation: Operation, method: Any, body: bytes) -> A2AModel:
         limit = self._settings.bounds.max_request_values
-        if limit and len(body) > limit and count_fields(body, method.input_type, limit) > limit:
-            raise RequestTooLargeError(limit, setting="max_request_values")
+        if limit and len(body) > limit:  # each value has at least one byte
+            scan_fields(body, method.input_type, JsonScan(limit))
         try:
             message = GetMessageClass(method.input_type).FromString(body)
         except DecodeError as error:
-            # The parser has a depth limit of its own, without an error; the model has ours.
+            # The parser limits the depth, too, but its error does not name the limit.
             raise ParseError(f"{error} (values may nest {MAX_JSON_DEPTH} levels)") from None
         return version.read_request(operation, message)
 
     async def _abort(self, context: _Context, error: Exception) -> NoReturn:
-        """End a call with the status of an error."""
+        """Abort a call with the status of an error."""
         if isinstance(error, AuthError):
             drop_frames(error)
             code = grpc.StatusCode.PERMISSION_DENIED if error.forbidden else grpc.StatusCode.UNAUTHENTICATED
@@ -277,20 +271,20 @@ def _written(version: GrpcVersion, operation: Operation, result: A2AModel | None
 
 
 class GrpcServer:
-    """The binding on a port of its own, beside the HTTP server and on the same engine.
+    """Server for the gRPC binding, on a separate port. It shares the engine with the HTTP server.
 
     Args:
-        operations: As for `GrpcBinding`.
-        settings: As for `GrpcBinding`; ``host``, ``grpc_port`` and ``grpc_tls``, too.
-        authenticator: As for `GrpcBinding`.
-        observer: As for `GrpcBinding`.
-        guard: As for `GrpcBinding`.
+        operations: See `GrpcBinding`.
+        settings: See `GrpcBinding`; also ``host``, ``grpc_port`` and ``grpc_tls``.
+        authenticator: See `GrpcBinding`.
+        observer: See `GrpcBinding`.
+        guard: See `GrpcBinding`.
 
     Raises:
-        ConfigurationError: The certificate or its key cannot be used.
+        ConfigurationError: The certificate or its key is not valid.
 
     Attributes:
-        port: The port that it listens on; None while it does not.
+        port: The port; None if the server is not running.
     """
 
     def __init__(
@@ -322,13 +316,13 @@ class GrpcServer:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self]:
-        """Serve until the block is left; the engine must be running around it.
+        """Run the server during the block. The engine must be running.
 
-        On leaving, the engine is told to stop, so that streams end by themselves with their tasks' last event; what
-        is left `STOP_TIMEOUT` seconds after the grace time is cut off.
+        At the end of the block, the engine stops, and streams end with the last event of their tasks. Calls that
+        are still open `STOP_TIMEOUT` seconds after the grace period are aborted.
 
         Raises:
-            ConfigurationError: The port cannot be listened on.
+            ConfigurationError: The server cannot listen on the port.
         """
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers([binding.service() for binding in self._bindings])
@@ -364,7 +358,7 @@ class GrpcServer:
                 await server.stop(self._settings.shutdown_grace + STOP_TIMEOUT)
 
     def _public_card(self) -> AgentCard:
-        """Return the card with the addresses known here: the HTTP server's only if its public URL is configured."""
+        """Return the card. It contains the URLs of the HTTP server only if ``public_url`` is set."""
         url = self._settings.public_url
         card = build_card(
             self._settings,
@@ -380,9 +374,9 @@ class GrpcServer:
 
     def _options(self) -> list[tuple[str, int]]:
         return [
-            ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a coin toss
+            ("grpc.so_reuseport", 0),  # a second server on the same port is an error
             ("grpc.max_receive_message_length", self._settings.max_request_bytes or _ANY_SIZE),
-            # A connection whose other end is gone is noticed, and its streams are given up.
+            # Pings detect lost connections, whose streams are then closed.
             ("grpc.keepalive_time_ms", self._settings.bounds.ping_interval * 1000),
             ("grpc.keepalive_timeout_ms", int(self._settings.bounds.send_timeout * 1000)),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_CLIENT_PING),
@@ -390,7 +384,7 @@ class GrpcServer:
 
 
 def _server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """The certificate and the key for TLS; None where none are configured.
+    """Return the credentials for TLS; None if TLS is not configured.
 
     Raises:
         ConfigurationError: A file cannot be read, or the key does not belong to the certificate.
@@ -399,14 +393,14 @@ def _server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
         return None
     certificate, key_file = settings.grpc_tls
     try:
-        # gRPC would only fail to listen, and not name the reason.
+        # gRPC reports invalid files without a reason.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
             certificate, key_file, password=_refuse_password
         )
         chain, key = Path(certificate).read_bytes(), Path(key_file).read_bytes()
     except (OSError, ValueError) as error:  # an SSLError is an OSError
         raise ConfigurationError(
-            f"TAILRACE_GRPC_TLS: {certificate} and {key_file} cannot be used: {error}"
+            f"TAILRACE_GRPC_TLS: {certificate} and {key_file} are not valid: {error}"
         ) from None
     return grpc.ssl_server_credentials([(key, chain)])
 
@@ -416,7 +410,7 @@ def _refuse_password() -> str:
 
 
 def _metadata(context: _Context) -> Mapping[str, str]:
-    """Return the text metadata of a call by lower-case name; repeated entries are joined to a list, as in headers."""
+    """Return the text metadata of a call by lower-case name. Repeated entries are joined with commas, as in HTTP."""
     sent = cast("tuple[tuple[str, str | bytes], ...]", context.invocation_metadata() or ())
     found: dict[str, str] = {}
     for name, value in sent:

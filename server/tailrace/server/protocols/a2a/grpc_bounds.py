@@ -5,25 +5,29 @@ Source: https://protobuf.dev/programming-guides/encoding/.
 
 from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
+
+from tailrace.server.http.request_body import JsonScan
+
 _VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5
 
 
-def count_fields(body: bytes, descriptor: Any, limit: int) -> int:
-    """The number of fields in a message and in the messages within it.
+def scan_fields(body: bytes, descriptor: Any, scan: JsonScan) -> None:
+    """Count the fields in a message and in the messages within it. JSON in a text counts as in a string of JSON.
 
     Args:
-        body: The message, encoded. What is wrong with it is for the parser to say: the count ends there.
-        descriptor: Of its type.
-        limit: The count ends when it is exceeded.
+        body: The message, encoded. The count ends at the first error, which the parser reports.
+        descriptor: The descriptor of its type.
+        scan: The count.
+
+    Raises:
+        RequestTooLargeError: There are too many values.
     """
-    count = 0
     waiting = [(0, len(body), descriptor)]
     while waiting:
         at, end, kind = waiting.pop()
         while at < end:
-            count += 1
-            if count > limit:
-                return count
+            scan.count(1)
             tag, at = _read_varint(body, at, end)
             form = tag & 7
             if form == _VARINT:
@@ -34,14 +38,15 @@ def count_fields(body: bytes, descriptor: Any, limit: int) -> int:
                 inner = field.message_type if field is not None else None
                 if inner is not None:
                     waiting.append((at, min(at + length, end), inner))
+                elif field is not None and field.type == FieldDescriptor.TYPE_STRING:
+                    scan.feed_string(body[at : min(at + length, end)])
                 at += length
             elif form in (_FIXED_64, _FIXED_32):
                 at += 8 if form == _FIXED_64 else 4
-    return count
 
 
 def _read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
-    """A variable-length integer, and where it ends; 0 at the end of the message."""
+    """Return a variable-length integer and its end; 0 at the end of the message."""
     value = shift = 0
     while at < end and shift < 70:
         byte = body[at]

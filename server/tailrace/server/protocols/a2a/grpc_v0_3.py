@@ -1,11 +1,10 @@
 """A2A 0.3 over gRPC: the service ``a2a.v1.A2AService``.
 
-Its messages are read and written by way of their ProtoJSON, which is what HTTP+JSON of 0.3 speaks; what differs is that a
-request names tasks and webhooks as resources (``tasks/ID/pushNotificationConfigs/ID``).
+Messages are converted through their ProtoJSON, which is the JSON of HTTP+JSON in 0.3. Requests differ: they name tasks and webhooks
+as resources (``tasks/ID/pushNotificationConfigs/ID``).
 
-Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. It defines errors only as gRPC statuses. Clients look for
-the name of the error before a colon in the status's message, and take two of the errors for something else under the
-status that 1.0.1 gives them.
+Source: A2A 0.3.0, ``specification/grpc/a2a.proto``. It defines errors only as gRPC statuses. Clients read the name of the error
+before a colon in the message of the status. With the statuses of 1.0.1, they would misinterpret two of the errors.
 """
 
 from collections.abc import Mapping
@@ -28,8 +27,8 @@ from tailrace.streaming.a2a.errors import (
     UnsupportedOperationError,
 )
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import with_extension_facts
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
+from tailrace.streaming.a2a.stream_extension import with_extension_metadata
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
 
 Fields = dict[str, Any]
@@ -37,12 +36,12 @@ Fields = dict[str, Any]
 _TASKS = "tasks/"
 _CONFIGS = "/pushNotificationConfigs"
 
-# What a client of 0.3 takes for "cannot be canceled" under FAILED_PRECONDITION.
+# Clients of 0.3 interpret these as "cannot be canceled" with the status FAILED_PRECONDITION.
 _UNIMPLEMENTED = (PushNotificationNotSupportedError, UnsupportedOperationError)
 
 
 class Grpc03(GrpcVersion):
-    """A2A 0.3, with the messages of its proto as the SDK brings them."""
+    """A2A 0.3 with the protobuf messages of the SDK."""
 
     version = "0.3"
     accepts = frozenset({"0.3", "0.2"})
@@ -65,35 +64,35 @@ class Grpc03(GrpcVersion):
         self._dialect = dialect or Version03Http()
 
     def for_client(self, user_agent: str) -> "Grpc03":
-        """The version with the client's reading of file bytes."""
+        """Return the version with the encoding of file bytes that the client expects."""
         return Grpc03(self._dialect.for_client(user_agent))
 
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
-        """The request of the same fields over HTTP+JSON, where a resource's name is parted into ids."""
+        """Decode a request through that of HTTP+JSON. Names of resources are split into ids."""
         fields = to_json(message)
         if operation in (Operation.GET_TASK, Operation.CANCEL_TASK, Operation.SUBSCRIBE_TO_TASK):
             fields |= {"id": _task_id(fields.pop("name", ""), "name")}
         elif operation in (Operation.GET_PUSH_CONFIG, Operation.DELETE_PUSH_CONFIG):
             fields |= _config_ids(fields.pop("name", ""))
         elif operation in (Operation.CREATE_PUSH_CONFIG, Operation.LIST_PUSH_CONFIGS):
-            # Its own HTTP rule has the parent end with what it is the parent of.
+            # The HTTP rule of the proto includes the name of the collection in the parent.
             fields |= {"taskId": _task_id(fields.pop("parent", "").removesuffix(_CONFIGS), "parent")}
         return self._dialect.read_request(operation, fields)
 
     def write_result(
         self, operation: Operation, result: A2AModel | None, kind: type[ProtoMessage]
     ) -> ProtoMessage:
-        """The message of the proto."""
+        """Encode the result as a protobuf message."""
         if isinstance(result, AgentCard):
             return fill(kind(), write_proto_card(result))
         return fill(kind(), cast("Fields", self._dialect.result_fields(operation, result)))
 
     def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
-        """A ``StreamResponse``, with the event's number among the extension's facts."""
+        """Encode a ``StreamResponse`` with the number of the event in the metadata of the extension."""
         fields = self._dialect.event_fields(event, closes=closes)
         [(kind, update)] = fields.items()
         if kind.endswith("Update") and event.number:
-            update["metadata"] = with_extension_facts(update.get("metadata", {}), number=event.number)
+            update["metadata"] = with_extension_metadata(update.get("metadata", {}), number=event.number)
         return fill(a2a_v0_3_pb2.StreamResponse(), fields)
 
     def write_status(self, error: A2AError) -> status_pb2.Status:
@@ -106,10 +105,10 @@ class Grpc03(GrpcVersion):
 
 
 def _task_id(name: str, field: str) -> str:
-    """The id in ``tasks/ID``.
+    """Return the id in ``tasks/ID``.
 
     Raises:
-        InvalidParamsError: It is no name of a task.
+        InvalidParamsError: The name is not that of a task.
     """
     task_id = name.removeprefix(_TASKS)
     if not name.startswith(_TASKS) or not task_id:
@@ -118,10 +117,10 @@ def _task_id(name: str, field: str) -> str:
 
 
 def _config_ids(name: str) -> Fields:
-    """The ids in ``tasks/ID/pushNotificationConfigs/ID``, as HTTP+JSON names them.
+    """Return the ids in ``tasks/ID/pushNotificationConfigs/ID`` by their names in HTTP+JSON.
 
     Raises:
-        InvalidParamsError: It is no name of a webhook.
+        InvalidParamsError: The name is not that of a webhook.
     """
     task, parted, config_id = name.rpartition(f"{_CONFIGS}/")
     if not parted or not config_id or not task.removeprefix(_TASKS):

@@ -9,7 +9,7 @@ from google.protobuf.message import Message as ProtoMessage
 from tailrace.server.protocols.a2a.grpc_version import GrpcVersion
 from tailrace.server.protocols.a2a.sdk_events import to_stream_response
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
-from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.dialect import EXTENSION_OPERATIONS, Operation
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, Message, Task
 from tailrace.streaming.a2a.requests import SendMessageResponse
@@ -23,7 +23,7 @@ class Grpc10(GrpcVersion):
     accepts = frozenset({"1.0"})
     descriptor: ClassVar[Any] = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]
     operations: ClassVar[Mapping[str, Operation]] = {
-        str(operation): operation for operation in Operation if operation is not Operation.GET_CONVERSATION
+        str(operation): operation for operation in Operation if operation not in EXTENSION_OPERATIONS
     }
 
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:

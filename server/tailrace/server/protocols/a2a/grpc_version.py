@@ -1,4 +1,4 @@
-"""The interface to a protocol version over gRPC, and its errors."""
+"""Interface of a protocol version over gRPC, and conversion of errors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,21 +14,21 @@ from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel
 
-# Bytes in the trailing metadata of a call.
+# Maximum bytes in the trailing metadata of a call.
 MAX_MESSAGE = 512
 _MAX_FACT = 256
 _MAX_VIOLATIONS = 2_048
 
 
 class GrpcVersion(ABC):
-    """A version of the protocol as this binding speaks it.
+    """A version of the protocol over gRPC.
 
     Attributes:
-        version: As in ``a2a-version``: major and minor.
-        accepts: The values of ``a2a-version`` that its service answers, beside none at all.
+        version: Major and minor version, as in ``a2a-version``.
+        accepts: Accepted values of ``a2a-version``. Calls without a value are accepted, too.
         descriptor: The service.
-        operations: What its methods ask for.
-        repeats_finished: Following a task that is over gives the task as it stands, where others refuse.
+        operations: Operations by method.
+        repeats_finished: See `Dialect`.
     """
 
     version: ClassVar[str]
@@ -38,49 +38,49 @@ class GrpcVersion(ABC):
     repeats_finished: ClassVar[bool] = False
 
     def for_client(self, user_agent: str) -> "GrpcVersion":
-        """The version for the calls of one client, as `Dialect.for_client`."""
+        """Return the version for the calls of one client; see `Dialect.for_client`."""
         return self
 
     @abstractmethod
     def read_request(self, operation: Operation, message: ProtoMessage) -> A2AModel:
-        """The request that a message means, validated.
+        """Decode and validate a request.
 
         Raises:
-            InvalidParamsError: It is not what the operation takes.
+            InvalidParamsError: The request is not valid.
         """
 
     @abstractmethod
     def write_result(
         self, operation: Operation, result: A2AModel | None, kind: type[ProtoMessage]
     ) -> ProtoMessage:
-        """The result of an operation that does not stream, as a message of that kind.
+        """Encode the result of an operation without a stream.
 
         Raises:
-            InternalError: It holds what protobuf cannot carry.
+            InternalError: The result contains a value that protobuf cannot represent.
         """
 
     @abstractmethod
     def write_event(self, event: Event, *, closes: bool) -> ProtoMessage:
-        """One event of a stream, with its number; ``closes``: nothing follows on this stream.
+        """Encode an event of a stream with its number. ``closes`` is True for the last event of the stream.
 
         Raises:
-            InternalError: It holds what protobuf cannot carry.
+            InternalError: The event contains a value that protobuf cannot represent.
         """
 
     def write_status(self, error: A2AError) -> status_pb2.Status:
-        """The status of an error."""
+        """Return the status for an error."""
         return to_status(error)
 
 
 def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_pb2.Status:
-    """An error of the protocol as ``google.rpc.Status``, with an ErrorInfo and perhaps a BadRequest or a RetryInfo.
+    """Convert an error to ``google.rpc.Status``, with an ErrorInfo and, if applicable, a BadRequest or a RetryInfo.
 
-    Texts are cut and violations left out beyond a few hundred bytes, so that all of it fits into metadata.
+    Texts and violations beyond a few hundred bytes are cut off, so that the status fits into metadata.
 
     Args:
         error: The error.
-        name: The name of the status, where it is another than the error's own.
-        message: What the status says, where that is not what the error says.
+        name: Name of the status; empty for the name of the error.
+        message: Message of the status; empty for the message of the error.
     """
     info, *rest = error.details()
     metadata = {name: clipped(value, _MAX_FACT) for name, value in info.get("metadata", {}).items()}
@@ -107,6 +107,6 @@ def to_status(error: A2AError, *, name: str = "", message: str = "") -> status_p
 
 
 def clipped(text: str, size: int) -> str:
-    """At most so many bytes of a text, in UTF-8."""
+    """Return the beginning of a text with at most ``size`` bytes in UTF-8."""
     encoded = text.encode()
     return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"

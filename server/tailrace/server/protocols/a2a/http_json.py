@@ -1,11 +1,11 @@
-"""The HTTP+JSON binding of A2A, and the address for a browser's EventSource.
+"""The HTTP+JSON binding of A2A, and a route for EventSource in browsers.
 
-Every operation has an address of its own. Values in the path override the same field in the body. Errors are
-always ``application/json``.
+Every operation has a route. Values in the path override the same field in the body. The media type of errors is always
+``application/json``.
 
-The binding is the same for every version; what differs is a `Version`: its addresses, its dialect and the form of its
-errors. That of 1.0 (section 11 of its specification) is here; there the addresses are with and without a tenant before
-them, and errors are ``google.rpc.Status``. That of 0.3 is in `tailrace.server.protocols.a2a.http_json_v0_3`.
+`Version` contains the differences between versions: routes, dialect and format of errors. This module has the version 1.0
+(section 11 of its specification): routes exist with and without a tenant as prefix, and errors are ``google.rpc.Status``. Version
+0.3 is in `tailrace.server.protocols.a2a.http_json_v0_3`.
 """
 
 import re
@@ -18,9 +18,10 @@ from starlette.requests import ClientDisconnect
 
 from tailrace.server.auth.authentication import API_KEY_QUERY, TOKEN_QUERY, Authenticator
 from tailrace.server.http.caching import cached_response
-from tailrace.server.http.problems import (
+from tailrace.server.http.error_responses import Problem
+from tailrace.server.http.request_body import read_json
+from tailrace.server.http.request_headers import (
     EXTENSIONS_QUERY,
-    Problem,
     accepts,
     credentials_of,
     cursor_of,
@@ -28,14 +29,13 @@ from tailrace.server.http.problems import (
     requested_extensions,
     requested_version,
 )
-from tailrace.server.http.request_body import read_json
 from tailrace.server.http.sse import EventFrames, EventResponse
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.costs import cost_of_result
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import VersionNotSupportedError
-from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.streaming.a2a.processing_costs import cost_of_result
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.a2a.v1_0 import Version10
 from tailrace.wrappers import StoreError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
@@ -44,15 +44,16 @@ from tailrace.wrappers.messages import shortened
 
 @dataclass(frozen=True)
 class Route:
-    """An address of an operation.
+    """A route of an operation.
 
     Attributes:
         method: The HTTP method.
-        path: The path, with the names of the request's fields in braces.
-        operation: What is asked there.
-        for_event_source: A browser's EventSource may send the request, which reconnects whenever a stream ends. It gets
-            an event ``end`` where it requests our extension, and else 204 (No Content) when it reconnects after the last
-            event of a task. Clients that take every event for one of the task therefore get nothing else.
+        path: The path, with names of fields of the request in braces.
+        operation: The operation.
+        for_event_source: True if an EventSource of a browser may send the request. EventSource reconnects when a stream
+            ends. If the request activates the extension, the stream ends with an event ``end``. Otherwise a client that
+            reconnects after the last event of the task receives 204 (No Content), so that clients that treat every
+            event as an event of the task receive no others.
     """
 
     method: str
@@ -63,13 +64,13 @@ class Route:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of the protocol as this binding speaks it.
+    """A version of the protocol over HTTP+JSON.
 
     Attributes:
-        dialect: Reads requests, writes results and events.
-        routes: Its addresses.
-        prefixes: What may stand before each of them.
-        write_problem: The body of a response that is an error.
+        dialect: Decodes requests, encodes results and events.
+        routes: Routes of the version.
+        prefixes: Prefixes with which each route exists.
+        write_problem: Encodes the body of an error response.
     """
 
     dialect: Dialect
@@ -91,10 +92,12 @@ ROUTES = (
     Route("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}", Operation.DELETE_PUSH_CONFIG),
     Route("GET", "/tasks/{id}", Operation.GET_TASK),
     Route("GET", "/extendedAgentCard", Operation.GET_EXTENDED_CARD),
+    Route("DELETE", "/tasks/{id}", Operation.DELETE_TASK),
     Route("GET", "/conversations/{contextId}", Operation.GET_CONVERSATION),
+    Route("DELETE", "/conversations/{contextId}", Operation.DELETE_CONVERSATION),
 )
 
-# Those without a tenant come first: the others would match them too.
+# Routes without a tenant come first, because the others would match their paths, too.
 VERSION_1_0 = Version(Version10(), ROUTES, prefixes=("", "/{tenant}"))
 
 # Query parameters that are not fields of a request.
@@ -103,18 +106,18 @@ _NUMBERS = frozenset({"historyLength", "pageSize", "history_length", "page_size"
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
 _FLAGS = frozenset({"includeArtifacts", "include_artifacts"})
 
-# The headers with credentials and protocol version.
+# Headers with credentials and the version of the protocol.
 _CREDENTIALS = "Authorization, X-API-Key, Cookie, A2A-Version"
 
 
 class HttpJsonBinding:
-    """Answers requests to the addresses of one version.
+    """Handles the requests to the routes of one version.
 
     Args:
-        operations: What carries them out.
+        operations: Executes the operations.
         settings: Limits and intervals.
-        authenticator: Says who asks.
-        version: The version that is spoken.
+        authenticator: Authenticates callers.
+        version: The version of the protocol.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class HttpJsonBinding:
         self._version = version
 
     def add_to(self, router: APIRouter) -> None:
-        """Put all addresses into a router."""
+        """Add the routes to a router."""
         for prefix in self._version.prefixes:
             for route in self._version.routes:
                 router.add_api_route(
@@ -198,7 +201,7 @@ class HttpJsonBinding:
             )
 
     async def _fields(self, request: Request) -> tuple[int, dict[str, Any]]:
-        """Return the cost of a request and its fields: of its body or query, overridden by those of its path."""
+        """Return the cost and the fields of a request: those of the body or query, overridden by those of the path."""
         if request.method != "POST":
             query = request.query_params
             fields = {name: _query_value(name, query[name]) for name in query if name not in _NOT_FIELDS}
@@ -207,7 +210,7 @@ class HttpJsonBinding:
         return body.cost, body.members | request.path_params
 
     def _write_failure(self, error: StoreError) -> bytes:
-        """The error that ends a stream whose events cannot be read."""
+        """Encode the error that ends a stream whose events cannot be read."""
         return self._version.write_problem(Problem.of(error))
 
     def _refuse(self, problem: Problem) -> Response:
@@ -216,7 +219,7 @@ class HttpJsonBinding:
 
 
 def _query_value(name: str, value: str) -> object:
-    """Convert a query parameter to the type of its field; the field refuses invalid values."""
+    """Convert a query parameter to the type of its field. The validation of the field rejects invalid values."""
     if name in _NUMBERS and _NUMBER.fullmatch(value):
         return int(value)
     if name in _FLAGS and value.lower() in ("true", "false"):
@@ -225,7 +228,7 @@ def _query_value(name: str, value: str) -> object:
 
 
 def _media_type(request: Request) -> str:
-    """As the client speaks: ``application/a2a+json`` for one that names it, else what every client takes."""
+    """Return ``application/a2a+json`` if the client accepts it, otherwise ``application/json``."""
     media_type = "application/a2a+json"
     named = media_type in request.headers.get("content-type", "") or accepts(request, media_type)
     return media_type if named else "application/json"

@@ -7,7 +7,7 @@ JSON; clients look for the name of the error, as text, in ``error`` or in ``type
 for its JSON-RPC number in ``code``.
 """
 
-from tailrace.server.http.problems import Problem, encode_ascii
+from tailrace.server.http.error_responses import Problem, encode_ascii
 from tailrace.server.protocols.a2a.http_json import Route, Version
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.v0_3_rest import Version03Http

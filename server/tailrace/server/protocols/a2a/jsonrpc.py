@@ -14,24 +14,20 @@ from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
 from tailrace.server.auth.authentication import Authenticator, Identity
-from tailrace.server.http.problems import (
-    Problem,
+from tailrace.server.http.error_responses import Problem, as_a2a_error, encode_ascii, error_headers
+from tailrace.server.http.request_body import JsonBody, read_json
+from tailrace.server.http.request_headers import (
     accepts,
-    as_a2a_error,
     credentials_of,
     cursor_of,
-    encode_ascii,
-    error_headers,
     extension_headers,
     requested_extensions,
     requested_version,
 )
-from tailrace.server.http.request_body import JsonBody, read_json
 from tailrace.server.http.sse import EventFrames, EventResponse, frame_data
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.costs import cost_of_result
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import (
     A2AError,
@@ -41,6 +37,7 @@ from tailrace.streaming.a2a.errors import (
     ParseError,
     VersionNotSupportedError,
 )
+from tailrace.streaming.a2a.processing_costs import cost_of_result
 from tailrace.wrappers import StoreError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 from tailrace.wrappers.messages import join_surrogates, shortened
@@ -50,7 +47,7 @@ JsonRpcId = str | int | float | None
 MAX_ID_BYTES = 256
 """Maximum bytes of the id of a request, in ASCII and without quotation marks; every event of a stream repeats it.
 
-A write of a stream joins events of at most 512 KiB (`tailrace.streaming.task.log.TaskLog`), which the ids extend by 1 MB at most.
+A write of a stream joins events of at most 512 KiB (`tailrace.streaming.task.event_log.TaskLog`), which the ids extend by 1 MB at most.
 """
 
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from a2a.utils import errors as sdk_errors
 
-from tailrace.server.http.problems import as_a2a_error
-from tailrace.server.runtime.errors import AuthError
+from tailrace.server.http.error_responses import as_a2a_error
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.streaming.a2a import errors
 from tailrace.streaming.a2a.errors import A2AError, FieldViolation
 

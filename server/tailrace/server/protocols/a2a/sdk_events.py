@@ -8,7 +8,7 @@ from a2a.types import a2a_pb2
 
 from tailrace.server.protocols.a2a.sdk_types import fill
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import with_extension_facts
+from tailrace.streaming.a2a.stream_extension import with_extension_metadata
 
 _UPDATES = ("artifactUpdate", "statusUpdate")
 
@@ -30,7 +30,7 @@ def to_stream_response(event: Event, *, numbered: bool = True) -> a2a_pb2.Stream
     for name in _UPDATES if numbered and event.number else ():
         update = fields.get(name)
         if update is not None:
-            update["metadata"] = with_extension_facts(update.get("metadata", {}), number=event.number)
+            update["metadata"] = with_extension_metadata(update.get("metadata", {}), number=event.number)
     return fill(a2a_pb2.StreamResponse(), fields)
 
 

@@ -1,12 +1,11 @@
-"""Our objects and those of the official SDK, each made from the other.
+"""Conversion between the objects of tailrace and those of the official SDK.
 
-The SDK's objects are protobuf messages of the same names. Between the two stands the protocol's own JSON, so that
-nothing is told twice; it is put into the messages field by field, which costs a sixth of what protobuf's own JSON
-parser takes.
+The objects of the SDK are protobuf messages with the same names. The conversion uses the JSON of the protocol as the intermediate
+form. `fill` sets the fields of a message individually, which takes a sixth of the time of protobuf's JSON parser.
 
-What protobuf cannot hold as it is, in metadata and data parts: numbers are doubles, so an integer beyond 2**53 loses
-its last digits, and one beyond a double's range becomes the text of its digits. Values nest no deeper than
-a protobuf parser goes: the model's own limit (`tailrace.streaming.a2a.fields.MAX_JSON_DEPTH`) is made so.
+In metadata and data parts, protobuf represents numbers as doubles: an integer beyond 2**53 loses its last digits, and an integer
+beyond the range of a double becomes a text with its digits. The maximum depth of values is that of protobuf parsers
+(`tailrace.streaming.a2a.field_types.MAX_JSON_DEPTH`).
 """
 
 from base64 import b64decode
@@ -35,28 +34,28 @@ _Setter = Callable[[Any, Any], object]
 
 
 def to_sdk(model: A2AModel, kind: type[P]) -> P:
-    """The SDK's object of one of ours.
+    """Convert an object to the SDK.
 
     Args:
         model: Any object, request or response.
-        kind: The SDK's class for it, which has the same name.
+        kind: The class of the SDK with the same name.
 
     Raises:
-        InternalError: It holds JSON that protobuf cannot carry: nested too deep, or (in a card's security schemes and
-            signatures) not of the form that the protocol gives it.
+        InternalError: The object contains JSON that protobuf cannot represent: it is nested too deeply, or the security
+            schemes or signatures of a card violate the protocol.
     """
     return fill(kind(), model.to_dict())
 
 
 def from_sdk(message: ProtoMessage, kind: type[M]) -> M:
-    """Our object of one of the SDK's, checked as everything that comes from outside is.
+    """Convert an object of the SDK, and validate it.
 
     Args:
-        message: The SDK's object.
-        kind: Our class for it, which has the same name.
+        message: The object of the SDK.
+        kind: The class of tailrace with the same name.
 
     Raises:
-        InvalidParamsError: It lacks what the protocol requires, or holds what it does not allow.
+        InvalidParamsError: A required member is missing, or a value is not valid.
     """
     try:
         return kind.model_validate(to_json(message))
@@ -65,10 +64,10 @@ def from_sdk(message: ProtoMessage, kind: type[M]) -> M:
 
 
 def to_json(message: ProtoMessage) -> dict[str, Any]:
-    """The protocol's JSON of an SDK object, as plain dicts and lists; whole numbers are integers.
+    """Return the JSON of an object of the SDK as dicts and lists. Whole numbers are integers.
 
     Raises:
-        InvalidParamsError: It holds a number that JSON has not (NaN, infinity), or nests too deep.
+        InvalidParamsError: It contains a number that JSON cannot represent (NaN, infinity), or is nested too deeply.
     """
     try:
         return protobuf_json(message)
@@ -77,13 +76,13 @@ def to_json(message: ProtoMessage) -> dict[str, Any]:
 
 
 def fill(message: P, fields: Mapping[str, Any]) -> P:
-    """Put the protocol's JSON of an object into an empty SDK object; members that it does not know are left out.
+    """Set the fields of an empty object of the SDK from the JSON of the protocol. Unknown members are ignored.
 
     Returns:
         The same message.
 
     Raises:
-        InternalError: As `to_sdk`.
+        InternalError: See `to_sdk`.
     """
     setters = _setters(type(message))
     for name, value in fields.items():
@@ -114,7 +113,7 @@ def _setter(field: Any) -> _Setter:
 
 
 def _is_repeated(field: Any) -> bool:
-    # protobuf 6.31 has the property, 7 no longer the label.
+    # protobuf 6.31 and later have the property; 7 does not have the label.
     known = getattr(field, "is_repeated", None)
     return field.label == field.LABEL_REPEATED if known is None else known
 
@@ -178,7 +177,7 @@ def _set_value(target: Any, value: object) -> None:
 
 
 def _plain(value: object, room: int) -> Any:
-    """A JSON value as protobuf can hold it; ``room`` is how many messages deep it may become."""
+    """Convert a JSON value to one that protobuf can represent. ``room`` is the maximum depth in messages."""
     if isinstance(value, dict):
         _check_room(room, _OBJECT_LEVELS)
         items = cast("dict[str, object]", value).items()
@@ -196,4 +195,4 @@ def _plain(value: object, room: int) -> Any:
 
 def _check_room(room: int, wanted: int) -> None:
     if room < wanted:
-        raise InternalError("a value nests deeper than protobuf can carry")
+        raise InternalError("a value is nested too deeply for protobuf")

@@ -10,12 +10,12 @@ from typing import Any
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.encoder import Fields, UiEncoder
-from tailrace.server.protocols.errors import OpenAIError
 from tailrace.server.protocols.markdown import file_markdown
-from tailrace.server.protocols.turn import TurnFold
-from tailrace.streaming.a2a.encoding import encode_text
-from tailrace.streaming.a2a.extension import EXTENSION_URI
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.protocols.turn_fold import TurnFold
+from tailrace.streaming.a2a.json_encoding import encode_text
 from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import ContentPartFile
 
 PROTOCOL_VERSION = "1.0"

@@ -14,10 +14,10 @@ from tailrace.server.protocols.chat_request import (
     conversation_key,
     split_history,
 )
-from tailrace.server.protocols.errors import reject_invalid
+from tailrace.server.protocols.openai_error import reject_invalid
 from tailrace.server.protocols.request_options import facts_of, file_of
 from tailrace.server.protocols.task_events import is_mapping
-from tailrace.server.runtime.identifiers import MAX_ID_LENGTH
+from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.wrappers import (
     ContentPart,
     ContentPartText,
@@ -28,7 +28,7 @@ from tailrace.wrappers import (
     Role,
 )
 from tailrace.wrappers.assembly.tool_calls import parse_arguments
-from tailrace.wrappers.conversion.texts import join_texts
+from tailrace.wrappers.conversion.text_joining import join_texts
 
 _MEDIA = frozenset({"image", "audio", "video", "document"})
 

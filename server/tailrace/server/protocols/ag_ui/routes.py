@@ -8,12 +8,12 @@ from tailrace.server.auth.authentication import Authenticator
 from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder
 from tailrace.server.protocols.ag_ui.request import RunRequest, read_run_request
 from tailrace.server.protocols.ag_ui.snapshot import finished_run, snapshot
-from tailrace.server.protocols.delivery import Delivery, add_routes, conversation_headers, is_running
+from tailrace.server.protocols.chat_endpoint import ChatEndpoint, add_routes, conversation_headers, is_running
 from tailrace.server.protocols.encoder import Fields, frame_payloads
-from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.costs import cost_of, cost_of_task
+from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 
@@ -27,27 +27,27 @@ class AgUiEndpoint:
     """
 
     def __init__(self, operations: Operations, settings: Settings, authenticator: Authenticator) -> None:
-        self._delivery = Delivery(operations, settings, authenticator)
+        self._endpoint = ChatEndpoint(operations, settings, authenticator)
 
     def add_to(self, router: APIRouter) -> None:
         """Add the route to a router."""
         add_routes(router, {("POST", "/ag-ui"): self._run})
 
     async def _run(self, request: Request) -> Response:
-        caller, run = await self._delivery.read(request, read_run_request)
+        caller, run = await self._endpoint.read(request, read_run_request)
         if run.request is None:
             return await self._join(run, caller)
-        stream, call_ids = await self._delivery.send(run.request, caller)
+        stream, call_ids = await self._endpoint.send(run.request, caller)
         turn = TurnFold(tools=run.request.tool_names, known_ids=call_ids)
-        return await self._delivery.stream(stream, _encoder(turn, run))
+        return await self._endpoint.stream(stream, _encoder(turn, run))
 
     async def _join(self, run: RunRequest, caller: Caller) -> Response:
         """Send the messages of a thread, and stream the response that it is receiving."""
-        task, stored = await self._delivery.conversation(run.thread_id, caller)
+        task, stored = await self._endpoint.conversation(run.thread_id, caller)
         if task is not None and is_running(task):
-            stream, turn = await self._delivery.subscribe(task.id, caller)
+            stream, turn = await self._endpoint.subscribe(task.id, caller)
             messages = await run_bounded(cost_of(stored), snapshot, stored)
-            return await self._delivery.stream(stream, _encoder(turn, run, messages))
+            return await self._endpoint.stream(stream, _encoder(turn, run, messages))
         turn = TurnFold()
         if task is not None:
             turn.task_id, turn.context_id = task.id, task.context_id

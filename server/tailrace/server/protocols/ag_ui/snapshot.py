@@ -15,10 +15,10 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.models import Role as A2ARole
 from tailrace.streaming.a2a.models import Task
-from tailrace.streaming.agent.request_facts import without_request_facts
-from tailrace.streaming.conversion.conversation import is_callers, to_common_message
+from tailrace.streaming.agent.caller_options import without_caller_options
+from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
 from tailrace.wrappers import ContentPartFile, ContentPartText, Message
-from tailrace.wrappers.conversion.texts import message_text
+from tailrace.wrappers.conversion.text_joining import message_text
 from tailrace.wrappers.openai.converter import arguments_text
 
 
@@ -32,7 +32,7 @@ def snapshot(stored: Iterable[A2AMessage]) -> list[Fields]:
     turns: dict[str, int] = {}
     rounds: dict[str, int] = {}
     for each in stored:
-        message = to_common_message(without_request_facts(each))
+        message = to_common_message(without_caller_options(each))
         task_id = each.task_id
         if is_callers(each):
             turns[task_id] = turns.get(task_id, 0) + 1

@@ -12,10 +12,10 @@ import msgspec
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.encoder import Fields, UiEncoder
-from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.task_events import is_mapping
-from tailrace.server.protocols.turn import TurnFold
-from tailrace.streaming.a2a.encoding import encode_text
+from tailrace.server.protocols.turn_fold import TurnFold
+from tailrace.streaming.a2a.json_encoding import encode_text
 from tailrace.streaming.a2a.lifecycle import TaskState
 
 _FINISH = {"content_filter": "content-filter", "tool_calls": "tool-calls"}

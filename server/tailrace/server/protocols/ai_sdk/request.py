@@ -13,10 +13,10 @@ from tailrace.server.protocols.chat_request import (
     conversation_key,
     split_history,
 )
-from tailrace.server.protocols.errors import OpenAIError, reject_invalid
+from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
 from tailrace.server.protocols.request_options import facts_of, file_of
 from tailrace.server.protocols.task_events import is_mapping
-from tailrace.server.runtime.identifiers import MAX_ID_LENGTH
+from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.wrappers import (
     ContentPart,
     ContentPartReasoning,

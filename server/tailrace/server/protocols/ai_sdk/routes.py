@@ -9,15 +9,15 @@ from tailrace.server.auth.authentication import Authenticator
 from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
 from tailrace.server.protocols.ai_sdk.request import read_chat_id, read_ui_request
 from tailrace.server.protocols.ai_sdk.snapshot import ui_messages
-from tailrace.server.protocols.delivery import Delivery, add_routes, json_response
-from tailrace.server.protocols.errors import OpenAIError
-from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.protocols.chat_endpoint import ChatEndpoint, add_routes, json_response
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.runtime.operations import Caller, Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.costs import cost_of
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotCancelableError
 from tailrace.streaming.a2a.models import Task
+from tailrace.streaming.a2a.processing_costs import cost_of
 from tailrace.streaming.a2a.requests import CancelTaskRequest
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
@@ -34,7 +34,7 @@ class AiSdkEndpoint:
     """
 
     def __init__(self, operations: Operations, settings: Settings, authenticator: Authenticator) -> None:
-        self._delivery = Delivery(operations, settings, authenticator)
+        self._endpoint = ChatEndpoint(operations, settings, authenticator)
         self._operations = operations
 
     def add_to(self, router: APIRouter) -> None:
@@ -49,18 +49,18 @@ class AiSdkEndpoint:
         add_routes(router, routes, _text_response)
 
     async def _chat(self, request: Request) -> Response:
-        caller, chat = await self._delivery.read(request, read_ui_request)
-        stream, call_ids = await self._delivery.send(chat, caller)
+        caller, chat = await self._endpoint.read(request, read_ui_request)
+        stream, call_ids = await self._endpoint.send(chat, caller)
         turn = TurnFold(tools=chat.tool_names, known_ids=call_ids)
-        return await self._delivery.stream(stream, UiMessageEncoder(turn, chat.message_id), _HEADERS)
+        return await self._endpoint.stream(stream, UiMessageEncoder(turn, chat.message_id), _HEADERS)
 
     async def _resume(self, request: Request) -> Response:
         """Stream the response that a chat is receiving, from its beginning; 204 if there is none."""
         task, caller = await self._running_task(request)
         if task is None:
             return Response(status_code=204)
-        stream, turn = await self._delivery.subscribe(task.id, caller)
-        return await self._delivery.stream(stream, UiMessageEncoder(turn), _HEADERS)
+        stream, turn = await self._endpoint.subscribe(task.id, caller)
+        return await self._endpoint.stream(stream, UiMessageEncoder(turn), _HEADERS)
 
     async def _stop(self, request: Request) -> Response:
         """Cancel the response that a chat is receiving, if there is one."""
@@ -74,15 +74,15 @@ class AiSdkEndpoint:
 
     async def _messages(self, request: Request) -> Response:
         """Return the messages of a chat, without the response that it is receiving."""
-        caller = await self._delivery.authenticate(request)
+        caller = await self._endpoint.authenticate(request)
         key = read_chat_id(request.path_params["chat_id"])
-        _, stored = await self._delivery.conversation(key, caller)
+        _, stored = await self._endpoint.conversation(key, caller)
         return await json_response(await run_bounded(cost_of(stored), ui_messages, stored))
 
     async def _running_task(self, request: Request) -> tuple[Task | None, Caller]:
-        caller = await self._delivery.authenticate(request)
+        caller = await self._endpoint.authenticate(request)
         key = read_chat_id(request.path_params["chat_id"])
-        return await self._delivery.newest_task(key, caller, running=True), caller
+        return await self._endpoint.newest_task(key, caller, running=True), caller
 
 
 def _text_response(error: OpenAIError) -> Response:

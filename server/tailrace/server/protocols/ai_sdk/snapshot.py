@@ -6,13 +6,13 @@ The agent's messages have the ids that they had in its stream: one message for e
 import json
 from collections.abc import Iterable, Iterator
 
-from tailrace.server.protocols.comparison import calls_run_here
+from tailrace.server.protocols.conversation_comparison import calls_run_here
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.task_events import is_mapping
 from tailrace.streaming.a2a.models import Message as A2AMessage
 from tailrace.streaming.a2a.models import Role as A2ARole
-from tailrace.streaming.agent.request_facts import without_request_facts
-from tailrace.streaming.conversion.conversation import is_callers, to_common_message
+from tailrace.streaming.agent.caller_options import without_caller_options
+from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
 from tailrace.wrappers import (
     ContentPartData,
     ContentPartFile,
@@ -57,7 +57,7 @@ class _Snapshot:
 
     def add(self, stored: A2AMessage) -> None:
         """Add the next message."""
-        message = to_common_message(without_request_facts(stored))
+        message = to_common_message(without_caller_options(stored))
         if is_callers(stored):
             self._turns[stored.task_id] = self._turns.get(stored.task_id, 0) + 1
         for result in message.tool_results:

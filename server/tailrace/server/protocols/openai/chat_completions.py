@@ -11,8 +11,8 @@ from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai.choices import ChoiceEncoder
-from tailrace.server.protocols.turn import TurnFold
-from tailrace.streaming.a2a.encoding import encode_text
+from tailrace.server.protocols.turn_fold import TurnFold
+from tailrace.streaming.a2a.json_encoding import encode_text
 
 _MEMBERS = {"text": "content", "reasoning": "reasoning_content", "refusal": "refusal"}
 _DELTAS = {channel: b'"delta":{"%b":' % member.encode() for channel, member in _MEMBERS.items()}

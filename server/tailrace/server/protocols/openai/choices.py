@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.encoder import Encoder, Fields, encode_json
-from tailrace.server.protocols.errors import OpenAIError
-from tailrace.server.protocols.turn import TurnFold
-from tailrace.streaming.a2a.encoding import encode_text
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import provider_usage
+from tailrace.streaming.a2a.json_encoding import encode_text
+from tailrace.streaming.a2a.stream_extension import provider_usage
 
 _DONE = b"data: [DONE]\n\n"
 

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import ConfigDict, PositiveInt, Strict, ValidationError
 
 from tailrace.server.protocols.chat_request import LenientModel
-from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.wrappers import UpstreamError, UpstreamFault
 
 MAX_INPUTS = 2048

@@ -6,8 +6,8 @@ from typing import Any, cast
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai.response_events import StoredTurn
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.agent.request_facts import without_request_facts
-from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.streaming.agent.caller_options import without_caller_options
+from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import History
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 
@@ -46,7 +46,7 @@ def items_of(messages: Sequence[Message], suffix: str) -> list[Fields]:
         messages: The messages.
         suffix: Makes the ids of the items unique.
     """
-    common = (to_common_message(without_request_facts(message)) for message in messages)
+    common = (to_common_message(without_caller_options(message)) for message in messages)
     given = ResponsesConverter().from_history(History(conversation=tuple(common)))
     return [_with_id(cast("Fields", dict(item)), at, suffix) for at, item in enumerate(given)]
 

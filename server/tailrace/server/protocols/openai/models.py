@@ -3,10 +3,10 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.settings import Settings
 from tailrace.wrappers import ConfigurationError
-from tailrace.wrappers.http.model import DirectModel
+from tailrace.wrappers.http.http_model import DirectModel
 from tailrace.wrappers.messages import clipped
 
 ANY_NAME = "*"

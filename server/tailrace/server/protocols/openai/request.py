@@ -18,7 +18,8 @@ from tailrace.server.protocols.chat_request import (
     read_history,
     split_history,
 )
-from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.conversation_lookup import response_id_of_item
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.request_options import (
     function_definition,
     output_format,
@@ -26,12 +27,12 @@ from tailrace.server.protocols.request_options import (
     tool_choice,
     unsupported,
 )
-from tailrace.streaming.a2a.encoding import encode_json
-from tailrace.streaming.agent.request_facts import NATIVE_TOOLS
+from tailrace.streaming.a2a.json_encoding import encode_json
+from tailrace.streaming.agent.caller_options import NATIVE_TOOLS
 from tailrace.wrappers import ContentPartText, Message, Role
-from tailrace.wrappers.conversion.options import OutputFormat, ToolDefinition
+from tailrace.wrappers.conversion.request_options import OutputFormat, ToolDefinition
 from tailrace.wrappers.messages import clipped, shortened
-from tailrace.wrappers.openai.history import OpenAIConverter
+from tailrace.wrappers.openai.converter import OpenAIConverter
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 
 MAX_PAIRS, MAX_NAME_LENGTH, MAX_VALUE_LENGTH = 16, 64, 512
@@ -60,20 +61,25 @@ _ECHOED: Mapping[str, Any] = {
 
 
 class _Request(LenientModel):
-    """The members that both APIs have."""
+    """The members that all APIs have."""
 
     model: str | None = None
     stream: StrictBool | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+
+
+class _ConversationRequest(_Request):
+    """The members that Chat Completions and Responses have."""
+
     tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: StrictBool | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
     metadata: dict[str, Any] | None = None
     user: str | None = None
 
     def facts(self, nested: bool, **others: object) -> dict[str, Any]:
-        """Return the facts that both APIs have.
+        """Return the facts that Chat Completions and Responses have.
 
         Args:
             nested: As of `_inner`.
@@ -105,16 +111,40 @@ class _StreamOptions(LenientModel):
 
 
 class _CompletionRequest(_Request):
-    messages: Items[dict[str, Any]] = Field(min_length=1)
+    """The members that Chat Completions and Completions have."""
+
     stream_options: _StreamOptions | None = None
     n: StrictInt | None = None
-    response_format: dict[str, Any] | None = None
     max_tokens: StrictInt | None = None
-    max_completion_tokens: StrictInt | None = None
     stop: str | Items[str] | None = None
     seed: StrictInt | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
+
+    @property
+    def choices(self) -> int:
+        """The number of choices."""
+        return 1 if self.n is None else self.n
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether the stream ends with the usage."""
+        return bool(self.stream_options is not None and self.stream_options.include_usage)
+
+    def sampling(self) -> dict[str, Any]:
+        """Return the facts that both APIs have, and `_Request` does not."""
+        return {
+            "stop": _texts(self.stop),
+            "seed": self.seed,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+        }
+
+
+class _ChatRequest(_ConversationRequest, _CompletionRequest):
+    messages: Items[dict[str, Any]] = Field(min_length=1)
+    response_format: dict[str, Any] | None = None
+    max_completion_tokens: StrictInt | None = None
     reasoning_effort: str | None = None
     store: StrictBool | None = None
 
@@ -131,12 +161,11 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         OpenAIError: The request is invalid or unsupported.
     """
     try:
-        request = _CompletionRequest.model_validate(body)
+        request = _ChatRequest.model_validate(body)
     except ValidationError as error:
         raise OpenAIError.of_validation(error) from None
-    _check_metadata(request.metadata)
-    choices = 1 if request.n is None else request.n
-    _check_choices(choices, "n")
+    check_metadata(request.metadata)
+    _check_choices(request.choices, "n")
     history = read_history(OpenAIConverter(), request.messages, param="messages")
     earlier, new = split_history(history, param="messages")
     facts = request.facts(
@@ -144,44 +173,29 @@ def read_chat_request(body: Mapping[str, Any], *, header: str = "", user_is_key:
         output=_output_format(request.response_format, "response_format", nested=True),
         instructions=history.system_message if history.conversation else None,
         max_output_tokens=request.max_completion_tokens or request.max_tokens,
-        stop=_texts(request.stop),
-        seed=request.seed,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
         reasoning_effort=request.reasoning_effort,
+        **request.sampling(),
     )
-    options = request.stream_options
     return ChatRequest(
         model=request.model or "",
         earlier=earlier,
         new=new,
         facts=request_facts(**facts),
         stream=bool(request.stream),
-        include_usage=bool(options is not None and options.include_usage),
+        include_usage=request.includes_usage,
         key=conversation_key(request.metadata, header, request.user if user_is_key else None),
         warnings=_omission(request.other_tools()),
         store=bool(request.store),
         echo={"metadata": _encoded(request.metadata)} if request.metadata else {},
-        choices=choices,
+        choices=request.choices,
     )
 
 
-class _TextRequest(LenientModel):
-    model: str | None = None
+class _TextRequest(_CompletionRequest):
     prompt: str | Items[str]
-    stream: StrictBool | None = None
-    stream_options: _StreamOptions | None = None
-    n: StrictInt | None = None
     best_of: StrictInt | None = None
     echo: StrictBool | None = None
     suffix: str | None = None
-    max_tokens: StrictInt | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    stop: str | Items[str] | None = None
-    seed: StrictInt | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
 
 
 def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
@@ -203,7 +217,7 @@ def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
         raise unsupported("echo", "Repeating the prompt (echo)")
     if request.suffix:
         raise unsupported("suffix", "A text after the completion (suffix)")
-    each = 1 if request.n is None else request.n
+    each = request.choices
     if request.best_of not in (None, each):
         raise unsupported("best_of", "A best_of other than n")
     prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
@@ -220,24 +234,21 @@ def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
         max_output_tokens=request.max_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
-        stop=_texts(request.stop),
-        seed=request.seed,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
+        **request.sampling(),
     )
-    options = request.stream_options
+    messages = [Message(role=Role.USER, content=(ContentPartText(text=prompt),)) for prompt in prompts]
     return [
         ChatRequest(
             model=request.model or "",
             earlier=(),
-            new=Message(role=Role.USER, content=(ContentPartText(text=prompt),)),
+            new=message,
             facts=facts,
             stream=bool(request.stream),
-            include_usage=bool(options is not None and options.include_usage),
+            include_usage=request.includes_usage,
             choice=at * each + number,
             choices=each * len(prompts),
         )
-        for at, prompt in enumerate(prompts)
+        for at, message in enumerate(messages)
         for number in range(each)
     ]
 
@@ -254,7 +265,7 @@ class _Conversation(LenientModel):
     id: str
 
 
-class _ResponseRequest(_Request):
+class _ResponseRequest(_ConversationRequest):
     input: str | Items[dict[str, Any]]
     instructions: str | None = None
     background: StrictBool | None = None
@@ -288,7 +299,7 @@ def read_responses_request(
             param="background",
             code="invalid_value",
         )
-    _check_metadata(request.metadata)
+    check_metadata(request.metadata)
     named = request.conversation
     conversation = named.id if isinstance(named, _Conversation) else named
     previous = request.previous_response_id
@@ -300,6 +311,9 @@ def read_responses_request(
             code="mutually_exclusive_parameters",
         )
     items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
+    items, referenced = _resolve_references(items)
+    if not conversation:
+        previous = previous or referenced
     history = read_history(ResponsesConverter(), items, param="input")
     earlier, new = split_history(history, param="input")
     system = history.system_message if history.conversation else None
@@ -329,12 +343,36 @@ def read_responses_request(
         include_usage=True,
         key="" if previous else key,
         continues=bool(conversation) and not earlier,
+        existing=conversation or "",
         previous=previous or "",
         warnings=_omission(omitted),
         background=bool(request.background),
         store=request.store,
         echo=_echo(body),
     )
+
+
+def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """Return the items after the last reference to one, with the instructions of all, and the response of that one.
+
+    A client that refers to an item of a response sends the conversation up to it, which the server has.
+
+    Raises:
+        OpenAIError: The reference is not to an item of a response.
+    """
+    last = max((at for at, item in enumerate(items) if item.get("type") == "item_reference"), default=-1)
+    if last < 0:
+        return items, ""
+    response = response_id_of_item(str(items[last].get("id")))
+    if not response:
+        raise OpenAIError(
+            400,
+            f"Invalid value for 'input': {shortened(str(items[last].get('id')))} is not the id of an item of a response",
+            param="input",
+            code="invalid_value",
+        )
+    instructions = [item for item in items[:last] if item.get("role") in ("system", "developer")]
+    return [*instructions, *items[last + 1 :]], response
 
 
 def _echo(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
@@ -354,7 +392,12 @@ def _echoed_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "function", "parameters": None, "strict": None, **tool}
 
 
-def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
+def check_metadata(metadata: Mapping[str, Any] | None) -> None:
+    """Check the ``metadata`` of a request.
+
+    Raises:
+        OpenAIError: It exceeds the API's bounds, or a value is not text.
+    """
     given = metadata or {}
     if len(given) > MAX_PAIRS:
         raise _invalid_metadata(f"{len(given)} pairs; a request may have {MAX_PAIRS}")

@@ -9,22 +9,22 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from tailrace.server.protocols.conversations import read_response_id
-from tailrace.server.protocols.errors import OpenAIError
+from tailrace.server.protocols.conversation_lookup import read_response_id
 from tailrace.server.protocols.openai.stored_request import Kind, StoredRequest, read_stored_request
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.task_events import number_of
 from tailrace.server.runtime.operations import Caller, EventStream, Operations
 from tailrace.server.store.store import EventsDropped
-from tailrace.streaming.a2a.costs import cost_of_task
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, StreamResponse, Task, TaskStatus
+from tailrace.streaming.a2a.processing_costs import cost_of_task
 from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
-from tailrace.streaming.conversion.conversation import is_callers
-from tailrace.streaming.task.task import TaskRecord
+from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.conversion.message_conversion import is_callers
+from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers.concurrency.worker_thread import json_cost, json_text_cost, run_bounded
 
 _PREFIXES: dict[Kind, str] = {"response": "resp_", "chat.completion": "chatcmpl-"}
@@ -217,7 +217,7 @@ def _as_of_turn(task: Task, turn: int) -> Task:
     artifacts = tuple(
         artifact
         for artifact in task.artifacts
-        if number_of(extension_facts(artifact.metadata).get("turn")) <= turn
+        if number_of(extension_metadata(artifact.metadata).get("turn")) <= turn
     )
     return task.model_copy(
         update={"history": history, "status": status, "artifacts": artifacts, "metadata": {}}

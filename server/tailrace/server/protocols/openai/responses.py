@@ -12,22 +12,27 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from tailrace.server.protocols import ui_events
-from tailrace.server.protocols.conversations import response_id
+from tailrace.server.protocols.conversation_lookup import response_id
 from tailrace.server.protocols.encoder import Encoder, Fields, encode_json
-from tailrace.server.protocols.errors import OpenAIError
 from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.serial_texts import SerialTexts
-from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import provider_usage
 from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.stream_extension import provider_usage
 from tailrace.wrappers import ContentPartToolCall
-from tailrace.wrappers.concurrency.worker_thread import json_cost
-from tailrace.wrappers.openai_responses.items import KEY
+from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_cost
+from tailrace.wrappers.openai_responses.tool_items import KEY
 
 # Why a response is incomplete, by the finish reasons of Chat Completions.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
+
+_LARGE_OUTPUT = 40 * MAX_INLINE_COST  # of events, which have up to 40 times as many bytes as their texts
+_APPENDS = (
+    b'"append":true'  # in events that continue a text; after others one may be closed, whose events repeat it
+)
 
 NO_EVENTS = math.inf
 """As the number after which events are encoded: encode none, for the response alone."""
@@ -160,6 +165,8 @@ class ResponsesEncoder(Encoder):
         self._place: Fields = {}  # of that part
         self._delta_fields: Fields = {}  # of events of its text
         self._pieces: list[str] = []
+        self._output_cost = 0  # of what the events so far added
+        self._may_close = False  # the next text may be that of another part
         self._calls: dict[str, _Call] = {}
         self._output: list[Fields] = []
         self.response: Fields = {}
@@ -170,12 +177,16 @@ class ResponsesEncoder(Encoder):
         return b"".join(map(self.encode, self.turn.feed(event)))
 
     def cost(self, events: Iterable[Event]) -> int:
-        """Return what `feed` may take; events of the response itself repeat members of the request."""
-        cost = super().cost(events)
+        """Return what `feed` may take: some events repeat members of the request, or the output so far."""
+        new = cost = super().cost(events)
         if self._echo_cost and (
             self.response.get("status") != "in_progress" or any(event.state is not None for event in events)
         ):
             cost += self._echo_cost
+        if self._output_cost > _LARGE_OUTPUT:
+            self._may_close = self._may_close or not all(_APPENDS in event.body for event in events)
+            cost += self._output_cost * self._may_close
+        self._output_cost += new
         return cost
 
     def encode(self, event: ui_events.UiEvent) -> bytes:
@@ -190,6 +201,7 @@ class ResponsesEncoder(Encoder):
         if isinstance(event, ui_events.TextAdded):
             part = _PARTS[event.channel]
             frames = self._open_part(part)
+            self._may_close = False
             self._pieces.append(event.text)
             return frames + self._event(f"{part.text_event}.delta", **self._delta_fields, delta=event.text)
         if isinstance(event, ui_events.ArgumentsAdded):

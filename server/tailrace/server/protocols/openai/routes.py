@@ -10,22 +10,21 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TypedDict
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tailrace.server.auth.authentication import Authenticator, Credentials
-from tailrace.server.http.problems import credentials_of
+from tailrace.server.http.request_headers import credentials_of
 from tailrace.server.protocols import ui_events
-from tailrace.server.protocols.chat_request import ChatRequest
-from tailrace.server.protocols.delivery import (
+from tailrace.server.protocols.chat_endpoint import (
     CONVERSATION_HEADER,
-    Delivery,
+    ChatEndpoint,
     add_routes,
     cancel_on_disconnect,
     conversation_headers,
+    json_response,
 )
+from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.encoder import Fields
-from tailrace.server.protocols.errors import OpenAIError, server_stops
 from tailrace.server.protocols.openai.chat_completions import ChatCompletionEncoder
 from tailrace.server.protocols.openai.completions import CompletionEncoder
 from tailrace.server.protocols.openai.embeddings import encode_embeddings, read_embedding_request
@@ -36,14 +35,16 @@ from tailrace.server.protocols.openai.request import (
     read_responses_request,
 )
 from tailrace.server.protocols.openai.stored_completions import StoredCompletions
+from tailrace.server.protocols.openai.stored_conversations import StoredConversations
 from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.server.protocols.openai.stored_responses import StoredResponses
+from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.serial_texts import SerialTexts
-from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.runtime.operations import Caller, EventStream, Operations
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.encoding import encode_json
+from tailrace.streaming.a2a.json_encoding import encode_json
 from tailrace.wrappers import UpstreamError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded, text_cost
 
@@ -86,9 +87,10 @@ class OpenAIFacade:
         native_tools: bool = False,
     ) -> None:
         self._max_values = settings.bounds.max_request_values
-        self._delivery = Delivery(operations, settings, authenticator, _credentials)
-        self._responses = StoredResponses(self._delivery)
-        self._completions_stored = StoredCompletions(self._delivery)
+        self._endpoint = ChatEndpoint(operations, settings, authenticator, _credentials)
+        self._responses = StoredResponses(self._endpoint, notifies=settings.openai_webhook is not None)
+        self._completions_stored = StoredCompletions(self._endpoint)
+        self._conversations = StoredConversations(self._endpoint)
         self._models = models
         self._gate = gate
         self._user_is_key = user_is_key
@@ -105,7 +107,9 @@ class OpenAIFacade:
             ("GET", "/v1/models"): self._list_models,
             ("GET", "/v1/models/{model:path}"): self._model,
         }
-        add_routes(router, {**routes, **self._responses.routes(), **self._completions_stored.routes()})
+        add_routes(router, routes)
+        for stored in (self._responses, self._completions_stored, self._conversations):
+            add_routes(router, stored.routes())
 
     async def _chat_completions(self, request: Request) -> Response:
         key = self._key_options(request)
@@ -121,7 +125,7 @@ class OpenAIFacade:
         def parse(body: _Body) -> ChatRequest:
             return read_responses_request(body, native_tools=self._native_tools, **key)
 
-        caller, chat = await self._delivery.read(request, parse)
+        caller, chat = await self._endpoint.read(request, parse)
         model = self._models.agent_name(chat.model)
         return await self._responses.create(replace(chat, model=model, created=int(time.time())), caller)
 
@@ -129,7 +133,7 @@ class OpenAIFacade:
         return await self._respond(request, read_completion_request, CompletionEncoder)
 
     async def _embeddings(self, request: Request) -> Response:
-        caller, wanted = await self._delivery.read(request, read_embedding_request)
+        caller, wanted = await self._endpoint.read(request, read_embedding_request)
         model = self._models.embedding(wanted.model)
 
         async def embed() -> bytes:
@@ -137,7 +141,7 @@ class OpenAIFacade:
                 return await model.embed(wanted.members())
 
         try:
-            with self._delivery.operations.limits.tasks.take(caller.owner):
+            with self._endpoint.operations.limits.tasks.take(caller.owner):
                 body = await cancel_on_disconnect(request, embed())
             cost = text_cost(body)
             return Response(
@@ -149,29 +153,32 @@ class OpenAIFacade:
             raise OpenAIError.of_upstream(error) from None
 
     async def _list_models(self, request: Request) -> Response:
-        await self._delivery.authenticate(request)
-        return _json_response({"object": "list", "data": list(map(self._model_fields, self._models.listed))})
+        await self._endpoint.authenticate(request)
+        return await json_response(
+            {"object": "list", "data": list(map(self._model_fields, self._models.listed))}
+        )
 
     async def _model(self, request: Request) -> Response:
-        await self._delivery.authenticate(request)
-        return _json_response(self._model_fields(self._models.known_name(request.path_params["model"])))
+        await self._endpoint.authenticate(request)
+        return await json_response(self._model_fields(self._models.known_name(request.path_params["model"])))
 
     def _model_fields(self, name: str) -> Fields:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
 
     def _charged(self, caller: Caller, choices: Sequence[ChatRequest]) -> Caller:
-        """Return the caller with the cost of a request whose choices repeat its messages.
+        """Return the caller with the cost of a request whose choices repeat its messages, or each of its prompts.
 
         Raises:
             OpenAIError: The messages are too large for so many choices.
         """
-        if len(choices) == 1 or choices[0].new is not choices[-1].new:
+        each = len(choices) // len({id(choice.new) for choice in choices})
+        if each == 1:
             return caller
-        cost = caller.cost * len(choices)
+        cost = caller.cost * each
         if self._max_values and cost > self._max_values:
             raise OpenAIError(
                 413,
-                f"the request is too large for {len(choices)} choices: {caller.cost} JSON values and KiB for each, of "
+                f"the request is too large for {each} choices: {caller.cost} JSON values and KiB for each, of "
                 f"{self._max_values} for all (TAILRACE_BOUNDS: max_request_values); send less, or request fewer choices",
                 param="n",
                 code="too_many_choices",
@@ -187,7 +194,7 @@ class OpenAIFacade:
         parse: Callable[[_Body], list[ChatRequest]],
         create_encoder: Callable[..., _Encoder],
     ) -> Response:
-        caller, choices = await self._delivery.read(request, parse)
+        caller, choices = await self._endpoint.read(request, parse)
         caller = self._charged(caller, choices)
         model = self._models.agent_name(choices[0].model)
         created = int(time.time())
@@ -198,14 +205,14 @@ class OpenAIFacade:
                 if chat.store:
                     record = StoredRequest.of(chat, "chat.completion")
                     chat = replace(chat, record=await run_bounded(caller.cost, record.to_json))
-                stream, call_ids = await self._delivery.send(chat, caller)
+                stream, call_ids = await self._endpoint.send(chat, caller)
                 texts = SerialTexts(live=chat.stream, last_round=chat.facts.output is not None)
                 fold = TurnFold(tools=chat.tool_names, known_ids=call_ids, texts=texts)
                 encoder = create_encoder(fold, chat, *(previous for _, previous in turns[-1:]))
                 turns.append((stream, encoder))
             if choices[0].stream:
                 [(stream, encoder), *following] = turns
-                return await self._delivery.stream(stream, encoder, following=following)
+                return await self._endpoint.stream(stream, encoder, following=following)
             return await _complete_response(turns)
         except BaseException:
             for stream, _ in turns:
@@ -265,7 +272,3 @@ def _credentials(request: Request) -> Credentials:
         headers = {**given.headers, _KEY_HEADER: given.bearer}
         return Credentials(headers, given.query, reads=given.reads)
     return given
-
-
-def _json_response(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

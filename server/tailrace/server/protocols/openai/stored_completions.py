@@ -7,12 +7,12 @@ from typing import cast
 from fastapi import Request, Response
 
 from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.chat_endpoint import ChatEndpoint, Endpoint, json_response
 from tailrace.server.protocols.chat_request import ChatRequest
-from tailrace.server.protocols.delivery import Delivery, Endpoint, json_response
 from tailrace.server.protocols.encoder import Fields
 from tailrace.server.protocols.openai.chat_completions import ChatCompletionEncoder
 from tailrace.server.protocols.openai.input_items import received_messages
-from tailrace.server.protocols.openai.lists import page_of, read_page_query
+from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
 from tailrace.server.protocols.openai.response_events import (
     StoredTurn,
     find_turn,
@@ -21,29 +21,29 @@ from tailrace.server.protocols.openai.response_events import (
     turn_cost,
 )
 from tailrace.server.protocols.serial_texts import SerialTexts
-from tailrace.server.protocols.turn import TurnFold
+from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.runtime.operations import Caller
 from tailrace.server.store.store import EventsDropped
-from tailrace.streaming.a2a.costs import cost_of
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.agent.request_facts import NO_FACTS, without_request_facts
-from tailrace.streaming.conversion.conversation import to_common_message
+from tailrace.streaming.a2a.processing_costs import cost_of
+from tailrace.streaming.agent.caller_options import NO_FACTS, without_caller_options
+from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import History
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
-from tailrace.wrappers.openai.history import OpenAIConverter
+from tailrace.wrappers.openai.converter import OpenAIConverter
 
 
 class StoredCompletions:
     """Retrieves and deletes stored chat completions.
 
     Args:
-        delivery: Authenticates the requests.
+        endpoint: Authenticates the requests.
     """
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-        self._operations = delivery.operations
+    def __init__(self, endpoint: ChatEndpoint) -> None:
+        self._endpoint = endpoint
+        self._operations = endpoint.operations
 
     def routes(self) -> Mapping[tuple[str, str], Endpoint]:
         """Return the routes."""
@@ -102,7 +102,7 @@ class StoredCompletions:
         return await json_response(page_of(listed, query))
 
     async def _find(self, request: Request) -> tuple[StoredTurn, Caller]:
-        caller = await self._delivery.authenticate(request)
+        caller = await self._endpoint.authenticate(request)
         given = request.path_params["completion_id"]
         return await find_turn(self._operations, given, caller, "chat.completion"), caller
 
@@ -125,7 +125,7 @@ def _request_of(stored: StoredTurn) -> ChatRequest:
 
 
 def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fields]:
-    received = (without_request_facts(message) for message in received_messages(stored, messages))
+    received = (without_caller_options(message) for message in received_messages(stored, messages))
     history = History(conversation=tuple(map(to_common_message, received)))
     given = OpenAIConverter().from_history(history)
     return [_listed_message(cast("Fields", each), f"{stored.id}-{at}") for at, each in enumerate(given)]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from tailrace.server.protocols.chat_request import ChatRequest
-from tailrace.streaming.a2a.extension import extension_facts
+from tailrace.streaming.a2a.stream_extension import extension_metadata
 
 Kind = Literal["response", "chat.completion"]
 """The API of a request, by the ``object`` of its result."""
@@ -67,7 +67,7 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def read_stored_request(metadata: Mapping[str, Any]) -> StoredRequest | None:
     """Return the record in a message's metadata; None if there is none, or none that is valid."""
-    text = extension_facts(metadata).get("apiRequest")
+    text = extension_metadata(metadata).get("apiRequest")
     if not isinstance(text, str):
         return None
     try:

@@ -7,13 +7,17 @@ from dataclasses import replace
 from fastapi import Request, Response
 
 from tailrace.server.protocols import task_events
+from tailrace.server.protocols.chat_endpoint import (
+    ChatEndpoint,
+    Endpoint,
+    conversation_headers,
+    json_response,
+)
 from tailrace.server.protocols.chat_request import ChatRequest
-from tailrace.server.protocols.conversations import response_id
-from tailrace.server.protocols.delivery import Delivery, Endpoint, conversation_headers, json_response
+from tailrace.server.protocols.conversation_lookup import response_id
 from tailrace.server.protocols.encoder import Fields
-from tailrace.server.protocols.errors import OpenAIError, server_stops
 from tailrace.server.protocols.openai.input_items import list_input_items
-from tailrace.server.protocols.openai.lists import page_of, read_page_query
+from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
 from tailrace.server.protocols.openai.response_events import (
     StoredTurn,
     TurnEvents,
@@ -23,14 +27,17 @@ from tailrace.server.protocols.openai.response_events import (
     turn_cost,
 )
 from tailrace.server.protocols.openai.responses import NO_EVENTS, ResponsesEncoder
+from tailrace.server.protocols.openai.stored_conversations import find_conversation
 from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.protocols.openai.webhook_events import FORM
+from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.text_channels import DivergedError
 from tailrace.server.runtime.operations import Caller, EventStream
 from tailrace.server.store.store import EventsDropped
-from tailrace.streaming.a2a.costs import cost_of
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotCancelableError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.processing_costs import cost_of
 from tailrace.streaming.a2a.requests import CancelTaskRequest
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
@@ -39,12 +46,14 @@ class StoredResponses:
     """Creates, retrieves, streams, cancels and deletes responses.
 
     Args:
-        delivery: Runs the requests.
+        endpoint: Runs the requests.
+        notifies: The end of a background response is a notification to the operator's webhook.
     """
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-        self._operations = delivery.operations
+    def __init__(self, endpoint: ChatEndpoint, *, notifies: bool = False) -> None:
+        self._notifies = notifies
+        self._endpoint = endpoint
+        self._operations = endpoint.operations
 
     def routes(self) -> Mapping[tuple[str, str], Endpoint]:
         """Return the routes of existing responses."""
@@ -62,20 +71,24 @@ class StoredResponses:
         A background response without a stream is returned when its task is persisted; else the response is complete.
 
         Raises:
-            OpenAIError: The turn failed, or the server is stopping.
-            A2AError: As `Delivery.send`.
-            StoreError: As `Delivery.send`.
+            OpenAIError: The turn failed, the caller has no such conversation, or the server is stopping.
+            A2AError: As `ChatEndpoint.send`.
+            StoreError: As `ChatEndpoint.send`.
         """
         request = StoredRequest.of(chat, "response")
         if caller.send_key:
             known = await self._operations.sent_before(caller)
             if known is not None:
                 return await self._repeat(known, chat, caller)
+        if chat.existing:
+            await find_conversation(self._operations, chat.existing, caller, param="conversation")
+        if self._notifies and chat.background:
+            caller = replace(caller, operator_form=FORM)
         record = await run_bounded(caller.cost, request.to_json)
-        stream, _ = await self._delivery.send(replace(chat, record=record), caller)
+        stream, _ = await self._endpoint.send(replace(chat, record=record), caller)
         events = TurnEvents(stream)
         if chat.stream:
-            return await self._delivery.stream_batches(events.batches(), ResponsesEncoder(request))
+            return await self._endpoint.stream_batches(events.batches(), ResponsesEncoder(request))
         return await self._complete(events, request, caller)
 
     async def _repeat(self, known: EventStream, chat: ChatRequest, caller: Caller) -> Response:
@@ -126,17 +139,17 @@ class StoredResponses:
         encoder = ResponsesEncoder(stored.request, after=after)
         try:
             events = await subscribe_to_turn(self._operations, stored, caller)
-            return await self._delivery.stream_batches(events.batches(), encoder)
+            return await self._endpoint.stream_batches(events.batches(), encoder)
         except EventsDropped:
             if after >= 0:
                 raise OpenAIError(
                     410,
-                    "the events of the response are no longer stored (TAILRACE_EVENT_RETENTION); get the response",
+                    "the events of the response are no longer stored (TAILRACE_RETENTION: events); get the response",
                     code="stream_expired",
                     param="starting_after",
                 ) from None
         encoder = ResponsesEncoder(stored.request)
-        return await self._delivery.stream_batches(stored.batches(), encoder)
+        return await self._endpoint.stream_batches(stored.batches(), encoder)
 
     async def _response(self, stored: StoredTurn, caller: Caller) -> Fields:
         """Return a response as it is now.
@@ -188,7 +201,7 @@ class StoredResponses:
         return await json_response(page_of(items, query))
 
     async def _find(self, request: Request) -> tuple[StoredTurn, Caller]:
-        caller = await self._delivery.authenticate(request)
+        caller = await self._endpoint.authenticate(request)
         given = request.path_params["response_id"]
         stored = await find_turn(self._operations, given, caller, "response")
         if not stored.request.is_stored:

@@ -9,10 +9,20 @@ from fastapi import APIRouter, Request, Response
 from starlette.routing import BaseRoute
 
 from tailrace.server.http.caching import cached_response
-from tailrace.server.protocols.openapi.http_json import SCHEMAS_0_3, http_json, http_json_0_3, model_schemas
-from tailrace.server.protocols.openapi.pages import DESCRIPTION_PATH, pages
-from tailrace.server.protocols.openapi.parts import STATUS_ERROR, Address, Json
-from tailrace.server.protocols.openapi.protocols import SCHEMAS, json_rpc, openai_api, user_interfaces
+from tailrace.server.protocols.openapi.builders import STATUS_ERROR, Address, Json
+from tailrace.server.protocols.openapi.http_json_operations import (
+    SCHEMAS_0_3,
+    http_json,
+    http_json_0_3,
+    model_schemas,
+)
+from tailrace.server.protocols.openapi.other_operations import DESCRIPTION_PATH, pages
+from tailrace.server.protocols.openapi.protocol_operations import (
+    SCHEMAS,
+    json_rpc,
+    openai_api,
+    user_interfaces,
+)
 
 _SECURITY_SCHEMES: Mapping[str, Json] = {
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},

@@ -1,8 +1,8 @@
-"""Webhook URLs that a server may call: none on its own machine, in its network, or of its cloud's metadata service.
+"""Checks that webhook URLs do not point to the machine, the network, or the cloud metadata service of the server (SSRF).
 
-Callers choose the URLs of webhooks, and the server is in a network that callers cannot reach. URLs are therefore checked twice:
-literal addresses when the webhook is set, and names when they are resolved for a delivery. The connection uses the very address
-that was checked, so that a name that changes its address in between (DNS rebinding) has no effect.
+Callers choose the URLs of webhooks, and the server can reach a network that callers cannot reach. IP addresses in a URL are checked
+when the webhook is set. Host names are resolved and checked for each delivery. The connection uses the address that was checked,
+so changing the DNS record after the check (DNS rebinding) has no effect.
 
 Source: A2A 1.0.1, section 13.2; the special-purpose registries of IANA (RFC 6890).
 """
@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 from yarl import URL
 
-from tailrace.server.runtime.identifiers import MAX_ID_LENGTH
+from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.streaming.a2a.errors import FieldViolation, InvalidParamsError
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
 
@@ -25,12 +25,12 @@ MAX_URL_LENGTH = 2048
 """Maximum characters of a webhook's URL."""
 
 MAX_SECRET_LENGTH = 8192
-"""Maximum characters of a webhook's token, and of its credentials: the limit of receivers for a header line."""
+"""Maximum characters of a webhook's token or credentials. Many servers limit a header line to this length."""
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Resolves the name of a host, for a port, to addresses as text."""
+"""A function that resolves a host name and a port to IP addresses as text."""
 
-# Metadata services of clouds. Most addresses are link-local or private; these are not.
+# Metadata services of clouds whose addresses are neither link-local nor private.
 _METADATA = frozenset(
     map(
         ip_address,
@@ -46,31 +46,33 @@ _METADATA = frozenset(
 )
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64 (RFC 6052): an IPv4 address is in the last 32 bits
-_COMPATIBLE = IPv6Network("::/96")  # the deprecated form of the same
+_COMPATIBLE = IPv6Network(
+    "::/96"
+)  # deprecated IPv4-compatible addresses, also with an IPv4 address in the last 32 bits
 
 _SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-# Threads that resolve names: a hanging resolver must not use up the shared threads.
+# Number of separate threads for name resolution, so that a hanging resolver does not occupy all shared threads.
 _LOOKUP_THREADS = 16
 
 
 class Reach(Enum):
-    """The reach of an address."""
+    """The network in which an address is reachable."""
 
     PUBLIC = "public"
     PRIVATE = "private"
-    """This machine or its network: allowed only by the operator."""
+    """The address is on this machine or in its network. Only the operator can allow such addresses."""
     FORBIDDEN = "forbidden"
-    """Never allowed: link-local, multicast, unspecified, or the metadata service of a cloud."""
+    """The address is never allowed: it is link-local, multicast, unspecified, or the metadata service of a cloud."""
 
 
 class ForbiddenAddress(Exception):
-    """A webhook's host has no permitted address; the text names none, since callers may see it."""
+    """The host of a webhook has no permitted address. The text contains no address, since callers may see the text."""
 
 
 def reach_of(address: IPv4Address | IPv6Address) -> Reach:
-    """Classify an address; an IPv4 address inside an IPv6 one is classified as the former."""
+    """Classify an address. If an IPv6 address contains an IPv4 address, classify the IPv4 address."""
     address = _unwrapped(address)
     if address in _METADATA or address.is_unspecified or address.is_multicast or address.is_link_local:
         return Reach.FORBIDDEN
@@ -94,11 +96,11 @@ def _unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 class WebhookGuard:
-    """Checks webhooks, and resolves their names.
+    """Checks webhook configurations, and resolves the host names of their URLs.
 
     Args:
-        allow_private: Allow webhooks on this machine and in its network.
-        lookup: Resolves names; the system's resolver when None.
+        allow_private: True to allow webhooks on this machine and in its network.
+        lookup: Resolves host names; None to use the resolver of the operating system.
     """
 
     def __init__(self, *, allow_private: bool = False, lookup: Lookup | None = None) -> None:
@@ -110,7 +112,8 @@ class WebhookGuard:
         """Check a webhook's configuration.
 
         Raises:
-            InvalidParamsError: It cannot be called; a violation names the field. Secrets are not repeated.
+            InvalidParamsError: A field is invalid, or the URL may not be called. The error names the field, but repeats no
+                secrets.
         """
         self.check_url(config.url)
         if len(config.id) > MAX_ID_LENGTH:
@@ -125,7 +128,7 @@ class WebhookGuard:
         """Parse and check the URL of a webhook.
 
         Raises:
-            InvalidParamsError: It may not be called.
+            InvalidParamsError: The URL is invalid or may not be called.
         """
         if len(text) > MAX_URL_LENGTH:
             raise _wrong("url", f"longer than {MAX_URL_LENGTH} characters")
@@ -138,7 +141,7 @@ class WebhookGuard:
         if url.scheme not in ("http", "https") or not url.host:
             raise _wrong("url", "must be an http or https URL with a host")
         if url.user is not None or url.password is not None:
-            raise _wrong("url", "must hold no user and no password; authentication is the place for them")
+            raise _wrong("url", "must not contain a user or a password; use the field authentication")
         address = _literal(url.host)
         if address is not None and not self._allows(address):
             raise _wrong("url", "names an address that this agent does not call")
@@ -147,16 +150,16 @@ class WebhookGuard:
         return url
 
     async def resolve(self, host: str, port: int) -> list[IPv4Address | IPv6Address]:
-        """Return the permitted addresses of a name.
+        """Resolve a host name, and return its permitted addresses.
 
         Raises:
-            ForbiddenAddress: None of its addresses is permitted.
-            OSError: It has none, or the resolver failed.
+            ForbiddenAddress: No address of the host is permitted.
+            OSError: The host has no address, or the resolver failed.
         """
         found = dict.fromkeys(await self._lookup(host, port))
         allowed = [address for address in map(ip_address, found) if self._allows(address)]
         if not allowed:
-            raise ForbiddenAddress("its name leads to no address that this agent calls")
+            raise ForbiddenAddress("its host name resolves to no address that this agent may call")
         return allowed
 
     async def _ask_system(self, host: str, port: int) -> Sequence[str]:
@@ -173,20 +176,20 @@ class WebhookGuard:
 
 
 def _literal(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address of a literal host; None for a name."""
+    """Return the IP address that a URL's host contains; None if the host is a name."""
     try:
         return ip_address(host)
     except ValueError:
         pass
     try:
-        # Forms that C libraries accept as IPv4 addresses, too: 127.1, 0x7f000001, 2130706433.
+        # C libraries also accept 127.1, 0x7f000001 and 2130706433 as IPv4 addresses.
         return IPv4Address(socket.inet_aton(host.rstrip(".")))
     except (OSError, UnicodeError):
         return None
 
 
 def _is_local_name(host: str) -> bool:
-    """Return whether a name belongs to this machine by definition (RFC 6761)."""
+    """Return whether RFC 6761 reserves a name for the local machine, for example ``localhost``."""
     name = host.rstrip(".").lower()
     return name == "localhost" or name.endswith(".localhost")
 
@@ -195,7 +198,7 @@ def _check_header(field: str, value: str) -> None:
     if len(value) > MAX_SECRET_LENGTH:
         raise _wrong(field, f"longer than {MAX_SECRET_LENGTH} characters")
     if _CONTROL.search(value) or value != value.strip():
-        raise _wrong(field, "cannot stand in an HTTP header")
+        raise _wrong(field, "has characters that an HTTP header cannot contain")
 
 
 def _wrong(field: str, what: str) -> InvalidParamsError:

@@ -1,12 +1,13 @@
-"""Posts notifications to webhooks (A2A 1.0, section 4.3.3): one request for each attempt, and retries.
+"""The HTTP client that posts notifications to webhooks (A2A 1.0, section 4.3.3).
 
-Failures that may pass (no connection, a timeout, 408, 425, 429, 5xx) are retried, with growing pauses; all other responses end
-the attempts for the notification. Redirects are not followed.
+It retries temporary failures (no connection, a timeout, 408, 425, 429, 5xx) with increasing pauses. Any other status ends the
+attempts for the notification. It does not follow redirects.
 """
 
 import logging
 import random
-from collections.abc import AsyncGenerator
+import sys
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,10 +19,19 @@ import anyio
 import anyio.to_thread
 from yarl import URL
 
+from tailrace.server.runtime.limits import user_of
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.runtime.webhooks.addresses import ForbiddenAddress, WebhookGuard
+from tailrace.server.runtime.webhooks.signatures import Signature
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.requests import TaskPushNotificationConfig
+from tailrace.wrappers.concurrency.worker_thread import run_bounded, text_cost
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 if TYPE_CHECKING:
     from tailrace.server.runtime.webhooks.session import WebhookSession
@@ -29,23 +39,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tailrace.server")
 
 EVENT_HEADER = "X-Tailrace-Event"
-"""Identifies a notification: ``TASK/NUMBER`` of the event; ``TASK/NUMBER/task`` for the complete task at the end. A
-notification that is delivered twice has the same value."""
+"""The header that identifies a notification, so that a webhook can detect a repeated delivery. The value is ``TASK/NUMBER`` for
+an event, and ``TASK/NUMBER/task`` for the complete task after the last event."""
 
 TOKEN_HEADER = "X-A2A-Notification-Token"  # noqa: S105 — the name of a header
 
-_MAX_REQUESTS_PER_ORIGIN = 64  # open at a time, so that a hanging host does not delay other webhooks
-_MAX_RETRY_AFTER = 120.0  # seconds of a webhook's Retry-After that are respected
+# Concurrent requests of one caller to one origin, and at most half of all requests, so that a hanging host does not delay other
+# webhooks.
+_MAX_REQUESTS_PER_ORIGIN = 64
+_MAX_RETRY_AFTER = 120.0  # maximum seconds that the client waits for a webhook's Retry-After
 _RETRIED = frozenset({408, 425, 429})
 
 
 class Stopping(Exception):
-    """The server is stopping, so there is no other attempt; the notification is delivered after the next start."""
+    """The server is stopping. The notification is delivered after the next start."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The failure of an attempt; the reason is for the log and has no secrets."""
+    """The failure of an attempt, with a reason for the log that contains no secrets."""
 
     reason: str
     may_pass: bool
@@ -57,14 +69,17 @@ class WebhookClient:
 
     Args:
         guard: Checks the webhooks.
-        timeout: Seconds for one response.
-        attempts: The number of attempts before a notification is given up.
-        first_pause: Seconds before the second attempt; doubled for each further one, with a random reduction by up to half.
-        longest_pause: The maximum pause.
-        observer: Notified of attempts.
+        timeout: The maximum duration of one request in seconds.
+        attempts: The maximum number of attempts for one notification.
+        first_pause: Seconds before the second attempt. The pause doubles before each further attempt, and is randomly
+            shortened by up to half.
+        longest_pause: The maximum pause in seconds.
+        max_requests: The maximum number of concurrent requests, of which one authenticated caller can have three quarters; None
+            for an eighth of the process's file descriptor limit, and at most 128.
+        observer: Receives a notification of each attempt.
 
     Attributes:
-        guard: As given.
+        guard: Checks the webhooks.
     """
 
     def __init__(
@@ -75,6 +90,7 @@ class WebhookClient:
         attempts: int = 8,
         first_pause: float = 0.5,
         longest_pause: float = 30.0,
+        max_requests: int | None = None,
         observer: Observer = NO_OBSERVER,
     ) -> None:
         self._observer = observer
@@ -83,13 +99,16 @@ class WebhookClient:
         self._attempts = attempts
         self._first_pause = first_pause
         self._longest_pause = longest_pause
-        self._limiters: WeakValueDictionary[URL, anyio.CapacityLimiter] = WeakValueDictionary()
+        max_requests = max_requests or _default_max_requests()
+        self._requests = UpstreamGate(max_requests, sys.maxsize)
+        self._max_per_origin = min(_MAX_REQUESTS_PER_ORIGIN, max(1, max_requests // 2))
+        self._limiters: WeakValueDictionary[tuple[str, URL], anyio.CapacityLimiter] = WeakValueDictionary()
         self._stopping = anyio.Event()
         self._session: WebhookSession | None = None  # opened for the first request
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
-        """Send notifications during the block."""
+        """Allow `send` during the block, and close all connections at its end."""
         self._stopping = anyio.Event()
         try:
             yield
@@ -99,7 +118,7 @@ class WebhookClient:
                 await session.aclose()
 
     def stop(self) -> None:
-        """End the attempts: a caller that waits for the next one gets `Stopping`."""
+        """Make no more attempts. Calls of `send` and `pause` that wait raise `Stopping`."""
         self._stopping.set()
 
     async def pause(self, seconds: float) -> None:
@@ -120,27 +139,34 @@ class WebhookClient:
         body: bytes,
         *,
         media_type: str,
+        owner: str = "",
+        sign: Signature | None = None,
         once: bool = False,
     ) -> bool:
-        """Post a notification until the webhook accepts it or it is given up, which is logged.
+        """Post a notification until the webhook accepts it or all attempts have failed. A final failure is logged.
 
         Args:
             config: The webhook.
             name: The identifier of the notification, for `EVENT_HEADER`.
-            body: Its body.
+            body: The body of the request.
             media_type: The media type of the body.
-            once: Make only one attempt.
+            owner: The owner of the task, for the share of requests.
+            sign: Signs each attempt; credentials of the webhook have precedence. None for no signature.
+            once: True to make only one attempt.
 
         Returns:
-            Whether the webhook accepted it.
+            True if the webhook accepted the notification.
 
         Raises:
             Stopping: The server stopped before another attempt.
         """
         attempts = 1 if once else self._attempts
-        headers = {"Content-Type": media_type, EVENT_HEADER: name, **_secrets(config)}
+        given = {"Content-Type": media_type, EVENT_HEADER: name, **_secrets(config)}
         for attempt in range(1, attempts + 1):
-            failure = await self._post(config.url, body, headers)
+            signed: Mapping[str, str] = {}
+            if sign is not None:
+                signed = await run_bounded(text_cost(body), sign, config, name, body)
+            failure = await self._post(config.url, body, {**signed, **given}, owner)
             if failure is None:
                 self._observer.webhook_sent(taken=True)
                 return True
@@ -168,14 +194,14 @@ class WebhookClient:
         longest = min(self._first_pause * 2 ** min(attempt - 1, 32), self._longest_pause)
         return longest * (1 - 0.5 * random.random())  # noqa: S311
 
-    async def _post(self, address: str, body: bytes, headers: dict[str, str]) -> _Failure | None:
+    async def _post(self, address: str, body: bytes, headers: dict[str, str], owner: str) -> _Failure | None:
         """Make one attempt; return None if the webhook accepted the notification."""
         try:
             url = self.guard.check_url(address)
         except InvalidParamsError:
-            return _Failure("its address may not be called", may_pass=False)
+            return _Failure("the webhook's address may not be called", may_pass=False)
         try:
-            async with self._limiter(url.origin()):
+            async with self._limiter(user_of(owner), url.origin()), self._requests.call(owner):
                 with anyio.fail_after(self._timeout):
                     status, retry_after = await self._request(url, body, headers)
         except ForbiddenAddress as error:
@@ -196,11 +222,18 @@ class WebhookClient:
         status, retry_after = await self._session.post(url, body, headers)
         return status, _retry_after(retry_after)
 
-    def _limiter(self, origin: URL) -> anyio.CapacityLimiter:
-        limiter = self._limiters.get(origin)
+    def _limiter(self, caller: str, origin: URL) -> anyio.CapacityLimiter:
+        limiter = self._limiters.get((caller, origin))
         if limiter is None:
-            limiter = self._limiters[origin] = anyio.CapacityLimiter(_MAX_REQUESTS_PER_ORIGIN)
+            limiter = self._limiters[caller, origin] = anyio.CapacityLimiter(self._max_per_origin)
         return limiter
+
+
+def _default_max_requests() -> int:
+    if resource is None:
+        return 128
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 128 if files == resource.RLIM_INFINITY else min(128, max(1, files // 8))
 
 
 def _session_type() -> type["WebhookSession"]:
@@ -210,7 +243,7 @@ def _session_type() -> type["WebhookSession"]:
 
 
 def _secrets(config: TaskPushNotificationConfig) -> dict[str, str]:
-    """Return the headers that authenticate the server to the webhook. A scheme without credentials adds none."""
+    """Return the headers that authenticate the server to the webhook. A scheme without credentials adds no header."""
     headers: dict[str, str] = {}
     if config.token:
         headers[TOKEN_HEADER] = config.token
@@ -220,12 +253,12 @@ def _secrets(config: TaskPushNotificationConfig) -> dict[str, str]:
 
 
 def _retry_after(value: str) -> float | None:
-    """Parse ``Retry-After``: seconds, or a date (RFC 9110, section 10.2.3)."""
+    """Parse ``Retry-After``, which is a number of seconds or a date (RFC 9110, section 10.2.3). Return seconds."""
     if value.isascii() and value.isdigit() and len(value) < 10:
         return float(value)
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -233,7 +266,7 @@ def _retry_after(value: str) -> float | None:
 
 
 def _origin(url: str) -> str:
-    """Return the part of a URL that may be logged: path and query may have secrets."""
+    """Return the scheme, host and port of a URL for the log, since the path and the query may contain secrets."""
     try:
         return str(URL(url).origin())
     except ValueError:

@@ -1,19 +1,20 @@
-"""Push notifications: changes of a task's status, posted to the webhooks of its caller (A2A 1.0, section 4.3).
+"""Push notifications: delivers changes of a task's status to webhooks (A2A 1.0, section 4.3).
 
-A webhook is a subscriber with a cursor in the store. So only persisted events are delivered, a restart continues after the last
-delivered one, and the backlog of a slow webhook is in the store, not in memory. Each webhook with a backlog has a task of its
-own, which delays neither A2A tasks nor other webhooks.
+Each webhook has a cursor in the store. Delivery reads persisted events after this cursor, so it continues correctly after a restart,
+and a slow webhook needs no memory for its undelivered events. A separate asyncio task delivers to each webhook, so a slow webhook
+delays neither tasks nor other webhooks.
 
-Notifications are the changes of status, in order, as the events of streams; after the last one the complete task with its
-artifacts. Chunks of artifacts are not delivered. A webhook that was set in an older protocol version gets the complete task for
-each change, in that version's form. A webhook with a backlog of more than `MAX_MISSED` changes gets the current task in place of
-all of them.
+A webhook receives each status change in order, in the JSON format of stream events. After the last change, it receives the complete
+task with its artifacts. It does not receive chunks of artifacts. A webhook of an older protocol version receives the complete task
+for each change, in the format of this version. If more than `MAX_MISSED` changes wait, the webhook receives only the current task.
+
+A webhook of the operator (`OperatorForm`) receives one notification for one turn, and is deleted then. Callers neither see nor change it.
 """
 
 import base64
 import binascii
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -22,18 +23,20 @@ import anyio
 from anyio.abc import TaskGroup
 
 from tailrace.server.runtime.webhooks.client import Stopping, WebhookClient
+from tailrace.server.runtime.webhooks.operator_form import OperatorForm
+from tailrace.server.runtime.webhooks.signatures import Signature
 from tailrace.server.store.store import PushConfig, Store
-from tailrace.streaming.a2a.costs import cost_of_task
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.extension import extension_facts, with_extension_facts
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import StreamResponse, Task
+from tailrace.streaming.a2a.processing_costs import cost_of_task
 from tailrace.streaming.a2a.requests import (
     ListTaskPushNotificationConfigsResponse,
     TaskPushNotificationConfig,
 )
+from tailrace.streaming.a2a.stream_extension import extension_metadata, with_extension_metadata
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.wrappers import StoreError
@@ -42,34 +45,36 @@ from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_boun
 logger = logging.getLogger("tailrace.server")
 
 MAX_CONFIGS = 20
-"""Maximum webhooks of a task."""
+"""Maximum number of webhooks of a task."""
 
 MAX_MISSED = 100
-"""Maximum backlog of status changes that a webhook gets one by one."""
+"""Maximum number of waiting status changes that are delivered separately."""
 
 _STORE_PAUSE = 1.0  # seconds before a failed store is read again
 
-# Versions whose webhooks get tasks; those of 1.0 get events.
+# Protocol versions whose webhooks receive complete tasks. Webhooks of A2A 1.0 receive events.
 _OLDER: dict[str, Dialect] = {"0.3": Version03(), "0.1": Version01()}
 
+_OPERATOR = "operator:"  # begins the ids and dialects of the operator's webhooks
 
 LoadTask = Callable[[str, str], Awaitable[Task]]
-"""Returns the current task of an id and an owner, with persisted content only."""
+"""A function that takes a task id and an owner, and returns the task as far as it is persisted."""
 
 
 @dataclass(eq=False, slots=True)
 class _Webhook:
-    """A webhook that has or may get notifications.
+    """A webhook and the state of its delivery.
 
     Attributes:
         owner: The owner of the task.
         dialect: The protocol version of its notifications.
         config: The caller's configuration.
-        delivered: The number of the last event that was delivered or given up.
-        is_lagging: There may be more events.
-        running: A task delivers notifications to it.
-        failing: The last notification was given up.
-        is_over: It received the end of the task.
+        delivered: The number of the last event that was delivered, or whose delivery failed in all attempts.
+        is_lagging: True if there may be events to deliver.
+        running: True if an asyncio task delivers notifications to this webhook.
+        failing: True if the last notification failed in all attempts.
+        is_over: True if the webhook received the end of the task.
+        is_gone: It was deleted, perhaps by another node with its task.
         scope: The cancel scope of the delivery; cancelled when the webhook is deleted or replaced.
     """
 
@@ -81,42 +86,58 @@ class _Webhook:
     running: bool = False
     failing: bool = False
     is_over: bool = False
+    is_gone: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 class PushNotifier:
-    """Manages the webhooks of tasks, and delivers their notifications.
+    """Stores the webhooks of tasks, and delivers notifications to them.
 
     Args:
-        store: The store of webhooks and events; open while `running`.
+        store: The store with webhooks and events. It must be open during `running`.
         client: Posts the notifications.
-        grace: Seconds that attempts have when the server stops; the rest is delivered after the next start.
+        grace: Seconds for attempts in progress when the server stops. The remaining notifications are delivered after the
+            next start.
+        sign: Signs notifications to the webhooks of callers; None for no signatures.
+        forms: The forms of the operator's webhooks, by name.
     """
 
-    def __init__(self, store: Store, client: WebhookClient, *, grace: float = 3.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        client: WebhookClient,
+        *,
+        grace: float = 3.0,
+        sign: Signature | None = None,
+        forms: Mapping[str, OperatorForm] | None = None,
+    ) -> None:
         self._store = store
         self._client = client
         self._grace = grace
-        # The webhooks of tasks that have not ended, or whose end was not delivered: by task, by id.
+        self._sign = sign
+        self._forms = {f"{_OPERATOR}{name}": form for name, form in (forms or {}).items()}
+        # The webhooks of tasks that have not ended or whose end was not delivered, by task id and webhook id.
         self._webhooks: dict[str, dict[str, _Webhook]] = {}
         self._group: TaskGroup | None = None
         self._load_task: LoadTask
+        self._load_snapshot: LoadTask
         self._busy = 0
         self._idle = anyio.Event()
 
     @asynccontextmanager
-    async def running(self, load_task: LoadTask) -> AsyncGenerator[None]:
-        """Deliver notifications while the block runs, beginning with the backlog of earlier processes.
+    async def running(self, load_task: LoadTask, load_snapshot: LoadTask) -> AsyncGenerator[None]:
+        """Deliver notifications while the block runs, beginning with the undelivered events of earlier processes.
 
-        At the end of the block, attempts in progress have `grace` seconds; the backlog remains in the store.
+        At the end of the block, attempts in progress have `grace` seconds to complete.
 
         Args:
-            load_task: Loads a task.
+            load_task: Returns a task by its id and owner.
+            load_snapshot: Returns a task with a history of only the caller's messages and the status messages.
 
         Raises:
             StoreError: The webhooks cannot be read.
         """
-        self._load_task = load_task
+        self._load_task, self._load_snapshot = load_task, load_snapshot
         async with self._client.open(), anyio.create_task_group() as self._group:
             self.take_up(await self._store.load_open_push_configs())
             try:
@@ -132,43 +153,64 @@ class PushNotifier:
     async def accept(
         self, config: TaskPushNotificationConfig, owner: str, *, dialect: str, after: int
     ) -> PushConfig:
-        """Return a webhook to persist, with an id.
+        """Validate a webhook, give it an id if it has none, and return it. The caller of this method persists it.
 
         Args:
             config: The caller's configuration, with the task's id.
             owner: The owner of the task.
             dialect: The protocol version of its notifications.
-            after: It receives the events after this number.
+            after: The number after which the webhook receives events.
 
         Raises:
-            InvalidParamsError: It cannot be called, or the task has `MAX_CONFIGS` others.
-            StoreError: The others cannot be read.
+            InvalidParamsError: The URL may not be called, the id is reserved, or the task already has `MAX_CONFIGS` webhooks.
+            StoreError: The webhooks of the task cannot be read.
         """
         self._client.guard.check(config)
+        if config.id.startswith(_OPERATOR):
+            raise InvalidParamsError(f"ids of push notification configs must not begin with {_OPERATOR!r}")
         config = config if config.id else config.model_copy(update={"id": str(uuid4())})
-        others = {each.config.id for each in await self._store.load_push_configs(config.task_id, owner)}
+        others = {each.id for each in await self._configs(config.task_id, owner)}
         if len(others - {config.id}) >= MAX_CONFIGS:
             raise InvalidParamsError(f"a task has at most {MAX_CONFIGS} push notification configs")
         return PushConfig(owner, dialect, config, after)
 
+    def of_operator(
+        self, name: str, task_id: str, message_id: str, owner: str, after: int
+    ) -> list[PushConfig]:
+        """Return the operator's webhook of a form for one turn as a list, which is empty without such a webhook.
+
+        Args:
+            name: The name of the form.
+            task_id: The task.
+            message_id: The message of the turn.
+            owner: The owner of the task.
+            after: The number after which the webhook receives events.
+        """
+        dialect = f"{_OPERATOR}{name}"
+        form = self._forms.get(dialect)
+        if form is None:
+            return []
+        config = TaskPushNotificationConfig(url=form.url, id=f"{_OPERATOR}{message_id}", task_id=task_id)
+        return [PushConfig(owner, dialect, config, after)]
+
     async def create(
         self, config: TaskPushNotificationConfig, owner: str, *, dialect: str, after: int, is_over: bool
     ) -> TaskPushNotificationConfig:
-        """Set a webhook of a task, replacing one with the same id.
+        """Persist a webhook of a task. A webhook with the same id is replaced.
 
         Args:
-            config: As for `accept`.
-            owner: As for `accept`; the caller of this method has checked that the task is theirs.
-            dialect: As for `accept`.
-            after: As for `accept`.
-            is_over: No events follow.
+            config: The caller's configuration, with the task's id.
+            owner: The owner of the task. The caller of this method has verified the owner.
+            dialect: The protocol version of the notifications.
+            after: The number after which the webhook receives events.
+            is_over: True if the task has ended, so that no events follow.
 
         Returns:
             The webhook with its id.
 
         Raises:
-            InvalidParamsError: As for `accept`.
-            StoreError: It cannot be persisted.
+            InvalidParamsError: The URL may not be called, or the task already has `MAX_CONFIGS` webhooks.
+            StoreError: The webhook cannot be persisted.
         """
         accepted = await self.accept(config, owner, dialect=dialect, after=after)
         await self._store.put_push_config(accepted)
@@ -181,54 +223,61 @@ class PushNotifier:
         """Return one webhook of a task.
 
         Raises:
-            TaskNotFoundError: The task has none of that id (A2A 1.0, section 3.1.8).
-            StoreError: It cannot be read.
+            TaskNotFoundError: The task has no webhook with this id (A2A 1.0, section 3.1.8).
+            StoreError: The webhook cannot be read.
         """
-        for each in await self._store.load_push_configs(task_id, owner):
-            if each.config.id == config_id:
-                return each.config
+        for each in await self._configs(task_id, owner):
+            if each.id == config_id:
+                return each
         raise TaskNotFoundError("no such push notification config", metadata={"taskId": task_id})
 
     async def list_configs(
         self, task_id: str, owner: str, *, limit: int = 0, page_token: str = ""
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Return the webhooks of a task by id.
+        """Return the webhooks of a task, ordered by id.
 
         Args:
             task_id: The task.
-            owner: Its owner.
-            limit: The maximum number; 0 for all.
-            page_token: The token of an earlier page.
+            owner: The owner of the task.
+            limit: The maximum number of webhooks; 0 for all.
+            page_token: The token from an earlier page; empty for the first page.
 
         Raises:
             InvalidParamsError: The token is not valid.
-            StoreError: They cannot be read.
+            StoreError: The webhooks cannot be read.
         """
         after = _read_token(page_token)
-        found = [each.config for each in await self._store.load_push_configs(task_id, owner)]
+        found = await self._configs(task_id, owner)
         rest = [config for config in found if config.id > after]
         page = rest[:limit] if limit else rest
         token = _page_token(page[-1].id) if len(page) < len(rest) else ""
         return ListTaskPushNotificationConfigsResponse(configs=tuple(page), next_page_token=token)
 
     async def delete(self, task_id: str, config_id: str) -> None:
-        """Delete a webhook, and cancel an attempt in progress. Unknown ids are no error.
+        """Delete a webhook of a caller, and cancel an attempt in progress. Do nothing for an unknown id.
 
         Raises:
-            StoreError: It cannot be deleted.
+            StoreError: The webhook cannot be deleted.
         """
+        if config_id.startswith(_OPERATOR):
+            return
         webhook = self._webhooks.get(task_id, {}).get(config_id)
         if webhook is not None:
             webhook.scope.cancel()
             self._forget(webhook)
         await self._store.delete_push_config(task_id, config_id)
 
+    def drop(self, task_id: str) -> None:
+        """Cancel all attempts for a task, which is deleted."""
+        for webhook in self._webhooks.pop(task_id, {}).values():
+            webhook.scope.cancel()
+
     def notify(self, task_id: str, new: Sequence[PushConfig] = ()) -> None:
-        """Schedule notifications after a persisted change of a task's status; return at once.
+        """Schedule notifications after a status change of a task was persisted. Return immediately.
 
         Args:
             task_id: The task.
-            new: Webhooks that the task has from this event on; they are persisted, too.
+            new: Webhooks of the task that were persisted together with this change.
         """
         for config in new:
             self._follow(config)
@@ -236,18 +285,25 @@ class PushNotifier:
             self._wake(webhook)
 
     def take_up(self, found: Sequence[tuple[PushConfig, bool]]) -> None:
-        """Schedule the backlog of persisted webhooks, each with whether it is certain to have one."""
+        """Schedule deliveries for persisted webhooks.
+
+        Args:
+            found: The webhooks, each with True if it certainly has undelivered events.
+        """
         for config, is_lagging in found:
             webhook = self._follow(config)
             if is_lagging:
                 self._wake(webhook)
 
     def release_all(self) -> None:
-        """Stop all deliveries: another process takes them over."""
-        for of_task in self._webhooks.values():
-            for webhook in of_task.values():
-                webhook.scope.cancel()
-        self._webhooks.clear()
+        """Stop all deliveries, because another process takes them over."""
+        for task_id in list(self._webhooks):
+            self.drop(task_id)
+
+    async def _configs(self, task_id: str, owner: str) -> list[TaskPushNotificationConfig]:
+        """Return the webhooks of callers."""
+        found = await self._store.load_push_configs(task_id, owner)
+        return [each.config for each in found if not each.dialect.startswith(_OPERATOR)]
 
     # --- scheduling -------------------------------------------------------------------------------------------------
 
@@ -280,13 +336,13 @@ class PushNotifier:
             self._group.start_soon(self._run, webhook, name=f"webhook of {webhook.config.task_id}")
 
     async def _run(self, webhook: _Webhook) -> None:
-        """Deliver a webhook's backlog; its errors affect no other webhook."""
+        """Deliver all waiting notifications of a webhook. An error does not affect other webhooks."""
         try:
             with webhook.scope:
                 while webhook.is_lagging:
                     webhook.is_lagging = False
                     await self._catch_up(webhook)
-                if webhook.is_over:
+                if webhook.is_over or webhook.is_gone:
                     self._forget(webhook)
         except Stopping:
             pass  # the next start continues from here
@@ -308,29 +364,57 @@ class PushNotifier:
     # --- content ----------------------------------------------------------------------------------------------------
 
     async def _catch_up(self, webhook: _Webhook) -> None:
-        """Deliver notifications until there is no backlog."""
-        while True:
+        """Deliver notifications until no notification waits."""
+        while not webhook.is_over:
             try:
                 changes = await self._changes(webhook)
                 if not changes:
+                    config = webhook.config
+                    webhook.is_gone = not await self._store.holds_push_config(config.task_id, config.id)
                     return
                 for number, state in changes:
-                    await self._send_change(webhook, number, state)
+                    if webhook.dialect.startswith(_OPERATOR):
+                        await self._send_to_operator(webhook, number, state)
+                    else:
+                        await self._send_change(webhook, number, state)
+                    if webhook.is_over:
+                        break
             except (StoreError, A2AError) as error:
                 logger.warning("notifications of task %s have to wait: %s", webhook.config.task_id, error)
                 await self._client.pause(_STORE_PAUSE)
 
     async def _changes(self, webhook: _Webhook) -> list[tuple[int, TaskState | None]]:
-        """Return the next changes of status; one without a state stands for many, up to the newest."""
+        """Return the next status changes as event numbers and states. A None state stands for all changes up to that number."""
         task_id = webhook.config.task_id
         found = await self._store.load_status_numbers(task_id, webhook.delivered, MAX_MISSED + 1)
         return [(found[-1][0], None)] if len(found) > MAX_MISSED else [*found]
+
+    async def _send_to_operator(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
+        """Notify the operator's webhook if its turn has ended, and delete the webhook."""
+        if state is not None and not (state.terminal or state.interrupted):
+            webhook.delivered = number
+            return
+        config, form = webhook.config, self._forms.get(webhook.dialect)
+        notification = None
+        if form is not None:
+            task = await self._load_snapshot(config.task_id, webhook.owner)
+            notification = await form.write(task, config.id.removeprefix(_OPERATOR))
+            if notification is None:
+                webhook.delivered = number
+                await self._store.mark_delivered(config.task_id, config.id, number)
+                return
+            name, body = notification
+            await self._client.send(
+                config, name, body, media_type="application/json", owner=webhook.owner, sign=form.sign
+            )
+        webhook.delivered, webhook.is_over = number, True
+        await self._store.delete_push_config(config.task_id, config.id)
 
     async def _send_change(self, webhook: _Webhook, number: int, state: TaskState | None) -> None:
         config = webhook.config
         if state is None:
             task = await self._load_task(config.task_id, webhook.owner)
-            number, state = extension_facts(task.metadata)["number"], task.status.state
+            number, state = extension_metadata(task.metadata)["number"], task.status.state
             notifications = [(f"{config.task_id}/{number}", await _write_task(webhook.dialect, task))]
         else:
             notifications = await self._notifications(webhook, number, state)
@@ -340,6 +424,8 @@ class PushNotifier:
                 name,
                 body,
                 media_type="application/json" if webhook.dialect in _OLDER else "application/a2a+json",
+                owner=webhook.owner,
+                sign=self._sign,
                 once=webhook.failing and not state.terminal,
             )
             webhook.failing = not taken
@@ -349,7 +435,7 @@ class PushNotifier:
     async def _notifications(
         self, webhook: _Webhook, number: int, state: TaskState
     ) -> list[tuple[str, bytes]]:
-        """Return the notifications of a change of status: identifiers and bodies."""
+        """Return the identifier and the body of each notification for a status change."""
         task_id = webhook.config.task_id
         name = f"{task_id}/{number}"
         [event] = await self._store.load_events(task_id, number - 1, limit=1)
@@ -372,17 +458,17 @@ def _encode_task(dialect: str, task: Task) -> bytes:
     if dialect not in _OLDER:
         return StreamResponse(task=task).to_json()
     if dialect == "0.1":
-        task = task.model_copy(update={"history": ()})  # that version returns a history only on request
+        task = task.model_copy(update={"history": ()})  # A2A 0.1 returns a history only on request
     return _OLDER[dialect].write_result(Operation.GET_TASK, task)
 
 
 def _at_event(task: Task, event: Event) -> Task:
-    """Return the task as of a change of its status: complete if it is the newest, else with that status only."""
+    """Return the task at the time of a status change. If a later change exists, the task has only this status."""
     event_response = StreamResponse.from_json(event.body)
     then = event_response.task or event_response.status_update
     if then is None or then.status == task.status:
         return task
-    metadata = with_extension_facts({}, number=event.number)
+    metadata = with_extension_metadata({}, number=event.number)
     return Task(id=task.id, context_id=task.context_id, status=then.status, metadata=metadata)
 
 
@@ -394,4 +480,4 @@ def _read_token(token: str) -> str:
     try:
         return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     except (binascii.Error, ValueError):
-        raise InvalidParamsError("pageToken is not one that this agent gave out") from None
+        raise InvalidParamsError("pageToken was not created by this agent") from None

@@ -1,9 +1,10 @@
-"""The HTTP session of webhooks: it connects to the very addresses that were checked.
+"""The HTTP session for webhooks, which connects only to addresses that `WebhookGuard` has checked.
 
-Imported for the first notification: with aiohttp, eight megabytes.
+This module is imported for the first notification, because it imports aiohttp, which needs 8 MB of memory.
 """
 
 import socket
+import traceback
 from io import BytesIO
 from ipaddress import IPv4Address
 
@@ -15,36 +16,36 @@ from tailrace.server.runtime.webhooks.addresses import WebhookGuard
 
 
 class WebhookSession:
-    """Sends requests to webhooks; closed by `aclose`.
+    """Sends requests to webhooks. `aclose` closes it.
 
     Args:
-        guard: Resolves names.
+        guard: Resolves and checks host names.
     """
 
     def __init__(self, guard: WebhookGuard) -> None:
         connector = aiohttp.TCPConnector(
             resolver=_Resolver(guard),
-            use_dns_cache=False,  # every connection uses an address that was checked for it
+            use_dns_cache=False,  # the host name is resolved and checked for each connection
             limit=0,
             force_close=True,
         )
         self._http = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None),  # the caller has a timeout
+            timeout=aiohttp.ClientTimeout(total=None),  # the caller of `post` sets a timeout
             headers={"User-Agent": "tailrace"},
         )
 
     async def post(self, url: URL, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
-        """Send a request; return the status and ``Retry-After`` of the response, whose body is not read.
+        """Send a request, and return the status and the ``Retry-After`` header of the response. The body is not read.
 
         Raises:
             ForbiddenAddress: The name of the host has no permitted address.
             ValueError: The URL or a header is invalid.
-            ConnectionError: There was no response. The text is the name of the error: that of some has the complete URL,
-                which may have secrets.
+            ConnectionError: There was no response. The text is only the class name of the original error, because the text
+                of some errors contains the complete URL, which may contain secrets.
         """
-        # As a file object: a large body is written in parts, without blocking the event loop.
+        # A file object, so that a large body is written in parts and does not block the event loop.
         sending = self._http.post(url, data=BytesIO(body), headers=headers, allow_redirects=False)
         try:
             async with sending as response:
@@ -52,6 +53,7 @@ class WebhookSession:
         except ValueError:
             raise
         except (aiohttp.ClientError, OSError) as error:
+            _clear_frames(error)
             raise ConnectionError(type(error).__name__) from None
 
     async def aclose(self) -> None:
@@ -59,8 +61,16 @@ class WebhookSession:
         await self._http.close()
 
 
+def _clear_frames(error: BaseException) -> None:
+    """Clear the frames of an error: they refer to it, and the request would remain in a cycle until garbage is collected."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
+
+
 class _Resolver(AbstractResolver):
-    """Resolves names by a guard, to addresses: nothing is resolved a second time."""
+    """Resolves host names with a `WebhookGuard`, so that aiohttp connects to the checked addresses."""
 
     def __init__(self, guard: WebhookGuard) -> None:
         self._guard = guard

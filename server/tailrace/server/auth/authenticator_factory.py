@@ -1,0 +1,44 @@
+"""Creates the authenticator of a server from its settings."""
+
+from tailrace.server.auth.authentication import Anonymous, AnyOf, ApiKeys, Authenticator
+from tailrace.server.settings import Settings
+from tailrace.wrappers import ConfigurationError
+
+
+def create_authenticator(settings: Settings) -> Authenticator:
+    """Create an authenticator for API keys, bearer tokens or both, or an authenticator that accepts all callers.
+
+    Raises:
+        ConfigurationError: A setting is invalid.
+    """
+    known: list[Authenticator] = []
+    if settings.caller_keys is not None:
+        known.append(ApiKeys(_read_caller_keys(settings.caller_keys.get_secret_value())))
+    if settings.caller_jwt.jwks_url:
+        # Imported here, because a server without bearer tokens does not need the library for signatures.
+        from tailrace.server.auth.bearer import JwtBearer
+
+        tokens = settings.caller_jwt
+        known.append(JwtBearer(tokens.jwks_url, issuer=tokens.issuer, audience=tokens.audience))
+    if not known:
+        return Anonymous()
+    return known[0] if len(known) == 1 else AnyOf(*known)
+
+
+def _read_caller_keys(setting: str) -> dict[str, list[str]]:
+    """Parse ``NAME:KEY,NAME:KEY`` into keys by name. For a key rotation, a name may occur several times.
+
+    Raises:
+        ConfigurationError: An entry is not such a pair. The message does not repeat the entry, since it may be a key.
+    """
+    keys: dict[str, list[str]] = {}
+    entries = setting.split(",")
+    for number, entry in enumerate(entries, 1):
+        user, colon, key = (each.strip() for each in entry.partition(":"))
+        if not (user and colon and key):
+            lacks = (
+                "a name before the colon" if colon and not user else "a key" if colon else "the form NAME:KEY"
+            )
+            raise ConfigurationError(f"TAILRACE_CALLER_KEYS: entry {number} of {len(entries)} lacks {lacks}")
+        keys.setdefault(user, []).append(key)
+    return keys

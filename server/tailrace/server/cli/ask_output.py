@@ -1,0 +1,185 @@
+"""The output of ``tailrace ask``: the response unchanged, or with its Markdown rendered."""
+
+import json
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text as Styled
+
+from tailrace.server.cli.terminal_markdown import TerminalMarkdown
+from tailrace.server.cli.transcript import ANSWER, Item, Remark, Text, for_terminal, in_words
+
+
+class Screen:
+    """Prints a response: its text on one stream, unchanged, and everything else on another.
+
+    Args:
+        out: The output for the text of the response. On a terminal, control characters are escaped.
+        notes: The output for everything else.
+    """
+
+    def __init__(self, out: TextIO, notes: Console) -> None:
+        self._out = out
+        self._notes = notes
+        self._terminal = out.isatty()
+        self._shared = self._terminal and notes.is_terminal  # both streams are on one screen
+        self._answer_from = ""  # the source of the last text in `out`
+        self._answer_open = False  # `out` is in the middle of a line
+        self._notes_open = False  # `notes` (or the shared screen) is in the middle of a line
+        self._aside_from = ""  # the source of the current text in `notes`
+
+    def show(self, item: Item) -> None:
+        """Print a new item."""
+        if isinstance(item, Text):
+            if item.channel == ANSWER:
+                self.answer(item.text, item.source, again=item.again)
+            else:
+                self._aside(item)
+        elif isinstance(item, Remark):
+            self.note(f"{item.kind}: {item.text}", "cyan")
+        else:
+            self.note(f"{in_words(item.state)}{f': {item.message}' if item.message else ''}", "dim")
+
+    def answer(self, text: str, source: str, *, again: bool = False) -> None:
+        """Print more of the response."""
+        if again:
+            self.note("the agent has replaced its answer; this is the new one:", "yellow")
+        if self._answer_open and (again or source != self._answer_from):
+            self._out.write("\n")
+            self._notes_open = self._notes_open and not self._shared
+        if self._aside_from:
+            self._end_line()
+        self._out.write(for_terminal(text) if self._terminal else text)
+        self._out.flush()
+        self._answer_from = source
+        self._answer_open = not text.endswith("\n")
+        if self._shared:
+            self._notes_open = self._answer_open
+
+    def json_line(self, value: object) -> None:
+        """Print a JSON value in one line, with escapes that are harmless for terminals and line readers."""
+        self._out.write(json.dumps(value, ensure_ascii=True) + "\n")
+        self._out.flush()
+
+    def note(self, text: str, style: str) -> None:
+        """Print a note about the response, on a line of its own."""
+        self._end_line()
+        self._notes.print(Styled(for_terminal(text), style), soft_wrap=True)
+
+    def close(self) -> None:
+        """End the current line of the response."""
+        if self._answer_open and (self._notes_open or not self._shared):
+            self._out.write("\n")
+            self._out.flush()
+            self._notes_open = self._notes_open and not self._shared
+        self._answer_open = False
+
+    def _aside(self, item: Text) -> None:
+        """Print text beside the response, with a label before it: reasoning, a refusal."""
+        if self._aside_from != item.source or item.again:
+            self._end_line()
+            self._notes.print(Styled(f"{item.channel}: ", "dim bold"), end="")
+            self._aside_from = item.source
+        self._notes.print(Styled(for_terminal(item.text), "dim"), end="", soft_wrap=True)
+        self._notes_open = True
+
+    def _end_line(self) -> None:
+        if self._notes_open:
+            self._notes.print()
+        self._notes_open = False
+        self._aside_from = ""
+
+
+class MarkdownScreen(Screen):
+    """Renders the Markdown of a growing response.
+
+    A complete block is rendered once; the last one is rendered again with every delta, so that the cost of a delta does
+    not grow with the response.
+
+    Args:
+        out: As for `Screen`.
+        notes: As for `Screen`.
+    """
+
+    def __init__(self, out: TextIO, notes: Console) -> None:
+        super().__init__(out, notes)
+        self._drawing = Console(file=out, highlight=False)
+        self._block = ""  # the text that may be rendered again
+        self._live: Live | None = None
+        self._source = ""
+
+    def answer(self, text: str, source: str, *, again: bool = False) -> None:
+        """Render more of the response."""
+        if again or source != self._source:
+            self._finish()
+            self._source = source
+        if again:
+            self.note("the agent has replaced its answer; this is the new one:", "yellow")
+        self._end_line()
+        self._block += for_terminal(text)
+        done, self._block = _parted(self._block)
+        if done:
+            self._draw_for_good(done)
+        if self._drawing.is_terminal:
+            if self._live is None:
+                self._live = Live(console=self._drawing, auto_refresh=False, vertical_overflow="visible")
+                self._live.start()
+            # Ends with an empty line: what the user types (^C) is echoed there, and does not move the text.
+            self._live.update(Group(TerminalMarkdown(self._block), ""), refresh=True)
+
+    def note(self, text: str, style: str) -> None:
+        """Print a note about the response, below the rendered text."""
+        self._finish()
+        super().note(text, style)
+
+    def close(self) -> None:
+        """Render the last block."""
+        self._finish()
+        super().close()
+
+    def _aside(self, item: Text) -> None:
+        self._finish()
+        super()._aside(item)
+
+    def _finish(self) -> None:
+        if self._block.strip():
+            self._draw_for_good(self._block, last=True)
+        self._block = ""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _draw_for_good(self, text: str, *, last: bool = False) -> None:
+        if self._live is not None:
+            self._live.update(TerminalMarkdown(text), refresh=True)
+            self._live.stop()  # its last output remains
+            self._live = None
+        else:
+            self._drawing.print(TerminalMarkdown(text))
+        if not last:
+            self._drawing.print()
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Split a Markdown text at the last blank line outside a fence, into final blocks and the rest.
+
+    Lists and quotes continue after a blank line: a block that begins with a space or a list marker stays with the one
+    before it.
+    """
+    cut, at, fence = 0, 0, ""
+    lines = text.split("\n")
+    for number, line in enumerate(lines[:-1]):
+        at += len(line) + 1
+        stripped = line.lstrip()
+        mark = stripped[:3]
+        if fence:
+            if mark == fence:
+                fence = ""
+        elif mark in ("```", "~~~"):
+            fence = mark
+        elif not stripped:
+            following = lines[number + 1]
+            if following and following[0] not in " \t-*+>|0123456789":
+                cut = at
+    return text[:cut], text[cut:]

@@ -1,0 +1,34 @@
+"""``--env-file``: settings from a file that the user names.
+
+A file in the current folder may be part of a download. Settings start programs (``TAILRACE_TOOLS``) and name the receiver of
+keys (``TAILRACE_BASE_URL``), so no file is read without being named.
+"""
+
+import sys
+from pathlib import Path
+
+from tailrace.server.settings import unread_env_file
+from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.redaction.log_records import printable
+
+
+def announce_env_file(env_file: Path | None) -> None:
+    """Print which file is read; without one, warn of a ``.env`` in the current folder that is not read.
+
+    Raises:
+        ConfigurationError: It is not a readable text file.
+    """
+    if env_file is None:
+        _print(unread_env_file())
+        return
+    try:
+        env_file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "it is not text in UTF-8"
+        raise ConfigurationError(f"--env-file {printable(env_file)}: {reason}") from None
+    _print(f"settings are read from {env_file.absolute()}")
+
+
+def _print(line: str) -> None:
+    if line:
+        print(f"tailrace: {printable(line)}", file=sys.stderr)  # noqa: T201

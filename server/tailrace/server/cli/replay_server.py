@@ -1,0 +1,200 @@
+"""A recorded response behind an OpenAI-compatible server: the demo's model where none can run.
+
+The stream was recorded from `tailrace.server.cli.local_model` and is replayed at its original pace. It is labelled: every chunk
+has the model name ``smollm2-135m-instruct (recorded)``. The response is always the one to :data:`PROMPT`, whatever the
+request.
+"""
+
+import json
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any, NamedTuple, Self
+
+import anyio
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tailrace.server.cli.local_model import MODEL, Progress
+from tailrace.server.http.embedded_server import serving
+from tailrace.wrappers.decoding.framing import SSEDecoder
+from tailrace.wrappers.errors import ConfigurationError
+
+PROMPT = "Why is the sky blue? Explain it to a child in four sentences."
+"""The demo's prompt, to which the recorded response belongs."""
+
+RECORDED_MODEL = f"{MODEL} (recorded)"
+"""The model name in requests and in every chunk of the replayed stream."""
+
+TOKENS_PER_SECOND = 90.0
+"""The pace of a recording without timing."""
+
+MAX_REQUEST_BYTES = 10 * 1024 * 1024
+"""Maximum bytes of a request: enough for a long conversation with pictures."""
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Request(msgspec.Struct):
+    """The used members of a request; others are ignored."""
+
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+
+
+class _Frame(NamedTuple):
+    data: bytes
+    only_usage: bool
+    """A chunk without choices: sent only if ``stream_options.include_usage`` is set."""
+
+
+class Recording:
+    """A recorded stream to replay.
+
+    Args:
+        body: The body of a Chat Completions stream.
+
+    Attributes:
+        frames: The events in order, each with the model name :data:`RECORDED_MODEL`.
+        tokens_per_second: The speed of the model, if the recording has it (llama.cpp's ``timings``).
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self.frames: list[_Frame] = []
+        self.tokens_per_second = TOKENS_PER_SECOND
+        decoder = SSEDecoder()
+        for event in decoder.feed(body) + decoder.close():
+            if event.data == b"[DONE]":
+                self.frames.append(_Frame(b"data: [DONE]\n\n", only_usage=False))
+                continue
+            chunk: dict[str, Any] = json.loads(event.data)
+            chunk["model"] = RECORDED_MODEL
+            timings: dict[str, float] = chunk.get("timings") or {}
+            self.tokens_per_second = timings.get("predicted_per_second", self.tokens_per_second)
+            data = b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+            self.frames.append(_Frame(data, only_usage=not chunk.get("choices")))
+
+
+def demo_answer() -> Recording:
+    """Return the recorded response to :data:`PROMPT`, which is part of the package."""
+    return Recording(resources.files("tailrace.server.cli").joinpath("recorded", "answer.sse").read_bytes())
+
+
+def create_replay_app(
+    recording: Recording, *, tokens_per_second: float | None = None, closing: anyio.Event | None = None
+) -> Starlette:
+    """Create an ASGI app that responds to ``POST /v1/chat/completions`` with the recording.
+
+    Also ``GET /v1/models`` and ``GET /health``. The response to a request that is not a JSON object, or does not ask for
+    a stream, has status 400 and an error object in OpenAI's form.
+
+    Args:
+        recording: The recording.
+        tokens_per_second: Events a second; None for the recording's own pace.
+        closing: When set, open streams end early.
+
+    Raises:
+        ConfigurationError: The pace is not positive.
+    """
+    pace = recording.tokens_per_second if tokens_per_second is None else tokens_per_second
+    if not pace > 0:
+        raise ConfigurationError(f"tokens_per_second must be positive, not {pace:g}")
+    stop = closing or anyio.Event()
+
+    async def completions(request: Request) -> Response:
+        try:
+            completion = msgspec.json.decode(await request.body(), type=_Request)
+        except msgspec.DecodeError as error:
+            return _refused(f"the body is not a request for a chat completion: {error}")
+        if not completion.stream:
+            return _refused("this is a recording of a stream: ask with stream=true")
+        with_usage = completion.stream_options is not None and completion.stream_options.include_usage
+        frames = [frame.data for frame in recording.frames if with_usage or not frame.only_usage]
+        return StreamingResponse(_paced(frames, pace, stop), media_type="text/event-stream")
+
+    async def models(request: Request) -> Response:
+        model = {"id": RECORDED_MODEL, "object": "model", "created": 0, "owned_by": "tailrace"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", completions, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/health", health),
+        ],
+        max_body_size=MAX_REQUEST_BYTES,
+    )
+
+
+async def _paced(frames: list[bytes], pace: float, stop: anyio.Event) -> AsyncIterator[bytes]:
+    start = anyio.current_time()
+    for number, frame in enumerate(frames):
+        # Relative to the start, so that delays do not add up.
+        with anyio.CancelScope(deadline=start + number / pace):
+            await stop.wait()
+            return
+        yield frame
+
+
+def _refused(message: str) -> Response:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return JSONResponse({"error": error}, status_code=400)
+
+
+class ReplayModel(anyio.AsyncContextManagerMixin):
+    """A server of the recorded response, while the context is open; used like ``LocalModel``.
+
+    It runs in this process and event loop, on a free port of the loopback interface. Leaving the context, or
+    cancellation, ends open streams and closes the port.
+
+    Args:
+        on_progress: Called once, when the server is ready.
+        recording: The recording; None for the demo's.
+        tokens_per_second: Events a second; None for the recording's own pace.
+
+    Attributes:
+        model: The model name for requests.
+        label: The description of the model, for people.
+        base_url: The base URL for OpenAI clients, ``http://127.0.0.1:PORT/v1``; empty when not running.
+
+    Raises:
+        ConfigurationError: The pace is not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_progress: Progress | None = None,
+        recording: Recording | None = None,
+        tokens_per_second: float | None = None,
+    ) -> None:
+        self.model = RECORDED_MODEL
+        self.label = f"a recorded response of {MODEL}: no model runs, and every message gets this response"
+        self.base_url = ""
+        self._on_progress = on_progress
+        self._closing = anyio.Event()
+        self._app = create_replay_app(
+            recording or demo_answer(), tokens_per_second=tokens_per_second, closing=self._closing
+        )
+
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        listener = socket.create_server(("127.0.0.1", 0))
+        async with serving(self._app, listener):
+            self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+            try:
+                if self._on_progress is not None:
+                    self._on_progress(1.0, "ready")
+                yield self
+            finally:
+                self.base_url = ""
+                self._closing.set()

@@ -1,0 +1,84 @@
+"""The lines that ``tailrace serve`` prints when it accepts connections: addresses, model, store, and permitted callers."""
+
+import logging
+import socket
+import sys
+from importlib.metadata import version
+
+from tailrace.server.settings import Settings
+from tailrace.server.store.database import parse_url
+
+_ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+
+
+def print_summary(settings: Settings, listener: socket.socket) -> None:
+    """Print the summary to standard error; with JSON logs, as one record.
+
+    Args:
+        settings: The settings of the server.
+        listener: Its listening socket.
+    """
+    rows = summary(settings, listener.getsockname()[1])
+    if settings.log_format == "json":
+        text = "; ".join(f"{label.lower()}: {value}" for label, value in rows)
+        logging.getLogger("tailrace.server").info("serving: %s", text)
+        return
+    lines = [f"tailrace {version('tailrace')}", *(f"  {label:<8} {value}" for label, value in rows)]
+    print(*lines, "Press Ctrl+C to stop.", sep="\n", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def summary(settings: Settings, port: int) -> list[tuple[str, str]]:
+    """Return the rows: label and value.
+
+    Args:
+        settings: The settings of the server.
+        port: The port that it listens on.
+    """
+    host = _ALL_ADDRESSES.get(settings.host, settings.host)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    rows: list[tuple[str, str]] = []
+    if "playground" in settings.endpoints:
+        rows.append(("Chat", f"{url}/"))
+    rows.append(("Card", f"{url}/.well-known/agent-card.json"))
+    rows.append(("API", f"{url}/  (A2A)"))
+    if "openai" in settings.endpoints:
+        rows.append(("", f"{url}/v1  (OpenAI-compatible)"))
+    if settings.grpc_port is not None:
+        rows.append(("gRPC", f"{host}:{settings.grpc_port}" if settings.grpc_port else "a free port"))
+    if settings.public_url:
+        rows.append(("Public", settings.public_url))
+    rows.append(("Model", _model(settings)))
+    rows.append(("Store", _store(settings.store)))
+    rows.append(("Callers", _callers(settings)))
+    return rows
+
+
+def _model(settings: Settings) -> str:
+    if settings.agent:
+        return f"agent at {_without_credentials(settings.agent)}"
+    at = f" at {_without_credentials(settings.base_url)}" if settings.base_url else ""
+    return f"{settings.model}{at}"
+
+
+def _without_credentials(url: str) -> str:
+    return parse_url(url).render_as_string(hide_password=True)
+
+
+def _store(url: str) -> str:
+    database = parse_url(url)
+    if database.get_backend_name() == "sqlite" and database.database in (None, "", ":memory:"):
+        return "in memory, until the server stops"
+    return database.render_as_string(hide_password=True)
+
+
+def _callers(settings: Settings) -> str:
+    found: list[str] = []
+    if settings.caller_keys is not None:
+        found.append("API keys (X-API-Key)")
+    if settings.caller_jwt.jwks_url:
+        found.append("bearer tokens (JWT)")
+    if found:
+        return f"with {' or '.join(found)}"
+    if settings.allow_anonymous:
+        return "every client that can reach the address, without authentication"
+    return "programs on this machine, without authentication"

@@ -1,0 +1,356 @@
+"""Connections to Valkey or Redis: pipelined commands, and subscriptions to channels.
+
+Each connection is a protocol on an asyncio transport; the client library parses the address only. Commands are written at once,
+however many wait for replies, and replies are assigned in their order: no request waits for the round trip of another, during
+which the broker may write to its disk. A connection has one timer for timeouts, not one a command.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from hashlib import sha1
+from typing import Any, NamedTuple, cast
+
+import anyio
+
+from tailrace.wrappers import StoreError
+
+logger = logging.getLogger("tailrace.server")
+
+TIMEOUT = 2.0
+"""Seconds for connecting and for a reply; a shorter time would treat a pause of a shared machine as a failure."""
+
+PING_INTERVAL = 1.0
+"""Seconds between checks whether an idle connection is alive."""
+
+_NOT_YET: Any = object()
+
+Command = Sequence[bytes | str | int]
+
+
+class Address(NamedTuple):
+    """The address of a broker.
+
+    Attributes:
+        connect: Connects a protocol that the given function creates.
+        greeting: Commands that begin a connection: authentication, and the choice of the database.
+    """
+
+    connect: Callable[[Callable[[], asyncio.Protocol]], Awaitable[object]]
+    greeting: tuple[Command, ...] = ()
+
+
+class BrokerError(StoreError):
+    """The broker cannot be reached, or rejects a command."""
+
+
+class ReplyError(BrokerError):
+    """The broker replied to a command with an error.
+
+    Attributes:
+        reply: The text of the error.
+    """
+
+    def __init__(self, reply: str) -> None:
+        super().__init__(f"the broker (TAILRACE_EVENTS) refused: {reply}")
+        self.reply = reply
+
+
+def pack(command: Command) -> bytes:
+    """Encode a command in the broker's protocol."""
+    import hiredis  # with the client
+
+    packing: Any = hiredis  # its types allow commands of one word only
+    return packing.pack_command(tuple(command))
+
+
+class _PendingRequest(NamedTuple):
+    future: asyncio.Future[list[Any]]
+    replies: list[Any]
+    commands: int
+    deadline: float
+
+
+class _Exchange(asyncio.Protocol):
+    """A connection, from its first byte to its end.
+
+    Attributes:
+        over: Has the error once the connection ended.
+        on_message: Receives every reply, on a connection that is subscribed to channels.
+    """
+
+    def __init__(self) -> None:
+        from hiredis import Reader
+
+        self.on_message: Callable[[Any], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._pending: deque[_PendingRequest] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._reader: Any = Reader(replyError=ReplyError, notEnoughData=_NOT_YET)
+        self.over: asyncio.Future[BrokerError] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._lost = anyio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def ask(self, data: bytes, count: int, seconds: float) -> asyncio.Future[list[Any]]:
+        """Write commands; return their replies, a `ReplyError` for an error.
+
+        Raises:
+            BrokerError: The connection is closed.
+        """
+        if self.over.done():
+            raise self.over.result()
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self._pending.append(_PendingRequest(future, [], count, self._loop.time() + seconds))
+        if self._timer is None:
+            self._timer = self._loop.call_later(seconds, self._look)
+        self.send(data)
+        return future
+
+    def send(self, data: bytes) -> None:
+        """Write a command whose reply is not awaited."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Assign received replies to their commands."""
+        reader = self._reader
+        reader.feed(data)
+        try:
+            while (reply := reader.gets()) is not _NOT_YET:
+                if self.on_message is not None:
+                    self.on_message(reply)
+                    continue
+                pending = self._pending[0]
+                pending.replies.append(reply)
+                if len(pending.replies) == pending.commands:
+                    self._pending.popleft()
+                    if not pending.future.done():  # the caller may have been cancelled
+                        pending.future.set_result(pending.replies)
+        except Exception as error:  # the following bytes cannot be parsed either
+            logger.exception("a reply of the broker cannot be parsed")
+            self.end(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection."""
+        self.end(exc)
+        self._lost.set()
+
+    def end(self, error: BaseException | None) -> None:
+        """Close the connection; pending commands fail."""
+        if self.over.done():
+            return
+        reason = str(error or "the connection was closed") or type(error).__name__
+        failure = BrokerError(f"the broker (TAILRACE_EVENTS) cannot be reached: {reason}")
+        self.over.set_result(failure)
+        if self._transport is not None:
+            self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+        for pending in self._pending:
+            if not pending.future.done():
+                pending.future.set_exception(failure)
+        self._pending.clear()
+
+    async def close(self) -> None:
+        """Close the connection and wait until its socket is closed."""
+        self.end(None)
+        with anyio.CancelScope(shield=True):
+            await self._lost.wait()
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        left = self._pending[0].deadline - self._loop.time()
+        if left <= 0:
+            self.end(TimeoutError("no reply in time"))
+        else:
+            self._timer = self._loop.call_later(left, self._look)
+
+
+async def _open(address: Address, seconds: float) -> _Exchange:
+    exchange = _Exchange()
+    try:
+        with anyio.fail_after(seconds):
+            await address.connect(lambda: exchange)
+            if address.greeting:
+                greeting = b"".join(map(pack, address.greeting))
+                for reply in await exchange.ask(greeting, len(address.greeting), seconds):
+                    if isinstance(reply, ReplyError):
+                        raise ConnectionError(reply.reply)
+    except (OSError, TimeoutError) as error:
+        exchange.end(error)
+        raise exchange.over.result() from error
+    except BaseException:
+        exchange.end(None)
+        raise
+    return exchange
+
+
+class Link:
+    """One connection to the broker, opened at its first use, and again after an error.
+
+    Args:
+        address: The address of the broker.
+        timeout: Seconds for connecting, and for a reply.
+    """
+
+    def __init__(self, address: Address, timeout: float = TIMEOUT) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._exchange: _Exchange | None = None
+        self._opening = anyio.Lock(fast_acquire=True)
+
+    async def run(self, *commands: Command, waits: float = 0.0) -> list[Any]:
+        """Run commands in one round trip; return their replies, a `ReplyError` for an error.
+
+        After a cancellation the commands may have run or not; commands of other callers are not affected.
+
+        Args:
+            commands: At least one.
+            waits: Seconds for which one of them blocks at the broker. Other commands on this connection wait, too.
+
+        Raises:
+            BrokerError: There is no reply; the commands may have run or not.
+        """
+        exchange = self._exchange
+        if exchange is None or exchange.over.done():
+            exchange = await self._connect()
+        data = b"".join(map(pack, commands))
+        return await exchange.ask(data, len(commands), self._timeout + waits)
+
+    async def close(self) -> None:
+        """Close the connection; it can be used again."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            await exchange.close()
+
+    async def _connect(self) -> _Exchange:
+        async with self._opening:
+            if self._exchange is not None:
+                if not self._exchange.over.done():
+                    return self._exchange  # another caller opened it
+                await self.close()
+            self._exchange = await _open(self._address, self._timeout)
+            return self._exchange
+
+
+class Script:
+    """A script that runs at the broker, which stores it once.
+
+    Args:
+        source: The Lua source.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        self._source = source
+        self._name = sha1(source, usedforsecurity=False).hexdigest().encode()
+
+    async def run(
+        self, link: Link, *calls: Command, accept: Callable[[object], bool] = lambda _: False
+    ) -> list[Any]:
+        """Run it once for each call (a key, and arguments) in one round trip; return the results.
+
+        Args:
+            link: The connection.
+            calls: A key and arguments each.
+            accept: Return errors as results, in place of raising the first.
+
+        Raises:
+            ReplyError: One of them failed; the others ran.
+            BrokerError: As for `Link.run`.
+        """
+        commands = [(b"EVALSHA", self._name, 1, *call) for call in calls]
+        replies = await link.run(*commands)
+        unknown = [at for at, reply in enumerate(replies) if _is_unknown_script(reply)]
+        if unknown:  # the broker was restarted, or has not stored it yet
+            again = await link.run((b"SCRIPT", b"LOAD", self._source), *(commands[at] for at in unknown))
+            for at, reply in zip(unknown, again[1:], strict=True):
+                replies[at] = reply
+        for reply in replies:
+            if isinstance(reply, ReplyError) and not accept(reply):
+                raise reply
+        return replies
+
+
+def _is_unknown_script(reply: object) -> bool:
+    return isinstance(reply, ReplyError) and reply.reply.startswith(("NOSCRIPT", "No matching script"))
+
+
+class Subscriber:
+    """A connection that is subscribed to channels.
+
+    Args:
+        address: The address of the broker.
+        began: Called with a channel when its subscription is confirmed.
+        on_message: Called with the channel and a published message.
+        timeout: Seconds for connecting, and for a reply.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        began: Callable[[bytes], None],
+        on_message: Callable[[bytes, bytes], None],
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._began = began
+        self._on_message = on_message
+        self._exchange: _Exchange | None = None
+        self._last = 0.0
+
+    def subscribe(self, *channels: bytes) -> None:
+        """Subscribe to further channels; do nothing without a connection."""
+        if channels and self._exchange is not None:
+            self._exchange.send(pack((b"SUBSCRIBE", *channels)))
+
+    def unsubscribe(self, channel: bytes) -> None:
+        """Unsubscribe from a channel; do nothing without a connection."""
+        if self._exchange is not None:
+            self._exchange.send(pack((b"UNSUBSCRIBE", channel)))
+
+    async def run(self, channels: Callable[[], Collection[bytes]]) -> None:
+        """Receive messages until the connection breaks.
+
+        Args:
+            channels: Returns the first channels, when the connection is open.
+
+        Raises:
+            BrokerError: There is no connection (any more); messages published from now on are lost.
+        """
+        self._last = asyncio.get_running_loop().time()
+        exchange = await _open(self._address, self._timeout)
+        exchange.on_message = self._take
+        self._exchange = exchange
+        try:
+            self.subscribe(*channels())
+            while not exchange.over.done():
+                exchange.send(pack((b"PING",)))
+                with anyio.move_on_after(PING_INTERVAL):
+                    await asyncio.shield(exchange.over)
+                silent = asyncio.get_running_loop().time() - self._last
+                if silent > PING_INTERVAL + self._timeout:
+                    exchange.end(TimeoutError("it is silent"))
+            raise exchange.over.result()
+        finally:
+            self._exchange = None
+            await exchange.close()
+
+    def _take(self, reply: Any) -> None:
+        self._last = asyncio.get_running_loop().time()
+        if isinstance(reply, ReplyError):
+            raise reply
+        if not isinstance(reply, list):
+            return  # the first message on a new connection is no subscription
+        kind, channel, *rest = cast("list[bytes]", reply)
+        if kind == b"message":
+            self._on_message(channel, rest[0])
+        elif kind == b"subscribe":
+            self._began(channel)

@@ -1,0 +1,289 @@
+"""The events of tasks in the broker: one stream a task, to which only the task's node can add.
+
+Every entry is signed (`message_authentication`); entries that are not authentic or cannot be read are skipped. The scripts below read
+unsigned fields, since the broker has no key: they can only refuse an addition because of them, and PostgreSQL then decides
+whether the task is this node's (`ClusterStore`).
+
+An entry has one event or several consecutive ones, and its id is ``<number of the last of them>-0``: a subscriber that has
+seen event *n* continues after ``n-0``. An entry also names the node that wrote it. A node adds only behind an entry of its
+own (or to an empty stream), and a node that takes over a task writes an entry without events first (`TaskStreams.fence`):
+from then on the broker itself refuses additions of the previous node.
+
+Added entries are also published, on the channel with the stream's name, for subscribers that follow it. The broker does not
+store publications: a node that was not connected reads the stream.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from tailrace.server.cluster.broker import Broker
+from tailrace.server.cluster.broker_connection import Command, ReplyError, Script
+from tailrace.server.cluster.message_authentication import Authentication, EntryRejected
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.lifecycle import TaskState
+
+LARGE_ENTRY = 1024 * 1024
+"""Bytes of an entry from which it is signed and verified in a thread: 32 MiB take 50 ms."""
+
+WORKING_TTL = 7 * 24 * 3600
+"""Seconds for which the stream of a task is kept that does not end."""
+
+
+class Page(msgspec.Struct, frozen=True, gc=False):
+    """The entries of one read of a stream.
+
+    Attributes:
+        events: In order, without repetition; there may be gaps.
+        is_full: The stream may have more.
+    """
+
+    events: list[Event]
+    is_full: bool
+
+
+class Addition(msgspec.Struct, frozen=True):
+    """Events to add to a task's stream.
+
+    Attributes:
+        task_id: The task.
+        events: In order.
+        begins: The stream may be empty: it is new, or this node takes it over.
+        ttl: Seconds for which the stream is kept from now on; 0 leaves its expiry unchanged.
+    """
+
+    task_id: str
+    events: Sequence[Event]
+    begins: bool
+    ttl: int
+
+
+class Outcome(IntEnum):
+    """The result of an addition."""
+
+    ADDED = 0
+    THERE = 1
+    """The events were there: the reply to an earlier attempt was lost."""
+    REFUSED = 2
+    """Another node has written to the stream, or the last entry was not written by a node; nothing was added."""
+    MISSING = 3
+    """The stream is gone although it should have earlier events; nothing was added."""
+
+
+_ADD = b"""
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+if last then
+  if last[1] == ARGV[2] .. '-0' and last[2][2] == ARGV[1] and last[2][4] == ARGV[3] then return 1 end
+  if last[2][2] ~= ARGV[1] and ARGV[4] == '0' then return 2 end
+  if tonumber(string.match(last[1], '^%d+')) >= tonumber(ARGV[2]) then return 2 end
+elseif ARGV[4] == '0' then return 3 end
+redis.call('XADD', KEYS[1], ARGV[2] .. '-0', 'w', ARGV[1], 'e', ARGV[3])
+if ARGV[5] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[5]) end
+redis.call('PUBLISH', KEYS[1], ARGV[2] .. ' ' .. ARGV[1] .. ' ' .. ARGV[3])
+return 0
+"""
+
+_FENCE = b"""
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+local top, step = '0', 0
+if last then top, step = string.match(last[1], '^(%d+)-(%d+)$') end
+redis.call('XADD', KEYS[1], top .. '-' .. (step + 1), 'w', ARGV[1], 'e', '')
+if not last then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+return tonumber(top)
+"""
+
+
+def stream_key(task_id: str) -> bytes:
+    """Return the key of a task's stream; in braces, so that all keys of a task are on one node of a broker cluster."""
+    return b"tailrace:{%b}:events" % task_id.encode("utf-8", "surrogatepass")
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[bytes | tuple[bytes, str]]).decode
+
+
+def _encode_events(events: Iterable[Event]) -> bytes:
+    """Encode consecutive events; their numbers are in the entry's id."""
+    return _encode(
+        [event.body if event.state is None else (event.body, event.state.value) for event in events]
+    )
+
+
+def _numbered(last: int, items: list[bytes | tuple[bytes, str]]) -> list[Event]:
+    number = last - len(items)
+    events: list[Event] = []
+    for item in items:
+        number += 1
+        if isinstance(item, bytes):
+            events.append(Event(number, item))
+        else:
+            events.append(Event(number, item[0], TaskState(item[1])))
+    return events
+
+
+# Errors of a key that holds another program's value. All other errors concern the broker.
+_KEY_ERRORS = (
+    "WRONGTYPE",
+    "ERR The ID specified in XADD",
+    "ERR The stream has exhausted",
+    "ERR Invalid stream ID",
+)
+
+
+def _is_key_error(reply: object) -> bool:
+    return isinstance(reply, ReplyError) and reply.reply.startswith(_KEY_ERRORS)
+
+
+_ADD_SCRIPT, _FENCE_SCRIPT = Script(_ADD), Script(_FENCE)
+
+
+class TaskStreams:
+    """Adds to the streams of tasks, and reads them.
+
+    Every method that uses the broker raises `BrokerError` when it does not work.
+
+    Args:
+        broker: The broker with the streams.
+        authentication: Signs and verifies the entries.
+
+    Attributes:
+        broker: As given.
+    """
+
+    def __init__(self, broker: Broker, authentication: Authentication) -> None:
+        self.broker = broker
+        self._authentication = authentication
+
+    async def add(self, node: str, additions: Sequence[Addition]) -> list[Outcome]:
+        """Add to several streams in one round trip; the events are persisted on return.
+
+        Args:
+            node: The writing node.
+            additions: One a task.
+
+        Returns:
+            The result of each; `Outcome.REFUSED` also if the key is not a stream.
+        """
+        writer = node.encode()
+        calls: list[Command] = []
+        for each in additions:
+            key, number = stream_key(each.task_id), b"%d" % each.events[-1].number
+            signed = await self._signed(_encode_events(each.events), key, number, writer)
+            calls.append((key, writer, number, signed, int(each.begins), each.ttl))
+        replies = await _ADD_SCRIPT.run(self.broker.writing, *calls, accept=_is_key_error)
+        outcomes: list[Outcome] = []
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, ReplyError):
+                self._reject_key(call[0], reply)
+            outcomes.append(Outcome.REFUSED if isinstance(reply, ReplyError) else Outcome(reply))
+        return outcomes
+
+    async def _signed(self, body: bytes, *context: bytes) -> bytes:
+        if len(body) > LARGE_ENTRY:
+            return await anyio.to_thread.run_sync(self._authentication.sign, "event", body, *context)
+        return self._authentication.sign("event", body, *context)
+
+    async def fence(self, node: str, task_id: str) -> None:
+        """Take over a task's stream: no other node can add to it any more.
+
+        A key that cannot be added to at all needs no fence: it refuses the other nodes, too.
+        """
+        key = stream_key(task_id)
+        call = (key, node, WORKING_TTL)
+        [reply] = await _FENCE_SCRIPT.run(self.broker.writing, call, accept=_is_key_error)
+        if isinstance(reply, ReplyError):
+            self._reject_key(key, reply)
+
+    async def read(self, task_id: str, after: int, limit: int) -> Page:
+        """Return the events after a number, of ``limit`` entries at most."""
+        [page] = await self.read_several([(task_id, after)], limit)
+        return page
+
+    async def read_several(self, wanted: Sequence[tuple[str, int]], limit: int) -> list[Page]:
+        """Read several tasks as `read`, in one round trip.
+
+        Args:
+            wanted: Tasks, each with a number.
+            limit: Entries of each at most.
+        """
+        keys = [stream_key(task_id) for task_id, _ in wanted]
+        commands = [
+            (b"XRANGE", key, f"({after}-0", b"+", b"COUNT", limit)
+            for key, (_, after) in zip(keys, wanted, strict=True)
+        ]
+        found = await self.broker.reading.run(*commands)
+        pages: list[Page] = []
+        for key, (_, after), reply in zip(keys, wanted, found, strict=True):
+            if not isinstance(reply, ReplyError):
+                pages.append(await self._page(key, after, reply, limit))
+            elif _is_key_error(reply):
+                self._reject_key(key, reply)
+                pages.append(Page([], is_full=False))
+            else:
+                raise reply
+        return pages
+
+    def read_message(self, key: bytes, message: bytes) -> list[Event]:
+        """Return the events of a message on a stream's channel; none if it is rejected.
+
+        Args:
+            key: The name of the stream and of the channel.
+            message: ``NUMBER NODE ENTRY``, with the number of the last event.
+        """
+        try:
+            number, writer, signed = message.split(b" ", 2)
+        except ValueError:
+            self._authentication.reject("event", key, "it is not of the form NUMBER NODE ENTRY")
+            return []
+        return self._accepted(key, self._read_entry(key, number, writer, signed))
+
+    async def remove(self, task_id: str) -> None:
+        """Remove a task's stream."""
+        await self.broker.reading.run((b"UNLINK", stream_key(task_id)))
+
+    async def _page(self, key: bytes, after: int, entries: list[Any], limit: int) -> Page:
+        events: list[Event] = []
+        last = after
+        for name, fields in entries:
+            if len(fields) != 4 or fields[0] != b"w" or fields[2] != b"e":
+                self._authentication.reject("event", key, "it has other fields than an entry of a node")
+                continue
+            if not fields[3]:  # a fence, which names the writing node only
+                continue
+            entry = (key, name.partition(b"-")[0], fields[1], fields[3])
+            found = (
+                await anyio.to_thread.run_sync(self._read_entry, *entry)
+                if len(fields[3]) > LARGE_ENTRY
+                else self._read_entry(*entry)
+            )
+            for event in self._accepted(key, found):
+                if event.number > last:
+                    events.append(event)
+                    last = event.number
+        return Page(events, is_full=len(entries) >= limit)
+
+    def _read_entry(
+        self, key: bytes, number: bytes, writer: bytes, signed: bytes
+    ) -> list[Event] | EntryRejected:
+        try:
+            held = self._authentication.verify("event", signed, key, number, writer)
+            return _numbered(int(number), _decode(held))
+        except EntryRejected as error:
+            return error
+        except ValueError:  # a node of another version signed it
+            return EntryRejected("its content cannot be decoded")
+
+    def _accepted(self, key: bytes, found: list[Event] | EntryRejected) -> list[Event]:
+        if isinstance(found, EntryRejected):
+            self._authentication.reject("event", key, found)
+            return []
+        return found
+
+    def _reject_key(self, key: Any, error: ReplyError) -> None:
+        self._authentication.reject(
+            "event", key, f"its key cannot be used ({error.reply.partition(' script:')[0]})"
+        )

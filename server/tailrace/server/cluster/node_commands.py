@@ -1,0 +1,331 @@
+"""Requests from one node to another: a channel at the broker for each node, with replies on the channel of the requester.
+
+The broker stores none of these messages, so none waits for its disk. A message that no node receives is published again, as
+long as the requester waits. A request is carried out once: nodes remember the ids of requests, and reject requests that are
+so old that the requester may have given up (by the broker's clock, so that a node that was suspended carries out nothing
+late). The requester waits for a bounded time and then returns a retryable error.
+
+Messages are signed (`message_authentication`) together with their channel and the time at which they were sent. A message that is
+recorded and published again is rejected, by its id or its age.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from tailrace.server.cluster.broker import PROBE_INTERVAL, Broker
+from tailrace.server.cluster.broker_connection import BrokerError, ReplyError
+from tailrace.server.cluster.broker_connection import Command as BrokerCommand
+from tailrace.server.cluster.message_authentication import Authentication, EntryRejected
+from tailrace.server.runtime.active_task import CallContext
+from tailrace.server.runtime.limits import LimitError, OverloadedError, RateLimitError
+from tailrace.streaming.a2a import errors
+from tailrace.streaming.a2a.errors import A2AError, FieldViolation, InternalError
+from tailrace.wrappers import StoreError, TailraceError
+
+logger = logging.getLogger("tailrace.server")
+
+REQUEST_TIMEOUT = 5.0
+"""Seconds for a reply from another node."""
+
+MAX_AGE = 4.0
+"""Seconds from its first publication after which a request is no longer begun: the requester is about to give up."""
+
+REPEAT_INTERVAL = 1.0
+"""Seconds after which a request without a reply is published again: it may have been lost."""
+
+ABSENCE_PAUSE = 0.05
+"""Seconds after which a message without a receiver is published again: the node may be reconnecting."""
+
+MAX_REQUESTS = 1_000
+"""Requests that wait or are carried out; further ones are dropped, and published again by the requester."""
+
+REMEMBERED = 10_000
+"""Request ids that a node remembers."""
+
+
+class Cancel(msgspec.Struct, tag=True, frozen=True):
+    """Cancel a task; the reply is the task."""
+
+    task_id: str
+    owner: str
+
+
+class Send(msgspec.Struct, tag=True, frozen=True):
+    """Send a message to a task, as `Engine.start`; the reply is a `Sent`."""
+
+    task_id: str
+    owner: str
+    request: bytes
+    call: CallContext
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The start of a message's stream: the number of an event, and an event to send before."""
+
+    task_id: str
+    after: int
+    first: bytes | None
+
+
+class SetWebhook(msgspec.Struct, tag=True, frozen=True):
+    """Set a webhook; the reply is the webhook."""
+
+    task_id: str
+    owner: str
+    config: bytes
+    dialect: str
+
+
+class DeleteWebhook(msgspec.Struct, tag=True, frozen=True):
+    """Delete a webhook; the reply is empty."""
+
+    task_id: str
+    owner: str
+    config_id: str
+
+
+class Look(msgspec.Struct, tag=True, frozen=True):
+    """Return the current state of a task."""
+
+    task_id: str
+    owner: str
+
+
+class Forget(msgspec.Struct, tag=True, frozen=True):
+    """Drop a deleted task from memory; the reply is empty."""
+
+    task_id: str
+    owner: str
+
+
+Command = Cancel | Send | SetWebhook | DeleteWebhook | Look | Forget
+
+
+class _Request(msgspec.Struct, tag=True, frozen=True):
+    id: str
+    sender: str
+    command: Command
+
+
+class _Fault(msgspec.Struct, frozen=True):
+    kind: str
+    detail: str
+    metadata: dict[str, str] = {}
+    violations: list[tuple[str, str]] = []
+
+
+class _Answer(msgspec.Struct, tag=True, frozen=True):
+    id: str
+    body: bytes
+    fault: _Fault | None = None
+
+
+_TIME_BYTES = 8  # before each message: milliseconds since the epoch, by the broker's clock
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Request | _Answer).decode
+
+_ERRORS: dict[str, type[A2AError]] = {
+    each.__name__: each
+    for each in (*A2AError.__subclasses__(), RateLimitError, OverloadedError)
+    if each.__module__ in (errors.__name__, LimitError.__module__)
+}
+
+
+class NotHere(TailraceError):
+    """The requested node does not run the task; another node may."""
+
+
+class NoAnswer(OverloadedError):
+    """The node that runs the task did not reply in time; the request may have been carried out."""
+
+
+CarryOut = Callable[[Command], Awaitable[bytes]]
+
+
+class Commands:
+    """Sends requests to other nodes, and carries out theirs.
+
+    Args:
+        broker: The broker with the nodes' channels.
+        authentication: Signs and verifies messages.
+        carry_out: Carries out a request and returns the reply.
+    """
+
+    def __init__(self, broker: Broker, authentication: Authentication, carry_out: CarryOut) -> None:
+        self._broker = broker
+        self._authentication = authentication
+        self._carry_out = carry_out
+        self._sending = broker.link()
+        self._subscriber = broker.subscriber(lambda _: None, self._receive)
+        self._requests: list[tuple[int, _Request]] = []
+        self._open = 0  # requests that wait or are carried out
+        self._has_requests = anyio.Event()
+        self._waiting: dict[str, tuple[anyio.Event, list[_Answer]]] = {}
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._node = ""
+
+    async def ask(self, node: str, command: Command) -> bytes:
+        """Send a request to another node and return its reply.
+
+        Raises:
+            NotHere: The node does not run the task.
+            NoAnswer: The node cannot be reached, or does not reply.
+            A2AError: The error of the node.
+            StoreError: The error of the node.
+        """
+        request = _Request(uuid4().hex, self._node, command)
+        answered, answers = self._waiting[request.id] = anyio.Event(), []
+        try:
+            with anyio.fail_after(REQUEST_TIMEOUT):
+                sent_at = await self._now()
+                while not answers:
+                    await self._send(node, request, sent_at)
+                    with anyio.move_on_after(REPEAT_INTERVAL):
+                        await answered.wait()
+        except (BrokerError, TimeoutError) as error:
+            raise NoAnswer("the server that runs the task does not reply; try again later") from error
+        finally:
+            del self._waiting[request.id]
+        [answer] = answers
+        if answer.fault is not None:
+            raise _raised(answer.fault)
+        return answer.body
+
+    async def run(self, node: str) -> None:
+        """Receive requests and replies for this node, without end.
+
+        Args:
+            node: The name of the node.
+        """
+        self._node = node
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._serve_all, group)
+                while True:
+                    if not self._broker.works:
+                        await anyio.sleep(PROBE_INTERVAL)
+                        continue
+                    try:
+                        await self._subscriber.run(lambda: [_channel(node)])
+                    except BrokerError as error:
+                        logger.warning("messages of other nodes cannot be received at present: %s", error)
+                        self._broker.fail(error)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._sending.close()
+
+    def _receive(self, channel: bytes, signed: bytes) -> None:
+        try:
+            held = self._authentication.verify("command", signed, channel)
+            sent_at, message = int.from_bytes(held[:_TIME_BYTES], "big"), _decode(held[_TIME_BYTES:])
+        except EntryRejected as error:
+            self._authentication.reject("command", channel, error)
+            return
+        except msgspec.DecodeError:  # a node of another version signed it
+            self._authentication.reject("command", channel, "its content cannot be decoded")
+            return
+        if isinstance(message, _Request):
+            if message.id not in self._seen and self._open < MAX_REQUESTS:
+                self._open += 1
+                self._seen[message.id] = None
+                if len(self._seen) > REMEMBERED:
+                    self._seen.popitem(last=False)
+                self._requests.append((sent_at, message))
+                self._has_requests.set()
+            return
+        waiting = self._waiting.get(message.id)
+        if waiting is not None and not waiting[1]:
+            waiting[1].append(message)
+            waiting[0].set()
+
+    async def _serve_all(self, group: TaskGroup) -> None:
+        while True:
+            await self._has_requests.wait()
+            self._has_requests = anyio.Event()
+            requests, self._requests = self._requests, []
+            for sent_at, request in requests:
+                group.start_soon(self._serve, sent_at, request)
+
+    async def _serve(self, sent_at: int, request: _Request) -> None:
+        try:
+            await self._answer(sent_at, request)
+        finally:
+            self._open -= 1
+
+    async def _answer(self, sent_at: int, request: _Request) -> None:
+        body, fault = b"", None
+        try:
+            if abs(await self._now() - sent_at / 1e3) > MAX_AGE:
+                return
+            body = await self._carry_out(request.command)
+        except Exception as error:
+            if not isinstance(error, TailraceError):
+                logger.exception("the request of another node failed")
+            fault = _fault(error)
+        try:
+            with anyio.fail_after(REQUEST_TIMEOUT):
+                await self._send(request.sender, _Answer(request.id, body, fault), await self._now())
+        except (BrokerError, TimeoutError) as error:
+            logger.warning(
+                "the reply to another node was not delivered: %s", str(error) or "it does not listen"
+            )
+
+    async def _now(self) -> float:
+        """Return the time in seconds by the broker's clock, which all nodes share."""
+        seconds, microseconds = await self._run((b"TIME",))
+        return int(seconds) + int(microseconds) / 1e6
+
+    async def _send(self, node: str, message: _Request | _Answer, sent_at: float) -> None:
+        """Publish a message to a node until the node receives it."""
+        channel, milliseconds = _channel(node), round(sent_at * 1e3)
+        encoded = milliseconds.to_bytes(_TIME_BYTES, "big") + _encode(message)
+        signed = self._authentication.sign("command", encoded, channel)
+        while True:
+            if await self._run((b"PUBLISH", channel, signed)):
+                return
+            await anyio.sleep(ABSENCE_PAUSE)
+
+    async def _run(self, command: BrokerCommand) -> Any:
+        [reply] = await self._sending.run(command)
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
+
+def _channel(node: str) -> bytes:
+    return f"tailrace:node:{node}".encode()
+
+
+def _fault(error: Exception) -> _Fault:
+    if isinstance(error, A2AError):
+        violations = [(each.field, each.description) for each in error.violations]
+        return _Fault(type(error).__name__, error.detail, error.metadata, violations)
+    if isinstance(error, TailraceError):
+        return _Fault(type(error).__name__, str(error))
+    return _Fault("InternalError", "the server that works on the task failed")
+
+
+def _raised(fault: _Fault) -> TailraceError:
+    kind = _ERRORS.get(fault.kind)
+    if kind is None:
+        if fault.kind == NotHere.__name__:
+            return NotHere(fault.detail)
+        return StoreError(fault.detail) if fault.kind != "InternalError" else InternalError(fault.detail)
+    if issubclass(kind, LimitError):
+        known = fault.metadata
+        return kind(
+            fault.detail,
+            limit=known.get("limit", ""),
+            allowed=int(known.get("allowed", "0")),
+            retry_after=float(known.get("retryAfter", "2")),
+        )
+    violations = [FieldViolation(*each) for each in fault.violations]
+    return kind(fault.detail, metadata=fault.metadata, violations=violations)

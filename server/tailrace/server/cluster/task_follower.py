@@ -1,0 +1,248 @@
+"""Follows tasks that other nodes run, over one connection to the broker, however many clients subscribe.
+
+A followed task is a `ActiveTask`, whose record and log are fed with the published events. When the broker confirms the
+subscription, the stream is read once, for the events added before; it is read again when a number is missing or the
+connection was lost. Events that the stream does not have are read from PostgreSQL: at once if a number is missing, and at
+intervals in any case, since a node that cannot reach the broker writes to PostgreSQL only. A task without subscribers is
+dropped.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+import anyio
+from anyio.abc import TaskGroup
+
+from tailrace.server.cluster.broker import PROBE_INTERVAL
+from tailrace.server.cluster.broker_connection import BrokerError
+from tailrace.server.cluster.event_streams import LARGE_ENTRY, TaskStreams, stream_key
+from tailrace.server.cluster.store import ClusterStore
+from tailrace.server.runtime.active_task import ActiveTask
+from tailrace.server.store.store import EventsDropped
+from tailrace.streaming.a2a.event import Event
+from tailrace.wrappers import StoreError
+
+logger = logging.getLogger("tailrace.server")
+
+ENTRIES = 200
+"""Entries of each stream in one read."""
+
+STREAMS = 20
+"""Streams in one read."""
+
+LOOK_INTERVAL = 1.0
+"""Seconds between two reads of PostgreSQL for events that no stream has."""
+
+LOOK_AGAIN = 0.1
+"""Seconds between two such reads while events are missing."""
+
+
+class _Followed:
+    __slots__ = ("is_repairing", "key", "reference")
+
+    def __init__(self, active: ActiveTask) -> None:
+        self.reference = ref(active)
+        self.key = stream_key(active.record.id)
+        self.is_repairing = False
+
+    def task(self) -> ActiveTask | None:
+        """Return the task while it has subscribers and has not ended."""
+        active = self.reference()
+        return None if active is None or active.moved or active.log.ended else active
+
+
+class Following:
+    """Feeds the followed tasks.
+
+    Args:
+        store: Has the events that a stream does not have.
+        streams: The streams.
+        gone: Called with a task whose events are missing everywhere; its record is loaded again.
+    """
+
+    def __init__(self, store: ClusterStore, streams: TaskStreams, gone: Any) -> None:
+        self._store = store
+        self._streams = streams
+        self._broker = streams.broker
+        self._gone = gone
+        self._followed: dict[bytes, _Followed] = {}
+        self._some = anyio.Event()
+        self._subscriber = self._broker.subscriber(self._begin, self._take)
+        # The streams with entries that were not published to this node.
+        self._unread: dict[bytes, _Followed] = {}
+        self._some_unread = anyio.Event()
+        self._group: TaskGroup | None = None
+
+    def follow(self, active: ActiveTask) -> None:
+        """Feed a task from its present number on, while it has subscribers."""
+        followed = _Followed(active)
+        self._followed[followed.key] = followed
+        self._some.set()
+        self._subscriber.subscribe(followed.key)
+
+    async def refresh(self, active: ActiveTask) -> None:
+        """Feed a task all persisted events, as far as broker and store can be reached."""
+        try:
+            await self._catch_up(active)
+        except BrokerError:
+            pass  # the task remains at its present number until the broker works again
+
+    async def run(self) -> None:
+        """Feed the followed tasks, without end."""
+        async with anyio.create_task_group() as self._group:
+            self._group.start_soon(self._listen)
+            self._group.start_soon(self._read_streams)
+            self._group.start_soon(self._look)
+
+    # --- published events ---------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        while True:
+            if not self._broker.works:
+                await anyio.sleep(PROBE_INTERVAL)
+                continue
+            try:
+                await self._subscriber.run(self._followed.keys)
+            except BrokerError as error:
+                logger.warning("tasks of other nodes cannot be followed at present: %s", error)
+                self._broker.fail(error)
+
+    def _begin(self, key: bytes) -> None:
+        followed = self._followed.get(key)
+        if followed is not None:
+            self._read_soon(followed)
+
+    def _take(self, key: bytes, message: bytes) -> None:
+        followed = self._followed.get(key)
+        active = followed and followed.task()
+        if followed is None or active is None:
+            self._drop(key)
+            return
+        # A large entry is read from the stream, where it is verified in a thread.
+        if len(message) > LARGE_ENTRY or not feed(active, self._streams.read_message(key, message)):
+            self._read_soon(followed)
+        elif active.log.ended:
+            self._drop(key)
+
+    def _drop(self, key: bytes) -> None:
+        self._followed.pop(key, None)
+        self._subscriber.unsubscribe(key)
+
+    # --- missed events ------------------------------------------------------------------------------------------
+
+    def _read_soon(self, followed: _Followed) -> None:
+        self._unread[followed.key] = followed
+        self._some_unread.set()
+
+    async def _read_streams(self) -> None:
+        while True:
+            await self._some_unread.wait()
+            some = [self._unread.pop(key) for key in list(self._unread)[:STREAMS]]
+            if not some:
+                self._some_unread = anyio.Event()
+                continue
+            await self._read_some(some)
+
+    async def _read_some(self, some: Sequence[_Followed]) -> None:
+        # A function of its own: its references are released on return, not at the next read.
+        held = [(followed, active) for followed in some if (active := followed.task()) is not None]
+        wanted = [(active.record.id, active.record.number) for _, active in held]
+        if not wanted:
+            return
+        try:
+            found = await self._streams.read_several(wanted, ENTRIES)
+        except (
+            BrokerError
+        ) as error:  # logged by the subscriber; when the broker works again, all streams are read
+            self._broker.fail(error)
+            await anyio.sleep(PROBE_INTERVAL)
+            for followed, _ in held:
+                self._read_soon(followed)
+            return
+        for (followed, active), page in zip(held, found, strict=True):
+            if not feed(active, page.events) or (page.is_full and not page.events):
+                self._repair_soon(followed)
+            elif page.is_full:
+                self._read_soon(followed)
+
+    # --- events that streams do not have ------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        pause = LOOK_INTERVAL
+        while True:
+            await self._some.wait()
+            await anyio.sleep(pause)
+            pause = LOOK_INTERVAL
+            for key, followed in list(self._followed.items()):
+                if followed.task() is None:
+                    self._drop(key)
+            if not self._followed:
+                self._some = anyio.Event()
+                continue
+            tasks = {
+                active.record.id: each for each in self._followed.values() if (active := each.reference())
+            }
+            try:
+                known = await self._store.last_numbers(list(tasks))
+            except StoreError as error:
+                logger.warning("the states of followed tasks cannot be read: %s", error)
+                continue
+            for task_id, followed in tasks.items():
+                active = followed.reference()
+                if active is not None and task_id not in known:  # it was deleted
+                    active.log.end()
+                elif active is not None and known[task_id] > active.record.number:
+                    pause = LOOK_AGAIN
+                    self._repair_soon(followed)
+
+    def _repair_soon(self, followed: _Followed) -> None:
+        if not followed.is_repairing and self._group is not None:
+            followed.is_repairing = True
+            self._group.start_soon(self._repair, followed)
+
+    async def _repair(self, followed: _Followed) -> None:
+        active = followed.reference()
+        try:
+            if active is not None:
+                await self._catch_up(active)
+        except BrokerError:
+            pass  # logged by the reader of the streams; the next read tries again
+        except StoreError as error:  # the next read tries again
+            logger.warning("the events of a followed task cannot be read: %s", error)
+        finally:
+            followed.is_repairing = False
+
+    async def _catch_up(self, active: ActiveTask) -> None:
+        while not (active.log.ended or active.moved):
+            try:
+                events = await self._store.load_events(active.record.id, active.record.number)
+            except EventsDropped:
+                self._gone(active)
+                return
+            if not events or not feed(active, events):
+                return
+
+
+def feed(active: ActiveTask, events: Sequence[Event]) -> bool:
+    """Add received events to a followed task; skip those that it has.
+
+    Returns:
+        False if an event before them is missing: none of the events after the gap were added.
+    """
+    record = active.record
+    if active.moved or active.log.ended or not events or events[-1].number <= record.number:
+        return True
+    new = [event for event in events if event.number > record.number]
+    whole = True
+    for at, event in enumerate(new):
+        if event.number != record.number + 1:
+            new, whole = new[:at], False
+            break
+        record.replay(event)
+    if new:
+        active.log.publish(new)
+        if record.state.terminal:
+            active.log.end()
+    return whole

@@ -1,0 +1,93 @@
+"""The SSE response for ASGI servers other than ``tailrace serve``, based on sse-starlette.
+
+`tailrace.server.http.sse` uses it if the server does not support deferred responses. It is a separate module because importing
+sse-starlette patches a method of uvicorn's server.
+"""
+
+import logging
+from contextlib import suppress
+from typing import Any, Self, cast
+
+import anyio
+from sse_starlette.sse import EventSourceResponse, SendTimeoutError
+from starlette.types import Receive, Scope, Send
+
+from tailrace.server.http.sse_frames import PING, STOP_TIMEOUT, Frames
+from tailrace.server.runtime.stream_registry import OpenStreams
+from tailrace.server.settings import Settings
+
+logger = logging.getLogger("tailrace.server")
+
+
+class EventSource(EventSourceResponse):
+    """The HTTP response of one stream.
+
+    The stream ends after its last frame, when the client disconnects, when the client receives no bytes for
+    ``bounds.send_timeout`` seconds, or when the server cancels it. By default, sse-starlette ends streams when a shutdown begins.
+    This response disables that for itself, so that its stream can send its last events. The global switch
+    `AppStatus.disable_automatic_graceful_drain` would also affect streams of the embedding application.
+
+    Args:
+        frames: The frames, which are closed at the end even if no frame was read.
+        streams: The registry of open streams.
+        settings: Contains the ping interval and the send timeout.
+        raw_headers: The headers of the response.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        streams: OpenStreams,
+        settings: Settings,
+        raw_headers: list[tuple[bytes, bytes]],
+    ) -> None:
+        self._frames = _Frames(frames)
+        super().__init__(  # pyright: ignore[reportUnknownMemberType] — it takes dicts of any kind, too
+            self._frames,
+            ping=settings.bounds.ping_interval,
+            ping_message_factory=cast("Any", lambda: PING),  # sse-starlette sends bytes unchanged
+            sep="\n",
+            send_timeout=settings.bounds.send_timeout,
+            shutdown_grace_period=settings.shutdown_grace + STOP_TIMEOUT + 1,
+        )
+        self.raw_headers = raw_headers
+        self._streams = streams
+        self._patience = settings.bounds.send_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response. ASGI interface."""
+        with anyio.CancelScope() as stream:
+            self._streams.add(stream)
+            try:
+                await super().__call__(scope, receive, send)
+            except SendTimeoutError:
+                logger.info("disconnected a client that received no bytes for %g seconds", self._patience)
+            finally:
+                self._streams.discard(stream)
+                with anyio.CancelScope(shield=True):
+                    await self._frames.aclose()
+
+
+class _Frames:
+    """An iterator over non-empty frames, which releases its resources even if no frame was read."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._is_begun = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self._is_begun = True
+        while not (data := await self._frames.__anext__()):
+            pass
+        return data
+
+    async def aclose(self) -> None:
+        if not self._is_begun:
+            # An async generator that never ran does not execute its cleanup. Start it in a cancelled scope, so that it does.
+            with anyio.CancelScope(shield=True) as begun, suppress(StopAsyncIteration):
+                begun.cancel()
+                await self.__anext__()
+        await self._frames.aclose()

@@ -1,0 +1,67 @@
+"""Converts messages to attributes of spans, if the operator enables it (``TAILRACE_TRACE_CONTENT``).
+
+The attributes are JSON texts that follow OpenTelemetry's conventions for generative AI, for example ``gen_ai.input.messages``. They
+contain the names of files, but not their content.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from tailrace.wrappers import (
+    ContentPart,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    FinishReason,
+    Message,
+    Role,
+)
+
+_ROLES = {Role.SYSTEM: "system", Role.USER: "user", Role.MODEL: "assistant", Role.TOOL: "tool"}
+
+
+def input_messages(messages: Iterable[Message]) -> str:
+    """Return the attribute ``gen_ai.input.messages``."""
+    return _text([_message(each) for each in messages])
+
+
+def output_messages(answer: Message, reason: FinishReason | None) -> str:
+    """Return the attribute ``gen_ai.output.messages``."""
+    return _text([{**_message(answer), "finish_reason": str(reason or "error")}])
+
+
+def instructions(text: str) -> str:
+    """Return the attribute ``gen_ai.system_instructions``."""
+    return _text([{"type": "text", "content": text}])
+
+
+def arguments(call: ContentPartToolCall) -> str:
+    """Return the attribute ``gen_ai.tool.call.arguments``."""
+    return call.arguments_text or _text(call.arguments)
+
+
+def result(given: ContentPartToolResult) -> str:
+    """Return the attribute ``gen_ai.tool.call.result``."""
+    return given.output if isinstance(given.output, str) else _text(given.output)
+
+
+def _message(message: Message) -> dict[str, Any]:
+    return {"role": _ROLES[message.role], "parts": [_part(part) for part in message.content]}
+
+
+def _part(part: ContentPart) -> dict[str, Any]:
+    if isinstance(part, ContentPartText):
+        return {"type": "text", "content": part.text}
+    if isinstance(part, ContentPartReasoning):
+        return {"type": "reasoning", "content": part.text}
+    if isinstance(part, ContentPartToolCall):
+        return {"type": "tool_call", "id": part.id, "name": part.name, "arguments": dict(part.arguments)}
+    if isinstance(part, ContentPartToolResult):
+        return {"type": "tool_call_response", "id": part.id, "response": part.output}
+    return {"type": part.type}
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,391 @@
+"""The request and response cycle that all protocols share: authenticate, parse, send the message, stream the response.
+
+Disconnecting does not cancel the task. The response names the conversation (``X-Conversation-Id``) and the task
+(``X-Task-Id``), by which any A2A client finds them.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from functools import wraps
+from hashlib import sha256
+from typing import Any, TypeVar, cast
+
+import anyio
+from fastapi import APIRouter, Request, Response
+from starlette.requests import ClientDisconnect
+
+from tailrace.server.auth.authentication import Authenticator, Credentials
+from tailrace.server.http.request_body import read_json
+from tailrace.server.http.request_headers import credentials_of, requested_extensions
+from tailrace.server.http.sse import EventResponse
+from tailrace.server.protocols.chat_request import ChatRequest
+from tailrace.server.protocols.conversation_lookup import Conversations, Placed, branches_of
+from tailrace.server.protocols.encoder import Encoder, encode_json
+from tailrace.server.protocols.openai_error import OpenAIError, server_stops
+from tailrace.server.protocols.turn_fold import TurnFold
+from tailrace.server.runtime.operations import Caller, EventStream, Operations
+from tailrace.server.settings import Settings
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import A2AError
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.models import Message, Task
+from tailrace.streaming.a2a.processing_costs import cost_of
+from tailrace.streaming.a2a.requests import (
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+)
+from tailrace.streaming.agent.caller_options import CallerOptions
+from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
+
+T = TypeVar("T")
+
+CONVERSATION_HEADER = "X-Conversation-Id"
+"""Names the conversation, in requests and responses."""
+
+TASK_HEADER = "X-Task-Id"
+"""Names the task of a response."""
+
+_NEWEST_TASKS = 20
+"""How many tasks of a conversation are searched for a running one."""
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class ChatEndpoint:
+    """Takes requests and returns streams.
+
+    Args:
+        operations: Runs the requests.
+        settings: Limits and intervals.
+        authenticator: Identifies the caller.
+        credentials: Reads the credentials of a request.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        settings: Settings,
+        authenticator: Authenticator,
+        credentials: Callable[[Request], Credentials] = credentials_of,
+    ) -> None:
+        self.operations = operations
+        self._settings = settings
+        self._authenticator = authenticator
+        self._credentials = credentials
+        self._conversations = Conversations(operations)
+
+    async def authenticate(self, request: Request) -> Caller:
+        """Return the caller.
+
+        Raises:
+            AuthError: The caller is not authenticated.
+        """
+        identity = await self._authenticator.authenticate(self._credentials(request))
+        extensions = self.operations.capabilities.activated(requested_extensions(request))
+        return Caller(identity.user, extensions=extensions)
+
+    async def read(self, request: Request, parse: Callable[[Mapping[str, Any]], T]) -> tuple[Caller, T]:
+        """Read a request.
+
+        Args:
+            request: The request.
+            parse: Parses the members of its body.
+
+        Returns:
+            The caller, and the result of ``parse``.
+
+        Raises:
+            AuthError: The caller is not authenticated; nothing of the body was read.
+            OpenAIError: As ``parse``.
+            A2AError: As `read_json`.
+            ClientDisconnect: The client disconnected before the body was complete.
+        """
+        caller = await self.authenticate(request)
+        body = await read_json(request, self._settings)
+        parsed = await run_bounded(body.cost, parse, body.members)
+        send_key = request.headers.get("idempotency-key", "")
+        fingerprint = await run_bounded(body.cost, _digest, body.raw) if send_key else ""
+        return replace(caller, send_key=send_key, fingerprint=fingerprint, cost=body.cost), parsed
+
+    async def send(self, request: ChatRequest, caller: Caller) -> tuple[EventStream, frozenset[str]]:
+        """Send a request's message, or subscribe to the task that the same idempotency key started.
+
+        Returns:
+            The task's events, and the ids of all earlier calls of the conversation.
+
+        Raises:
+            OpenAIError: As `Conversations.place`.
+            A2AError: As `Operations.stream`.
+            StoreError: As `Operations.stream`.
+        """
+        if caller.send_key and request.choice:
+            key = _digest(f"{request.choice} {caller.send_key}".encode())
+            caller = replace(caller, send_key=key)
+        if caller.send_key:
+            # First: the conversation that the request repeats now includes its own message.
+            known = await self.operations.sent_before(caller)
+            if known is not None:
+                return known, request.call_ids
+        skipped: set[str] = set()
+        while True:
+            placed = await self._conversations.place(request, caller, skipped)
+            try:
+                return await self._send(request, placed, caller), placed.call_ids | request.call_ids
+            except A2AError:
+                message = placed.message
+                if not message.task_id or message.task_id in skipped:
+                    raise
+                if await self._conversations.still_waits(message, caller):
+                    raise
+                # Another request continued that task first: look for another one, or start a conversation.
+                skipped.add(message.task_id)
+
+    async def _send(self, request: ChatRequest, placed: Placed, caller: Caller) -> EventStream:
+        facts = request.facts
+        if placed.message.task_id and not facts.model_fields_set:
+            # Without facts, those of the task's previous message would apply.
+            facts = CallerOptions(instructions=None)
+        send = await run_bounded(caller.cost, _send_request, placed.message, facts)
+        caller = replace(caller, record=request.record)
+        return await self.operations.stream(
+            Operation.SEND_STREAMING_MESSAGE, send, caller, preceding=placed.preceding
+        )
+
+    async def newest_task(self, key: str, caller: Caller, *, running: bool = False) -> Task | None:
+        """Return the newest task of a conversation or of one of its branches; None if there is none.
+
+        Args:
+            key: The conversation's key.
+            caller: Its owner.
+            running: Only consider running tasks.
+        """
+        found: list[Task] = []
+        for context_id in branches_of(key):
+            tasks = await self._newest_tasks(context_id, caller)
+            if not tasks:
+                break
+            found += [task for task in tasks if not running or is_running(task)]
+        return max(found, key=_changed_at, default=None)
+
+    async def conversation(self, key: str, caller: Caller) -> tuple[Task | None, Sequence[Message]]:
+        """Return the newest task of a conversation, and the messages up to the response that it is receiving, if any.
+
+        Args:
+            key: The conversation's key.
+            caller: Its owner.
+        """
+        task = await self.newest_task(key, caller)
+        if task is None:
+            return None, ()
+        stored = await self.operations.conversation(task.context_id, caller)
+        if not is_running(task):
+            return task, stored
+        return task, await run_bounded(cost_of(stored), _before_response, stored, task.id)
+
+    async def _newest_tasks(self, context_id: str, caller: Caller) -> list[Task]:
+        """Return up to `_NEWEST_TASKS` tasks of a context; a page has fewer of them if they are large."""
+        tasks: list[Task] = []
+        wanted = ListTasksRequest(context_id=context_id, page_size=_NEWEST_TASKS, history_length=0)
+        while True:
+            listed = await self.operations.answer(Operation.LIST_TASKS, wanted, caller)
+            page = cast("ListTasksResponse", listed)
+            tasks += page.tasks
+            left = _NEWEST_TASKS - len(tasks)
+            if left <= 0 or not page.next_page_token:
+                return tasks
+            wanted = wanted.model_copy(update={"page_size": left, "page_token": page.next_page_token})
+
+    async def subscribe(self, task_id: str, caller: Caller) -> tuple[EventStream, TurnFold]:
+        """Subscribe to a running task, from the beginning of its response.
+
+        Raises:
+            A2AError: As `Operations.stream`.
+            StoreError: As `Operations.stream`.
+        """
+        stream = await self.operations.stream(
+            Operation.SUBSCRIBE_TO_TASK, SubscribeToTaskRequest(id=task_id), caller, repeat_finished=True
+        )
+        return stream, TurnFold(full_response=True)
+
+    async def stream(
+        self,
+        stream: EventStream,
+        encoder: Encoder,
+        headers: Mapping[str, str] | None = None,
+        following: Sequence[tuple[EventStream, Encoder]] = (),
+    ) -> Response:
+        """Return the response that streams a turn, once its first events name the task.
+
+        Args:
+            stream: The task's events.
+            encoder: Encodes them.
+            headers: Headers of the response, beside those that name the conversation and the task.
+            following: Further turns, each streamed after the one before it is complete.
+        """
+        return await self.stream_batches(
+            stream.batches(), encoder, headers, [(each.batches(), then) for each, then in following]
+        )
+
+    async def stream_batches(
+        self,
+        batches: AsyncGenerator[Sequence[Event]],
+        encoder: Encoder,
+        headers: Mapping[str, str] | None = None,
+        following: Sequence[tuple[AsyncGenerator[Sequence[Event]], Encoder]] = (),
+    ) -> Response:
+        """Return a response as `stream`, for the batches of events of each turn; the first ones are closed at the end."""
+        try:
+            first = await anext(batches, None)
+            if first is None:
+                raise server_stops()
+            frames = await _encoded(encoder, first)
+        except BaseException:
+            await batches.aclose()
+            raise
+        return EventResponse(
+            _frames([(batches, encoder), *following], frames),
+            settings=self._settings,
+            headers={**(headers or {}), **conversation_headers(encoder.turn)},
+            streams=self.operations.streams,
+        )
+
+
+async def _frames(
+    turns: Sequence[tuple[AsyncGenerator[Sequence[Event]], Encoder]], first: bytes
+) -> AsyncGenerator[bytes]:
+    frames = first
+    for batches, encoder in turns:
+        async with aclosing(batches):
+            try:
+                while True:
+                    if frames:
+                        yield frames
+                    if encoder.turn.ended:
+                        break
+                    batch = await anext(batches, None)
+                    if batch is None:
+                        raise server_stops()
+                    frames = await _encoded(encoder, batch)
+            except Exception as error:
+                yield encoder.fail(OpenAIError.of(error))
+                return
+        if encoder.failed:
+            return
+        frames = b""
+
+
+async def _encoded(encoder: Encoder, events: Sequence[Event]) -> bytes:
+    """Return the frames for events."""
+    return await run_bounded(encoder.cost(events), lambda: b"".join(map(encoder.feed, events)))
+
+
+async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of work that is cancelled when the client disconnects.
+
+    Args:
+        request: The request, whose body was read.
+        work: The work; its exceptions propagate.
+
+    Raises:
+        ClientDisconnect: The client disconnected.
+    """
+    outcome: list[T] = []
+    failure: Exception | None = None
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        try:
+            outcome.append(await work)
+        except Exception as error:
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not outcome:
+        raise ClientDisconnect
+    return outcome[0]
+
+
+async def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the response with a JSON value that is not cached, encoded in a thread if it is large."""
+    body = await run_bounded(json_cost(value), encode_json, value)
+    given = {"cache-control": "no-store", **(headers or {})}
+    return Response(body, headers=given, media_type="application/json")
+
+
+def add_routes(
+    router: APIRouter,
+    routes: Mapping[tuple[str, str], Endpoint],
+    refuse: Callable[[OpenAIError], Response] = OpenAIError.response,
+) -> None:
+    """Add endpoints to a router.
+
+    Args:
+        router: The router.
+        routes: The endpoints by method and path.
+        refuse: Makes the response for an exception of an endpoint.
+    """
+
+    def guarded(endpoint: Endpoint) -> Endpoint:
+        @wraps(endpoint)
+        async def guard(request: Request) -> Response:
+            try:
+                return await endpoint(request)
+            except ClientDisconnect:
+                return Response(status_code=400)  # never received
+            except Exception as error:
+                return refuse(OpenAIError.of(error))
+
+        return guard
+
+    for (method, path), endpoint in routes.items():
+        router.add_api_route(
+            path, guarded(endpoint), methods=[method], include_in_schema=False, response_model=None
+        )
+
+
+def conversation_headers(turn: TurnFold) -> dict[str, str]:
+    """Return the headers that name a response's conversation and task, as far as their names fit into headers."""
+    names = {CONVERSATION_HEADER: turn.context_id, TASK_HEADER: turn.task_id}
+    return {name: value for name, value in names.items() if value and value.isascii() and value.isprintable()}
+
+
+def _send_request(message: Message, facts: CallerOptions) -> SendMessageRequest:
+    metadata = facts.to_metadata() if facts.model_fields_set else {}
+    return SendMessageRequest(message=message, metadata=metadata)
+
+
+def _digest(body: bytes) -> str:
+    return sha256(body).hexdigest()
+
+
+def is_running(task: Task) -> bool:
+    """Return whether a task neither ended nor waits for its caller."""
+    return not (task.status.state.terminal or task.status.state.interrupted)
+
+
+def _before_response(stored: Sequence[Message], task_id: str) -> Sequence[Message]:
+    """Return a conversation up to the message that a running task responds to."""
+    for at in range(len(stored) - 1, -1, -1):
+        each = stored[at]
+        if each.task_id == task_id and is_callers(each) and not _is_results(each):
+            return stored[: at + 1]
+    return stored
+
+
+def _is_results(stored: Message) -> bool:
+    message = to_common_message(stored)
+    return bool(message.tool_results) and len(message.tool_results) == len(message.content)
+
+
+def _changed_at(task: Task) -> float:
+    return task.status.timestamp.timestamp() if task.status.timestamp is not None else 0.0

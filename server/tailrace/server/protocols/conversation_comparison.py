@@ -1,0 +1,185 @@
+"""Comparison of a client's copy of a conversation with the stored conversation.
+
+Both are normalised to alternating sides. The comparison ignores data that clients do not receive: reasoning, the tools of the
+agent, and the division of a response into messages. It also ignores white space in a response and around a caller's message,
+because clients trim both.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tailrace.server.protocols.markdown import markdown_of
+from tailrace.streaming.a2a.models import Message as A2AMessage
+from tailrace.streaming.a2a.models import Role as A2ARole
+from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.agent.caller_options import without_caller_options
+from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
+from tailrace.wrappers import (
+    ContentPart,
+    ContentPartData,
+    ContentPartFile,
+    ContentPartText,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    Message,
+    Role,
+)
+from tailrace.wrappers.conversion.text_joining import join_texts
+
+
+@dataclass
+class _Side:
+    """Consecutive messages of the caller or of the agent.
+
+    Attributes:
+        is_callers: True for messages of the caller.
+        content: The parts of the messages.
+        refusal: The model's refusal.
+        status_text: The text of a status, which the client may have received.
+        last: The parts of the last round, if the request was for JSON: only they are the response.
+    """
+
+    is_callers: bool
+    content: list[ContentPart] = field(default_factory=list[ContentPart])
+    refusal: str = ""
+    status_text: str = ""
+    last: list[ContentPart] | None = None
+
+    @property
+    def calls(self) -> list[tuple[object, ...]]:
+        # Arguments are compared by value, because clients in JavaScript send 1.0 as 1.
+        calls = [part for part in self.content if isinstance(part, ContentPartToolCall)]
+        calls.sort(key=lambda call: (call.id, call.name))
+        return [(call.id, call.name, call.arguments, call.arguments_text) for call in calls]
+
+    def texts(self) -> set[str]:
+        """Return the possible texts of a response in the client's copy."""
+        plain = [markdown_of(self.content, with_data=with_data) for with_data in (True, False)]
+        if self.last is not None:
+            plain += [markdown_of(self.last, with_data=with_data) for with_data in (True, False)]
+            # Text in the same message as calls may have been sent as reasoning.
+            plain += [""] if any(isinstance(part, ContentPartToolCall) for part in self.last) else []
+        texts = {text + end for text in plain for end in (self.refusal, self.status_text)}
+        return {"".join(text.split()) for text in texts}
+
+    def message(self) -> str:
+        """Return the message of the caller in a normal form. Clients may join its texts, or send each as a message."""
+        texts = [
+            part.text for part in self.content if isinstance(part, ContentPartText) and part.text.strip()
+        ]
+        others = [
+            part.model_dump(mode="json", exclude={"metadata"})
+            for part in self.content
+            if isinstance(part, ContentPartFile | ContentPartData)
+        ]
+        results = sorted(
+            _json([part.id, part.output if not part.is_error else {"error": part.output}])
+            for part in self.content
+            if isinstance(part, ContentPartToolResult)
+        )
+        return _json([join_texts(texts).strip(), others, results])
+
+    def __bool__(self) -> bool:
+        return self.is_callers or bool(self.calls or any(self.texts()))
+
+
+def is_same_conversation(
+    given: Iterable[Message], stored: Sequence[A2AMessage], status_texts: Mapping[str, str] | None = None
+) -> bool:
+    """Return True if the earlier messages of a client are equal to the stored conversation.
+
+    Args:
+        given: The client's messages.
+        stored: The conversation.
+        status_texts: Texts of statuses, by the id of the stored message before them.
+    """
+    theirs = _joined(_given_sides(given, calls_run_here(stored)))
+    ours = _joined(_stored_sides(stored, status_texts or {}))
+    return len(theirs) == len(ours) and all(map(_agree, theirs, ours))
+
+
+def _agree(given: _Side, stored: _Side) -> bool:
+    if given.is_callers != stored.is_callers:
+        return False
+    if given.is_callers:
+        return given.message() == stored.message()
+    return given.calls == stored.calls and bool(given.texts() & stored.texts())
+
+
+def calls_run_here(stored: Iterable[A2AMessage]) -> frozenset[str]:
+    """Return the ids of the calls that the agent or its provider ran."""
+    ran: set[str] = set()
+    for message in stored:
+        if is_callers(message) or all(part.kind != "data" for part in message.parts):
+            continue
+        common = to_common_message(message)
+        ran |= {result.id for result in common.tool_results}
+        ran |= {call.id for call in common.tool_calls if call.kind == "server"}
+    return frozenset(ran)
+
+
+def without_calls(message: Message, call_ids: Collection[str]) -> Message:
+    """Remove calls and their results from a message. Return the same object if it contains none of them."""
+    content = tuple(
+        part
+        for part in message.content
+        if not (isinstance(part, ContentPartToolCall | ContentPartToolResult) and part.id in call_ids)
+    )
+    return (
+        message if len(content) == len(message.content) else message.model_copy(update={"content": content})
+    )
+
+
+def _given_sides(messages: Iterable[Message], ran_here: Collection[str]) -> Iterable[_Side]:
+    # Clients of some protocols receive the calls of the agent's tools and send them back.
+    for message in messages:
+        given = without_calls(message, ran_here)
+        if given.content or not message.content:
+            yield _side_of(given)
+
+
+def _stored_sides(stored: Sequence[A2AMessage], status_texts: Mapping[str, str]) -> Iterable[_Side]:
+    ran_here = calls_run_here(stored)
+    wants_json = False
+    for message in stored:
+        common = to_common_message(without_caller_options(message))
+        if is_callers(message):
+            wants_json = _wants_json(message)
+            yield _Side(True, list(common.content))
+        elif message.role is A2ARole.AGENT:
+            side = _side_of(without_calls(common, ran_here))
+            side.last = list(side.content) if wants_json else None
+            yield side
+        if message.message_id in status_texts:
+            yield _Side(False, status_text=status_texts[message.message_id])
+
+
+def _side_of(message: Message) -> _Side:
+    refusal = message.metadata.get("refusal")
+    is_callers = message.role is not Role.MODEL
+    return _Side(is_callers, list(message.content), refusal if isinstance(refusal, str) else "")
+
+
+def _wants_json(message: A2AMessage) -> bool:
+    """Return True if a message of the caller requested JSON."""
+    request = extension_metadata(message.metadata).get("request")
+    return isinstance(request, Mapping) and "output" in request
+
+
+def _joined(sides: Iterable[_Side]) -> list[_Side]:
+    joined: list[_Side] = []
+    for side in filter(None, sides):
+        if joined and joined[-1].is_callers == side.is_callers:
+            last = joined[-1]
+            last.content.extend(side.content)
+            last.refusal += side.refusal
+            last.status_text += side.status_text
+            last.last = side.last if side.last is not None else last.last
+        else:
+            joined.append(side)
+    return joined
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

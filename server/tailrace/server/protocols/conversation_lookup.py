@@ -1,0 +1,344 @@
+"""Finds the task and the conversation of the store that a request continues.
+
+OpenAI's clients send the whole conversation with every request, usually without a name for it; A2A's clients send the new
+message, and name the context. So the client's messages are compared with the stored ones, and if they are the same, only
+the new message is sent. Nothing else is remembered.
+"""
+
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+from uuid import uuid4
+
+from tailrace.server.protocols.chat_request import MAX_MESSAGES, ChatRequest
+from tailrace.server.protocols.conversation_comparison import (
+    calls_run_here,
+    is_same_conversation,
+    without_calls,
+)
+from tailrace.server.protocols.markdown import markdown_of
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.streaming.a2a.dialect import Operation
+from tailrace.streaming.a2a.errors import TaskNotFoundError
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message, Part, Role, Task
+from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
+from tailrace.streaming.a2a.requests import GetTaskRequest, ListTasksRequest, ListTasksResponse
+from tailrace.streaming.conversion.message_conversion import is_callers, to_a2a_message, to_common_message
+from tailrace.wrappers import Message as CommonMessage
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+
+MAX_BRANCHES = 20
+"""The maximum number of contexts of one key, each a branch of the conversation."""
+
+_FAILURES = (TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED)
+
+_UNNAMED = "unknown"  # the tool of a result whose call the request does not have
+
+# Pending tasks: how many are searched, the newest first, and how many are listed at once.
+_MAX_PENDING = 320
+_FIRST_PAGE, _NEXT_PAGES = 20, 100
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A message, with its context and task.
+
+    Attributes:
+        message: The message.
+        preceding: The earlier messages of a new conversation.
+        call_ids: The ids of all calls of the conversation.
+    """
+
+    message: Message
+    preceding: tuple[Message, ...] = ()
+    call_ids: frozenset[str] = frozenset()
+
+
+class Conversations:
+    """Finds the conversation and task that a request's message continues.
+
+    Args:
+        operations: Reads the store on behalf of the caller.
+    """
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def place(self, request: ChatRequest, caller: Caller, skipped: Collection[str] = ()) -> Placed:
+        """Return the message of a request, with its context and task.
+
+        Args:
+            request: The request.
+            caller: The caller.
+            skipped: Tasks that no longer waited for the message when it was sent.
+
+        Raises:
+            OpenAIError: The request continues a response that the caller does not have.
+            A2AError: As `Operations.answer`.
+            StoreError: The store cannot be read.
+        """
+        placement = _Placement(self._operations, request, caller)
+        if request.choice:
+            return await placement.start("")
+        if request.previous:
+            return await placement.after_response()
+        if request.continues:
+            return await placement.continue_context(request.key, await placement.stored(request.key))
+        if request.key:
+            return await placement.under_key()
+        found = await placement.after_pending_calls(skipped) if request.new.tool_results else None
+        return found or await placement.start("")
+
+    async def still_waits(self, message: Message, caller: Caller) -> bool:
+        """Return whether a message's task waits for it; another request may have continued it."""
+        task = await _find_task(self._operations, message.task_id, caller)
+
+        def waits() -> bool:
+            return _waits_for(task, {result.id for result in to_common_message(message).tool_results})
+
+        cost = cost_of_task(task) if task is not None else 0
+        return await run_bounded(cost + cost_of([message]), waits)
+
+
+@dataclass(frozen=True)
+class _Placement:
+    """The search for the place of one request."""
+
+    operations: Operations
+    request: ChatRequest
+    caller: Caller
+
+    async def under_key(self) -> Placed:
+        """Continue the first of the key's contexts that holds the request's earlier messages, or start one."""
+        for context_id in branches_of(self.request.key):
+            stored = await self.stored(context_id)
+            if not stored:
+                return await self.start(context_id)
+            task = await self._last_task(stored)
+            same = await self._same(stored, task)
+            if same is None:
+                continue
+            placed = await same._continue(context_id, stored, task)
+            if placed.message.task_id or not same.request.new.tool_results:
+                return placed
+        return await self.start(f"{self.request.key}~{uuid4().hex}")
+
+    async def _same(self, stored: Sequence[Message], task: Task | None) -> "_Placement | None":
+        """Return the placement whose earlier messages are the stored conversation; None if there is none.
+
+        A message whose response failed is stored without one. A client repeats it before its new message.
+        """
+        if await self._is_same(stored, task):
+            return self
+        request = self.request.with_stored_questions()
+        other = replace(self, request=request) if request is not None else None
+        return other if other is not None and await other._is_same(stored, task) else None
+
+    async def after_pending_calls(self, skipped: Collection[str]) -> Placed | None:
+        """Continue the task of the same conversation that waits for exactly these results."""
+        results = {result.id for result in self.request.new.tool_results}
+        async for task in self._pending_tasks():
+            if task.id in skipped or await run_bounded(cost_of_task(task), _open_calls, task) != results:
+                continue
+            stored = await self.stored(task.context_id)
+            if stored and stored[-1].task_id == task.id and await self._is_same(stored, task):
+                return await self._continue(task.context_id, stored, task)
+        return None
+
+    async def _pending_tasks(self) -> AsyncIterator[Task]:
+        wanted = ListTasksRequest(status=TaskState.INPUT_REQUIRED, page_size=_FIRST_PAGE, history_length=0)
+        room = _MAX_PENDING
+        while room > 0:
+            listed = await self.operations.answer(Operation.LIST_TASKS, wanted, self.caller)
+            page = cast("ListTasksResponse", listed)
+            for task in page.tasks:
+                yield task
+            if not page.next_page_token:
+                return
+            room -= len(page.tasks)
+            token = page.next_page_token
+            wanted = wanted.model_copy(update={"page_size": _NEXT_PAGES, "page_token": token})
+
+    async def after_response(self) -> Placed:
+        """Continue the conversation of a response, or start a branch if the conversation continued since."""
+        task_id, turn = read_response_id(self.request.previous)
+        task = await _find_task(self.operations, task_id, self.caller) if task_id else None
+        stored = await self.stored(task.context_id) if task is not None else []
+        callers = [at for at, message in enumerate(stored) if is_callers(message)]
+        starts = [at for at in callers if task is not None and stored[at].task_id == task.id]
+        if task is None or not 0 < turn <= len(starts):
+            raise OpenAIError(
+                400,
+                f"Previous response with id '{self.request.previous}' not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        end = next((at for at in callers if at > starts[turn - 1]), len(stored))
+        if end == len(stored):
+            placed = await self._continue(task.context_id, stored, task)
+            if placed.message.task_id or not self.request.new.tool_results:
+                return placed
+
+        def branch() -> Placed:
+            earlier = tuple(
+                message.model_copy(update={"message_id": str(uuid4()), "context_id": "", "task_id": ""})
+                for message in stored[:end]
+            )
+            message = _message(self.request.new, f"{task.context_id[:200]}~{uuid4().hex}")
+            return Placed(message, earlier, _call_ids(stored))
+
+        return await run_bounded(self._cost(stored), branch)
+
+    async def start(self, context_id: str) -> Placed:
+        """Start a conversation, with the request's earlier messages."""
+
+        def placed() -> Placed:
+            earlier = self.request.earlier
+            preceding = tuple(to_a2a_message(message, message_id=str(uuid4())) for message in earlier)
+            return Placed(_message(self.request.new, context_id), preceding, self.request.call_ids)
+
+        return await run_bounded(self.caller.cost, placed)
+
+    async def continue_context(self, context_id: str, stored: Sequence[Message]) -> Placed:
+        """Continue a context as it stands."""
+        return await self._continue(context_id, stored, await self._last_task(stored))
+
+    async def _continue(self, context_id: str, stored: Sequence[Message], task: Task | None) -> Placed:
+        """Continue a context: the task that waits for the message, or a new one.
+
+        Raises:
+            OpenAIError: The message only has results of the agent's own calls.
+        """
+
+        def placed() -> Placed:
+            new = without_calls(self.request.new, calls_run_here(stored))
+            if self.request.new.content and not new.content:
+                raise OpenAIError(400, "there is nothing to answer: these calls were the agent's own")
+            waits = _waits_for(task, {result.id for result in new.tool_results})
+            message = _message(new, context_id, task.id if task is not None and waits else "")
+            return Placed(message, (), _call_ids(stored))
+
+        return await run_bounded(self._cost(stored, task), placed)
+
+    async def _is_same(self, stored: Sequence[Message], task: Task | None) -> bool:
+        """Return whether the request repeats the stored conversation.
+
+        Texts of statuses are only looked up if the conversations differ without them.
+        """
+        tasks = [task] if task is not None else []
+
+        def is_same() -> bool:
+            return is_same_conversation(self.request.earlier, stored, _status_texts(tasks, stored))
+
+        if await run_bounded(self._cost(stored, task), is_same):
+            return True
+        others = {message.task_id for message in stored} - {"", *(task.id for task in tasks)}
+        for other in list(others)[:MAX_BRANCHES]:
+            found = await _find_task(self.operations, other, self.caller)
+            tasks += [found] if found is not None else []
+        return bool(others) and await run_bounded(self._cost(stored, *tasks), is_same)
+
+    async def stored(self, context_id: str) -> list[Message]:
+        """Return the stored messages of a context."""
+        return await self.operations.conversation(context_id, self.caller, MAX_MESSAGES)
+
+    async def _last_task(self, stored: Sequence[Message]) -> Task | None:
+        task_id = stored[-1].task_id if stored else ""
+        return await _find_task(self.operations, task_id, self.caller) if task_id else None
+
+    def _cost(self, stored: Sequence[Message], *tasks: Task | None) -> int:
+        known = sum(cost_of_task(task) for task in tasks if task is not None)
+        return self.caller.cost + cost_of(stored) + known
+
+
+async def _find_task(operations: Operations, task_id: str, caller: Caller) -> Task | None:
+    try:
+        return cast("Task", await operations.answer(Operation.GET_TASK, GetTaskRequest(id=task_id), caller))
+    except TaskNotFoundError:
+        return None
+
+
+def branches_of(key: str) -> Iterator[str]:
+    """Return the contexts of a key, in the order of their creation."""
+    yield key
+    for number in range(2, MAX_BRANCHES + 1):
+        yield f"{key}~{number}"
+
+
+def response_id(task_id: str, turn: int) -> str:
+    """Return the id of a response, which names its task and turn."""
+    return f"resp_{task_id}_{turn}"
+
+
+def response_id_of_item(given: str) -> str:
+    """Return the id of the response that an output item's id names; empty if the id is not of this server."""
+    response = f"resp_{given.partition('_')[2].rpartition('_')[0]}"
+    return response if all(read_response_id(response)) else ""
+
+
+def read_response_id(given: str) -> tuple[str, int]:
+    """Return the task and turn that a response's id names; an empty task if the id is not of this server."""
+    task_id, _, turn = given.removeprefix("resp_").rpartition("_")
+    if not given.startswith("resp_") or not (turn.isascii() and turn.isdigit() and len(turn) < 10):
+        return "", 0
+    return task_id, int(turn)
+
+
+def _message(new: CommonMessage, context_id: str, task_id: str = "") -> Message:
+    message = to_a2a_message(new, message_id=str(uuid4()), context_id=context_id, task_id=task_id)
+    return message.model_copy(update={"parts": tuple(map(_without_unknown_names, message.parts))})
+
+
+def _without_unknown_names(part: Part) -> Part:
+    """Return a part without placeholder names of tools; the name is that of the call."""
+    data: object = part.data
+    fields = cast("dict[str, Any]", data if isinstance(data, dict) else {})
+    entries = fields.get("tool_results")
+    if not isinstance(entries, list):
+        return part
+    results = [
+        {name: value for name, value in entry.items() if (name, value) != ("name", _UNNAMED)}
+        for entry in cast("list[dict[str, Any]]", entries)
+    ]
+    return part.model_copy(update={"data": {**fields, "tool_results": results}})
+
+
+def _waits_for(task: Task | None, results: Collection[str]) -> bool:
+    """Return whether a task waits for a message with these results, or without any."""
+    return task is not None and task.status.state.interrupted and _open_calls(task).issuperset(results)
+
+
+def _open_calls(task: Task | None) -> set[str]:
+    """Return the ids of the calls that a task waits for."""
+    if task is None or task.status.message is None or not task.status.state.interrupted:
+        return set()
+    return {call.id for call in to_common_message(task.status.message).tool_calls}
+
+
+def _call_ids(stored: Iterable[Message]) -> frozenset[str]:
+    calls = (call for message in stored for call in to_common_message(message).tool_calls)
+    return frozenset(call.id for call in calls)
+
+
+def _status_texts(tasks: Iterable[Task], stored: Sequence[Message]) -> dict[str, str]:
+    """Return the texts of statuses that a client received, by the id of the stored message before them."""
+    texts: dict[str, str] = {}
+    positions = {message.message_id: at for at, message in enumerate(stored)}
+    for task in tasks:
+        at: int | None = None
+        # The message of a failure is an error in the response, not text.
+        latest = task.status.message if task.status.state not in _FAILURES else None
+        for message in (*task.history, *filter(None, [latest])):
+            if message.role is Role.USER:
+                at = positions.get(message.message_id)
+                continue
+            text = markdown_of(to_common_message(message).content)
+            if not text or at is None:
+                continue
+            # After the agent's messages that follow the caller's.
+            while at + 1 < len(stored) and not is_callers(stored[at + 1]):
+                at += 1
+            texts[stored[at].message_id] = texts.get(stored[at].message_id, "") + text
+    return texts

@@ -1,0 +1,42 @@
+"""Cross-origin requests (CORS): access of web pages with other origins to this server."""
+
+from collections.abc import Sequence
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from tailrace.server.auth.authentication import API_KEY_HEADER
+from tailrace.server.protocols.openai import CONVERSATION_HEADER, TASK_HEADER
+
+_SENT = (
+    "A2A-Extensions",
+    "A2A-Version",
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    API_KEY_HEADER,
+    CONVERSATION_HEADER,
+)
+_SHOWN = ("A2A-Extensions", "Retry-After", "WWW-Authenticate", CONVERSATION_HEADER, TASK_HEADER)
+
+
+def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
+    """Allow cross-origin requests from pages with these origins. Without origins, the application is not changed.
+
+    Browsers send no cookies with these requests. Callers authenticate with a header, which other pages cannot set for
+    them.
+
+    Args:
+        app: The application.
+        origins: Origins, such as ``https://example.com``; ``*`` for all.
+    """
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=list(_SENT),
+            expose_headers=list(_SHOWN),
+            max_age=600,
+        )

@@ -1,0 +1,77 @@
+"""Pages of lists, in the form of OpenAI's APIs: ``limit``, ``order`` and ``after``."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tailrace.server.protocols.encoder import Fields
+from tailrace.server.protocols.openai_error import OpenAIError
+
+MAX_PAGE = 100
+"""The maximum number of objects on a page."""
+
+_DEFAULT_PAGE = 20
+
+
+class PageQuery(NamedTuple):
+    """The query of a page.
+
+    Attributes:
+        limit: The maximum number of objects.
+        is_descending: The newest object is the first.
+        after: The id of the object before the page; empty for the first page.
+    """
+
+    limit: int
+    is_descending: bool
+    after: str
+
+
+def read_page_query(query: Mapping[str, str], *, order: str = "desc") -> PageQuery:
+    """Read the query of a page.
+
+    Args:
+        query: The query of the request.
+        order: The order without one in the query.
+
+    Raises:
+        OpenAIError: A value is invalid.
+    """
+    limit, order = query.get("limit", str(_DEFAULT_PAGE)), query.get("order", order)
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 0 < int(limit) <= MAX_PAGE):
+        raise OpenAIError(
+            400, f"'limit' must be a number from 1 to {MAX_PAGE}", param="limit", code="invalid_value"
+        )
+    if order not in ("asc", "desc"):
+        raise OpenAIError(400, "'order' must be 'asc' or 'desc'", param="order", code="invalid_value")
+    return PageQuery(int(limit), order == "desc", query.get("after", ""))
+
+
+def page_of(objects: Sequence[Fields], query: PageQuery) -> Fields:
+    """Return a page of a list.
+
+    Args:
+        objects: All objects with their ids, oldest first.
+        query: The query.
+
+    Raises:
+        OpenAIError: No object has the id ``after``.
+    """
+    ordered = list(reversed(objects)) if query.is_descending else list(objects)
+    start = 0
+    if query.after:
+        start = 1 + next((at for at, each in enumerate(ordered) if each["id"] == query.after), -1)
+        if not start:
+            raise OpenAIError(
+                400,
+                f"No object of this list has the id '{query.after}'",
+                param="after",
+                code="invalid_value",
+            )
+    page = ordered[start : start + query.limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": start + len(page) < len(ordered),
+    }

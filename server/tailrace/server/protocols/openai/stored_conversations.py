@@ -1,0 +1,276 @@
+"""The routes of the Conversations API. A conversation is an A2A context, and its items are the messages of the context.
+
+The metadata of a conversation, and items that are added to it, are in tasks that have ended and never ran a turn.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import groupby
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+from fastapi import Request, Response
+from pydantic import ValidationError
+
+from tailrace.server.protocols.chat_endpoint import ChatEndpoint, Endpoint, json_response
+from tailrace.server.protocols.chat_request import Items, LenientModel, read_history
+from tailrace.server.protocols.encoder import Fields
+from tailrace.server.protocols.openai.input_items import items_of
+from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
+from tailrace.server.protocols.openai.request import check_metadata
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.streaming.a2a.errors import TaskNotFoundError
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message, Task, TaskStatus
+from tailrace.streaming.a2a.processing_costs import cost_of
+from tailrace.streaming.a2a.stream_extension import extension_metadata, with_extension_metadata
+from tailrace.streaming.conversion.message_conversion import to_a2a_message, to_common_message
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+from tailrace.wrappers.openai_responses.converter import ResponsesConverter
+
+MAX_ITEMS = 20
+"""Items that one request adds."""
+
+_FACT = "apiConversation"
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The members of a conversation that its messages do not have."""
+
+    created: int
+    metadata: dict[str, str] = {}
+
+
+class _Body(LenientModel):
+    items: Items[dict[str, Any]] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class _Item(NamedTuple):
+    """An item, the message that it is a part of, and its position among the items of the message."""
+
+    fields: Fields
+    message: Message
+    at: int
+
+
+class StoredConversations:
+    """Creates, retrieves, updates and deletes conversations and their items.
+
+    Args:
+        endpoint: Authenticates and reads the requests.
+    """
+
+    def __init__(self, endpoint: ChatEndpoint) -> None:
+        self._endpoint = endpoint
+        self._operations = endpoint.operations
+
+    def routes(self) -> Mapping[tuple[str, str], Endpoint]:
+        """Return the routes."""
+        one = "/v1/conversations/{conversation_id}"
+        return {
+            ("POST", "/v1/conversations"): self._create,
+            ("GET", one): self._retrieve,
+            ("POST", one): self._update,
+            ("DELETE", one): self._delete,
+            ("POST", f"{one}/items"): self._add_items,
+            ("GET", f"{one}/items"): self._list_items,
+            ("GET", f"{one}/items/{{item_id}}"): self._retrieve_item,
+            ("DELETE", f"{one}/items/{{item_id}}"): self._delete_item,
+        }
+
+    async def _create(self, request: Request) -> Response:
+        caller, body = await self._endpoint.read(request, _read_body)
+        name = f"conv_{uuid4().hex}"
+        messages = await run_bounded(caller.cost, _read_items, body.items or ())
+        record = _Record(int(time.time()), body.metadata or {})
+        await self._operations.add_record(_task(name, record), (), caller, name=_record_name(name))
+        await self._add(name, messages, caller)
+        return await json_response(_conversation(name, record))
+
+    async def _retrieve(self, request: Request) -> Response:
+        name, record, _ = await self._find(request)
+        return await json_response(_conversation(name, record))
+
+    async def _update(self, request: Request) -> Response:
+        _, body = await self._endpoint.read(request, _read_body)
+        name, record, caller = await self._find(request)
+        record = _Record(record.created, body.metadata or {})
+        try:
+            await self._operations.delete_task(_record_name(name), caller)
+        except TaskNotFoundError:
+            pass  # a context without metadata
+        await self._operations.add_record(_task(name, record), (), caller, name=_record_name(name))
+        return await json_response(_conversation(name, record))
+
+    async def _delete(self, request: Request) -> Response:
+        name, _, caller = await self._find(request)
+        await self._operations.delete_conversation(name, caller)
+        return await json_response({"id": name, "object": "conversation.deleted", "deleted": True})
+
+    async def _add_items(self, request: Request) -> Response:
+        reading, body = await self._endpoint.read(request, _read_body)
+        name, _, caller = await self._find(request)
+        messages = await run_bounded(reading.cost, _read_items, body.items or ())
+        await self._add(name, messages, caller)
+        items = await run_bounded(reading.cost, _items, messages)
+        query = read_page_query({"limit": "100"}, order="asc")
+        return await json_response(page_of([item.fields for item in items], query))
+
+    async def _list_items(self, request: Request) -> Response:
+        items, _, _ = await self._items(request)
+        query = read_page_query(request.query_params)
+        return await json_response(page_of([item.fields for item in items], query))
+
+    async def _retrieve_item(self, request: Request) -> Response:
+        items, _, _ = await self._items(request)
+        return await json_response(_find_item(items, request.path_params["item_id"]).fields)
+
+    async def _delete_item(self, request: Request) -> Response:
+        """Delete an item from the conversation; the response that created it stays until it is deleted."""
+        items, name, caller = await self._items(request)
+        item = _find_item(items, request.path_params["item_id"])
+        rest = await run_bounded(cost_of([item.message]), _without_item, item)
+        await self._operations.replace_message(name, item.message.message_id, rest, caller)
+        _, record, _ = await self._find(request)
+        return await json_response(_conversation(name, record))
+
+    async def _add(self, name: str, messages: Sequence[Message], caller: Caller) -> None:
+        if messages:
+            await self._operations.add_record(_task(name), messages, caller)
+
+    async def _items(self, request: Request) -> tuple[Sequence[_Item], str, Caller]:
+        name, _, caller = await self._find(request)
+        messages = await self._operations.conversation(name, caller)
+        return await run_bounded(cost_of(messages), _items, messages), name, caller
+
+    async def _find(self, request: Request) -> tuple[str, _Record, Caller]:
+        """Return the conversation of a request as `find_conversation`."""
+        caller = await self._endpoint.authenticate(request)
+        name = request.path_params["conversation_id"]
+        return name, await find_conversation(self._operations, name, caller, param="id"), caller
+
+
+async def find_conversation(operations: Operations, name: str, caller: Caller, *, param: str) -> _Record:
+    """Return a conversation of the caller: one that was created by the API, or any context with messages.
+
+    Args:
+        operations: Reads the store.
+        name: The id.
+        caller: The caller.
+        param: The member of the request that has the id.
+
+    Raises:
+        OpenAIError: The caller has no such conversation.
+        StoreError: The store cannot be read.
+    """
+    try:
+        task = await operations.snapshot(_record_name(name), caller)
+        text = extension_metadata(task.metadata).get(_FACT)
+        if isinstance(text, str) and task.context_id == name:
+            return msgspec.json.decode(text, type=_Record)
+    except (TaskNotFoundError, msgspec.DecodeError):
+        pass
+    if not await operations.conversation(name, caller, 1):
+        raise OpenAIError(404, f"Conversation with id '{name}' not found.", param=param)
+    return _Record(0)
+
+
+def _record_name(name: str) -> str:
+    return f"conversation:{name}"
+
+
+def _task(context_id: str, record: _Record | None = None) -> Task:
+    """Return a task that has ended; its id is set by `Operations.add_record`."""
+    facts = {_FACT: msgspec.json.encode(record).decode()} if record is not None else {}
+    status = TaskStatus(state=TaskState.COMPLETED, timestamp=datetime.now(UTC))
+    return Task(
+        id=str(uuid4()), context_id=context_id, status=status, metadata=with_extension_metadata({}, **facts)
+    )
+
+
+def _conversation(name: str, record: _Record) -> Fields:
+    return {
+        "id": name,
+        "object": "conversation",
+        "created_at": record.created,
+        "metadata": record.metadata,
+    }
+
+
+def _read_body(body: Mapping[str, Any]) -> _Body:
+    try:
+        read = _Body.model_validate(body)
+    except ValidationError as error:
+        raise OpenAIError.of_validation(error) from None
+    check_metadata(read.metadata)
+    if read.items is not None and len(read.items) > MAX_ITEMS:
+        raise OpenAIError(
+            400,
+            f"'items' has {len(read.items)} items; a request may add {MAX_ITEMS}",
+            param="items",
+            code="invalid_value",
+        )
+    return read
+
+
+def _read_items(items: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return the messages of items; each message of the user is one."""
+    found: list[Message] = []
+    for _, group in groupby(enumerate(items), lambda each: each[0] if each[1].get("role") == "user" else -1):
+        history = read_history(ResponsesConverter(), [item for _, item in group], param="items")
+        if history.system_message:
+            raise OpenAIError(
+                400,
+                "'items' has a system or developer message; send instructions with each request",
+                param="items",
+                code="invalid_value",
+            )
+        found += [to_a2a_message(message, message_id=str(uuid4())) for message in history.conversation]
+    return found
+
+
+def _items(messages: Sequence[Message]) -> list[_Item]:
+    """Return the items of messages, oldest first; their ids are derived from the ids of the messages."""
+    found: list[_Item] = []
+    calling: list[Message] = []  # the last message with calls: results are items only after their calls
+    for message in messages:
+        common = to_common_message(message)
+        before = calling if common.tool_results else []
+        suffix = sha256(message.message_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        own = items_of([*before, message], suffix)[len(items_of(before, "")) :]
+        for at, fields in enumerate(own):
+            found.append(_Item({**fields, "id": f"{fields['id'].rpartition('_')[0]}_{at}"}, message, at))
+        if common.tool_calls:
+            calling = [message]
+    return found
+
+
+def _find_item(items: Sequence[_Item], given: str) -> _Item:
+    for item in items:
+        if item.fields["id"] == given:
+            return item
+    raise OpenAIError(404, f"Item with id '{given}' not found.", param="item_id")
+
+
+def _without_item(item: _Item) -> Message | None:
+    """Return the message without the parts of an item; None if none remain."""
+    common = to_common_message(item.message)
+    parts = common.content
+
+    def count(end: int) -> int:
+        prefix = to_a2a_message(common.model_copy(update={"content": parts[:end]}), message_id="m")
+        return len(items_of([prefix], "")) if end else 0
+
+    if common.tool_results:  # each of them is an item
+        kept = tuple(part for at, part in enumerate(parts) if at != item.at)
+    else:
+        kept = tuple(part for end, part in enumerate(parts, 1) if count(end) != item.at + 1)
+    if not kept or len(kept) == len(parts):
+        return None
+    rest = to_a2a_message(common.model_copy(update={"content": kept}), message_id="m")
+    return item.message.model_copy(update={"parts": rest.parts})

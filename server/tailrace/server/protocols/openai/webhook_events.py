@@ -1,0 +1,58 @@
+"""Notifications of the ends of background responses, in the form of OpenAI's webhooks (``response.completed``, …)."""
+
+from tailrace.server.protocols.conversation_lookup import response_id
+from tailrace.server.protocols.encoder import encode_json
+from tailrace.server.protocols.openai.response_events import StoredTurn, turn_cost
+from tailrace.server.protocols.openai.responses import NO_EVENTS, ResponsesEncoder
+from tailrace.server.protocols.openai.stored_request import read_stored_request
+from tailrace.server.runtime.webhooks.signatures import Signature, StandardSignature
+from tailrace.server.settings import OpenAIWebhookSettings
+from tailrace.streaming.a2a.models import Message, Task
+from tailrace.streaming.conversion.message_conversion import is_callers
+from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
+
+FORM = "openai"
+"""The name of this form of notifications."""
+
+
+class ResponseNotifications:
+    """Writes the notification of the end of a response, as `OperatorForm`.
+
+    Args:
+        settings: The webhook.
+    """
+
+    def __init__(self, settings: OpenAIWebhookSettings) -> None:
+        self.url = settings.url
+        self.sign: Signature = StandardSignature(settings.secrets)
+
+    async def write(self, task: Task, message_id: str) -> tuple[str, bytes] | None:
+        """See `OperatorForm.write`."""
+        messages = [message for message in task.history if is_callers(message)]
+        for turn, message in enumerate(messages, 1):
+            if message.message_id == message_id:
+                return await _notification(task, turn, message)
+        return None
+
+
+async def _notification(task: Task, turn: int, message: Message) -> tuple[str, bytes] | None:
+    request = await run_bounded(json_cost(message.metadata), read_stored_request, message.metadata)
+    if request is None:
+        return None
+    stored = StoredTurn(response_id(task.id, turn), task, turn, message, request)
+    if not stored.is_over:
+        return None
+    encoder = ResponsesEncoder(request, after=NO_EVENTS, live=False)
+    await run_bounded(turn_cost(stored), encoder.feed, stored.snapshot())
+    name = f"evt_{task.id}_{turn}"
+    ended = task.status.timestamp
+    body = encode_json(
+        {
+            "id": name,
+            "object": "event",
+            "created_at": int(ended.timestamp()) if ended else request.created,
+            "type": f"response.{encoder.response['status']}",
+            "data": {"id": stored.id},
+        }
+    )
+    return name, body

@@ -1,0 +1,185 @@
+"""Errors of the protocols, in the form of OpenAI's API: an HTTP status and an error object.
+
+The object is ``{"message", "type", "param", "code"}`` (https://platform.openai.com/docs/guides/error-codes); ``upstream``
+has the error of a provider or of a remote agent.
+"""
+
+import math
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+from fastapi import Response
+from pydantic import ValidationError
+
+from tailrace.server.http.error_responses import as_a2a_error, drop_frames, encode_ascii, error_headers
+from tailrace.server.runtime.auth_error import AuthError
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.wrappers import TailraceError, UpstreamError, UpstreamFault
+from tailrace.wrappers.messages import clipped
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+# Steps that pydantic adds to a location for the alternatives of a union.
+_FORMS = frozenset({"str", "list[str]", "list[dict[str,any]]", "dict[str,any]", "_Conversation"})
+
+# Statuses of a provider's error that the caller's request caused and can fix.
+_CALLERS_FAULT = frozenset({400, 413, 415, 422})
+
+# OpenAI's clients retry after 409, 429 and 5xx without this header.
+_NO_RETRY = {"x-should-retry": "false"}
+
+
+class OpenAIError(TailraceError):
+    """A rejected request, or a failed response.
+
+    Args:
+        status: The HTTP status.
+        message: The message.
+        code: The error code, for programs.
+        param: The invalid member of the request.
+        kind: The error's ``type``; by default, the one for the status.
+        headers: Headers of the response.
+        upstream: The error of a provider or remote agent.
+
+    Attributes:
+        status: As given.
+        headers: As given.
+        code: As given.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        kind: str = "",
+        headers: Mapping[str, str] | None = None,
+        upstream: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(clipped(message))
+        self.status = status
+        self.headers = dict(headers or {})
+        self.code = code
+        self._param = param and clipped(param)
+        self._kind = kind or _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+        self._upstream = upstream
+
+    @classmethod
+    def of(cls, error: Exception) -> "OpenAIError":
+        """Return the error for an exception; errors of this server are logged."""
+        if isinstance(error, cls):
+            drop_frames(error)
+            return error
+        if isinstance(error, AuthError):
+            headers = {"WWW-Authenticate": error.challenge} if error.challenge else None
+            code = "insufficient_permissions" if error.forbidden else "invalid_api_key"
+            return cls(error.http_status, str(error), code=code, headers=headers)
+        found = as_a2a_error(error)
+        return cls(found.http_status, str(found), code=found.reason.lower(), headers=error_headers(found))
+
+    @classmethod
+    def of_validation(cls, error: ValidationError, prefix: str = "") -> "OpenAIError":
+        """Return the error for an invalid request.
+
+        Args:
+            error: Pydantic's error.
+            prefix: The location of the validated object in the request.
+        """
+        [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
+        where = prefix + "".join(
+            f"[{step}]" if isinstance(step, int) else f".{step}"
+            for step in problem["loc"]
+            if step not in _FORMS
+        )
+        where = where.removeprefix(".")
+        why = problem["msg"].removeprefix("Value error, ")
+        return cls(400, f"Invalid value for '{where}': {why}", param=where, code="invalid_value")
+
+    @classmethod
+    def of_task(cls, state: TaskState, message: str, facts: Mapping[str, Any]) -> "OpenAIError":
+        """Return the error for a task without a response.
+
+        Args:
+            state: The task's last state.
+            message: The text of its last status.
+            facts: The facts of its last status (``docs/extension.md``, "Facts of an answer").
+        """
+        if state is TaskState.CANCELED:
+            return cls(409, message or "the task was canceled", code="task_canceled", headers=_NO_RETRY)
+        if state is TaskState.REJECTED:
+            return cls(400, message or "the agent rejected the request", code="task_rejected")
+        given = facts.get("error")
+        if not isinstance(given, Mapping):
+            return cls(
+                500, message or "the agent failed", kind="agent_error", code="task_failed", headers=_NO_RETRY
+            )
+        return cls._of_upstream(message, cast("Mapping[str, Any]", given))
+
+    @classmethod
+    def of_upstream(cls, error: UpstreamError) -> "OpenAIError":
+        """Return the error for a failed request to a provider."""
+        facts = {
+            "type": str(error.fault),
+            "status": error.status,
+            "code": error.code,
+            "retryAfter": error.retry_after,
+        }
+        given = {name: fact for name, fact in facts.items() if fact is not None}
+        return cls._of_upstream(error.message, given)
+
+    @classmethod
+    def _of_upstream(cls, message: str, given: Mapping[str, Any]) -> "OpenAIError":
+        fault, status, code = given.get("type"), given.get("status"), given.get("code")
+        details: dict[str, Any] = {"upstream": given, "code": code if isinstance(code, str) else str(fault)}
+        if status == 429:
+            pause = given.get("retryAfter")
+            headers = {"Retry-After": str(math.ceil(pause))} if isinstance(pause, int | float) else {}
+            return cls(429, message, headers=headers, **details)
+        if status in _CALLERS_FAULT:
+            return cls(400, message, **details)
+        own = 504 if fault == UpstreamFault.TIMEOUT else 502
+        return cls(own, message, kind="upstream_error", headers=_NO_RETRY, **details)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the error object."""
+        fields: dict[str, Any] = {
+            "message": str(self),
+            "type": self._kind,
+            "param": self._param,
+            "code": self.code,
+        }
+        return {**fields, "upstream": dict(self._upstream)} if self._upstream else fields
+
+    def body(self) -> bytes:
+        """Return the body of a response, or the data of a frame."""
+        return encode_ascii({"error": self.fields()})
+
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """Return the response.
+
+        Args:
+            headers: Further headers.
+        """
+        return Response(
+            self.body(),
+            self.status,
+            headers={**(headers or {}), **self.headers},
+            media_type="application/json",
+        )
+
+
+@contextmanager
+def reject_invalid(prefix: str = "") -> Generator[None]:
+    """Raise pydantic's validation errors as `OpenAIError`; ``prefix`` is as in `OpenAIError.of_validation`."""
+    try:
+        yield
+    except ValidationError as error:
+        raise OpenAIError.of_validation(error, prefix) from None
+
+
+def server_stops() -> OpenAIError:
+    """Return the error for a response that ends before its task."""
+    return OpenAIError(503, "the server is stopping; send the request again shortly", code="server_stopping")

@@ -1,0 +1,66 @@
+"""The operations that are no protocol's: agent cards, health, metrics, the playground, and this description."""
+
+from tailrace.server.http.operator_endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
+from tailrace.server.http.playground import COMPONENT_PATH, EMBED_PATH, MODULE_PATHS
+from tailrace.server.http.playground.pages import PAGE_PATH
+from tailrace.server.protocols.a2a.card import CARD_PATH, OLD_CARD_PATH
+from tailrace.server.protocols.a2a.http_json_v0_3 import CARD
+from tailrace.server.protocols.openapi.builders import (
+    ERRORS,
+    Address,
+    Json,
+    content,
+    errors,
+    operation,
+    reference,
+    response,
+    text,
+)
+
+DESCRIPTION_PATH = "/openapi.json"
+KEYS_PATH = "/.well-known/jwks.json"
+
+_CODES = tuple(code for code in ERRORS if code in ("400", "401", "403", "404", "405", "500", "503"))
+_OBJECT: Json = {"type": "object"}
+
+
+def pages() -> dict[Address, Json]:
+    """All of them, each with its HEAD."""
+    card = content({"anyOf": [reference("AgentCard"), _OBJECT]})
+    html, script = content(text(), "text/html"), content(text(), "text/javascript")
+    health = content({"type": "object", "required": ["status"]})
+    metrics = content(text(), "text/plain", "application/openmetrics-text")
+    described = {
+        CARD_PATH: ("agentCard", "The agent card", card, True),
+        OLD_CARD_PATH: ("agentCardOf03", "The agent card for clients of 0.3", card, True),
+        CARD.path: ("publicCardOf03", "The agent card for clients of 0.3 over HTTP+JSON", card, True),
+        KEYS_PATH: ("cardKeys", "The public keys of the card's signatures (JWK Set)", content(_OBJECT), True),
+        DESCRIPTION_PATH: ("openapi", "This description", content(_OBJECT), True),
+        LIVE_PATH: ("healthz", "Whether the process responds", health, True),
+        READY_PATH: ("readyz", "Whether the server can work", health, True),
+        METRICS_PATH: ("metrics", "Metrics for Prometheus", metrics, False),
+        PAGE_PATH: ("playground", "The playground", html, True),
+        COMPONENT_PATH: ("playgroundElement", "The playground's custom element", script, True),
+        EMBED_PATH: ("playgroundEmbedded", "A page with the custom element", html, True),
+        **{
+            path: (name, f"A module of the element: {path}", script, True)
+            for name, path in MODULE_PATHS.items()
+        },
+    }
+    found: dict[Address, Json] = {}
+    for path, (name, summary, body, public) in described.items():
+        for method in ("GET", "HEAD"):
+            responses = {"200": response("The content.", body), **_failures(path)}
+            if public and path not in (LIVE_PATH, READY_PATH):
+                responses["304"] = response("The client has the current version.")
+            found[(method, path)] = operation(
+                name if method == "GET" else f"{name}Head", summary, responses, tag="Server", public=public
+            )
+    return found
+
+
+def _failures(path: str) -> Json:
+    failed = errors("Error", _CODES)
+    if path == READY_PATH:
+        failed["503"] = response("The server cannot work; why.", content(_OBJECT))
+    return failed

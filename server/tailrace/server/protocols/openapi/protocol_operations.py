@@ -1,0 +1,487 @@
+"""The operations beside HTTP+JSON: JSON-RPC, the OpenAI-compatible API, the AI SDK and AG-UI."""
+
+from collections.abc import Mapping
+
+from tailrace.server.protocols.openai.embeddings import MAX_INPUTS
+from tailrace.server.protocols.openai.request import MAX_CHOICES, MAX_NAME_LENGTH, MAX_PAIRS, MAX_VALUE_LENGTH
+from tailrace.server.protocols.openapi.builders import (
+    ERRORS,
+    EVENT,
+    JSON_TYPE,
+    SSE_TYPE,
+    TEXT_TYPE,
+    Address,
+    Json,
+    array_of,
+    content,
+    errors,
+    events_of,
+    object_of,
+    operation,
+    parameter,
+    reference,
+    response,
+    text,
+)
+from tailrace.streaming.a2a.v0_1 import Version01
+from tailrace.streaming.a2a.v0_3 import Version03
+from tailrace.streaming.a2a.v1_0 import REQUESTS, Version10
+
+_OBJECT: Json = {"type": "object"}
+_BOOLEAN: Json = {"type": "boolean"}
+_INTEGER: Json = {"type": "integer"}
+_NUMBER: Json = {"type": "number"}
+_TEXTS = array_of(text())
+_OBJECTS = array_of(_OBJECT)
+
+_NO_BODY = tuple(code for code in ERRORS if code not in ("408", "413", "415"))
+
+# --- JSON-RPC -------------------------------------------------------------------------------------------------------
+
+_OLD_METHODS = sorted({*Version03.methods, *Version01.methods})
+_ID: Json = {"type": ["string", "number", "null"]}
+
+
+def _rpc_request(method: Json, params: Json) -> Json:
+    members: Json = {"jsonrpc": {"const": "2.0"}, "id": _ID, "method": method, "params": params}
+    return {"type": "object", "required": ["jsonrpc", "method"], "properties": members}
+
+
+_RPC_SCHEMAS: Mapping[str, Json] = {
+    "JsonRpcRequest": {
+        "description": "A method of A2A 1.0 with its parameters, or a method of 0.3 or 0.1.",
+        "anyOf": [
+            *(
+                _rpc_request({"const": name}, reference(REQUESTS[each].__name__))
+                for name, each in Version10.methods.items()
+            ),
+            _rpc_request({"enum": _OLD_METHODS}, _OBJECT),
+        ],
+    },
+    "JsonRpcError": {
+        "type": "object",
+        "required": ["code", "message"],
+        "properties": {"code": _INTEGER, "message": text(), "data": {}},
+    },
+    "JsonRpcResponse": {
+        "type": "object",
+        "required": ["jsonrpc", "id"],
+        "properties": {
+            "jsonrpc": {"const": "2.0"},
+            "id": _ID,
+            "result": {},
+            "error": reference("JsonRpcError"),
+        },
+        "oneOf": [{"required": ["result"]}, {"required": ["error"]}],
+    },
+}
+
+
+def json_rpc() -> dict[Address, Json]:
+    """JSON-RPC, of every version."""
+    body = content(reference("JsonRpcResponse"))
+    responses = {
+        "200": response(
+            "The result or the error. Streaming methods send server-sent events, each of them a response.",
+            {**body, **content(events_of("JsonRpcResponse"), SSE_TYPE)},
+        ),
+        **errors("Error"),
+    }
+    for code in ("400", "408", "413", "415", "429", "500", "503"):
+        form = {"anyOf": [reference("JsonRpcResponse"), reference("Error")]}
+        responses[code] = response(ERRORS[code], content(form))
+    described = operation(
+        "jsonRpc",
+        "Call a method of A2A",
+        responses,
+        tag="A2A over JSON-RPC",
+        body=reference("JsonRpcRequest"),
+    )
+    return {("POST", "/"): described}
+
+
+# --- OpenAI ---------------------------------------------------------------------------------------------------------
+
+_METADATA: Json = {
+    "type": "object",
+    "maxProperties": MAX_PAIRS,
+    "propertyNames": {"maxLength": MAX_NAME_LENGTH},
+    "additionalProperties": text(maxLength=MAX_VALUE_LENGTH),
+}
+_CHOICES: Json = {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}
+
+_TOOL_CHOICE: Json = {"anyOf": [text(), _OBJECT]}
+
+_CHAT = object_of(
+    ("messages",),
+    model=text("The agent, by a name that `/v1/models` lists."),
+    messages=array_of(_OBJECT, minItems=1),
+    stream=_BOOLEAN,
+    stream_options=object_of(include_usage=_BOOLEAN),
+    n=_CHOICES,
+    tools=_OBJECTS,
+    tool_choice=_TOOL_CHOICE,
+    parallel_tool_calls=_BOOLEAN,
+    response_format=_OBJECT,
+    max_tokens=_INTEGER,
+    max_completion_tokens=_INTEGER,
+    temperature=_NUMBER,
+    top_p=_NUMBER,
+    stop={"anyOf": [text(), _TEXTS]},
+    seed=_INTEGER,
+    presence_penalty=_NUMBER,
+    frequency_penalty=_NUMBER,
+    reasoning_effort=text(),
+    metadata=_METADATA,
+    user=text(),
+)
+
+_RESPONSES = object_of(
+    ("input",),
+    model=text("The agent, by a name that `/v1/models` lists."),
+    input={"anyOf": [text(), _OBJECTS]},
+    instructions=text(),
+    stream=_BOOLEAN,
+    background=_BOOLEAN,
+    tools=_OBJECTS,
+    tool_choice=_TOOL_CHOICE,
+    parallel_tool_calls=_BOOLEAN,
+    text=object_of(format=_OBJECT),
+    max_output_tokens=_INTEGER,
+    temperature=_NUMBER,
+    top_p=_NUMBER,
+    reasoning=object_of(effort=text()),
+    metadata=_METADATA,
+    user=text(),
+    conversation={"anyOf": [text(), object_of(("id",), id=text())]},
+    previous_response_id=text(),
+)
+
+_COMPLETION = object_of(
+    ("prompt",),
+    model=text("The agent, by a name that `/v1/models` lists."),
+    prompt={"anyOf": [text(minLength=1), array_of(text(minLength=1), minItems=1, maxItems=MAX_CHOICES)]},
+    stream=_BOOLEAN,
+    stream_options=object_of(include_usage=_BOOLEAN),
+    n=_CHOICES,
+    best_of=_INTEGER,
+    echo={"const": False},
+    suffix={"const": ""},
+    max_tokens=_INTEGER,
+    temperature=_NUMBER,
+    top_p=_NUMBER,
+    stop={"anyOf": [text(), _TEXTS]},
+    seed=_INTEGER,
+    presence_penalty=_NUMBER,
+    frequency_penalty=_NUMBER,
+)
+
+_EMBEDDINGS = object_of(
+    ("input", "model"),
+    model=text("A model for embeddings, by a name that `/v1/models` lists."),
+    input={
+        "anyOf": [
+            text(minLength=1),
+            array_of(text(minLength=1), minItems=1, maxItems=MAX_INPUTS),
+            array_of(_INTEGER, minItems=1),
+            array_of(array_of(_INTEGER, minItems=1), minItems=1, maxItems=MAX_INPUTS),
+        ]
+    },
+    encoding_format={"enum": ["float", "base64"]},
+    dimensions={"type": "integer", "minimum": 1},
+)
+
+_MODEL: Json = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by"],
+    "properties": {"id": text(), "object": {"const": "model"}, "created": _INTEGER, "owned_by": text()},
+}
+
+
+def _completion(kind: str) -> Json:
+    """Return the schema of a response with choices."""
+    return {
+        "type": "object",
+        "required": ["id", "object", "created", "model", "choices"],
+        "properties": {
+            "id": text(),
+            "object": {"const": kind},
+            "created": _INTEGER,
+            "model": text(),
+            "choices": array_of(_OBJECT),
+            "usage": _OBJECT,
+        },
+    }
+
+
+_OPENAI_SCHEMAS: Mapping[str, Json] = {
+    "ChatCompletionRequest": _CHAT,
+    "ConversationRequest": object_of(
+        (),
+        items=array_of(_OBJECT, maxItems=20),
+        metadata={"type": "object", "additionalProperties": text(maxLength=512)},
+    ),
+    "ResponseRequest": _RESPONSES,
+    "CompletionRequest": _COMPLETION,
+    "EmbeddingRequest": _EMBEDDINGS,
+    "EmbeddingList": {
+        "type": "object",
+        "required": ["object", "data", "model"],
+        "properties": {"object": {"const": "list"}, "data": _OBJECTS, "model": text(), "usage": {}},
+    },
+    "Model": _MODEL,
+    "ChatCompletion": _completion("chat.completion"),
+    "Completion": _completion("text_completion"),
+    "Response": {
+        "type": "object",
+        "required": ["id", "object", "created_at", "status", "model", "output"],
+        "properties": {
+            "id": text(),
+            "object": {"const": "response"},
+            "created_at": _INTEGER,
+            "status": {"enum": ["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]},
+            "model": text(),
+            "output": array_of(_OBJECT),
+        },
+    },
+    "OpenAIList": {
+        "type": "object",
+        "required": ["object", "data", "first_id", "last_id", "has_more"],
+        "properties": {"object": {"const": "list"}, "data": _OBJECTS, "has_more": _BOOLEAN},
+    },
+    "OpenAIError": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["message", "type", "param", "code"],
+                "properties": {
+                    "message": text(),
+                    "type": text(),
+                    "param": {"type": ["string", "null"]},
+                    "code": {"type": ["string", "null"]},
+                    "upstream": _OBJECT,
+                },
+            }
+        },
+    },
+}
+
+_UPSTREAM_ERRORS: Json = {
+    code: response(description, content(reference("OpenAIError")))
+    for code, description in {
+        "409": "The task was canceled, or the conversation is in another state.",
+        "502": "The provider failed.",
+        "504": "The provider did not respond in time.",
+    }.items()
+}
+
+
+def openai_api() -> dict[Address, Json]:
+    """The OpenAI-compatible API."""
+    tag = "OpenAI-compatible API"
+    conversation = parameter("X-Conversation-Id", text(pattern="^[ -~]{0,200}$"), "header")
+    failed = {**errors("OpenAIError"), **_UPSTREAM_ERRORS}
+
+    def send(name: str, summary: str, request: str, result: str) -> Json:
+        body = {**content(reference(result)), **content(EVENT, SSE_TYPE)}
+        responses = {"200": response("The completion; a stream of events with `stream`.", body), **failed}
+        return operation(
+            name, summary, responses, tag=tag, parameters=[conversation], body=reference(request)
+        )
+
+    listed = {
+        "type": "object",
+        "required": ["object", "data"],
+        "properties": {"data": array_of(reference("Model"))},
+    }
+    models = {"200": response("The models.", content(listed)), **errors("OpenAIError", _NO_BODY)}
+    model = {"200": response("The model.", content(reference("Model"))), **errors("OpenAIError", _NO_BODY)}
+    return {
+        ("POST", "/v1/chat/completions"): send(
+            "createChatCompletion", "Create a chat completion", "ChatCompletionRequest", "ChatCompletion"
+        ),
+        ("POST", "/v1/responses"): send("createResponse", "Create a response", "ResponseRequest", "Response"),
+        **_stored_responses(tag),
+        **_conversations(tag),
+        ("POST", "/v1/completions"): send(
+            "createCompletion", "Create a text completion", "CompletionRequest", "Completion"
+        ),
+        ("POST", "/v1/embeddings"): operation(
+            "createEmbedding",
+            "Create embeddings",
+            {"200": response("The embeddings.", content(reference("EmbeddingList"))), **failed},
+            tag=tag,
+            body=reference("EmbeddingRequest"),
+        ),
+        ("GET", "/v1/models"): operation("listModels", "List the models", models, tag=tag),
+        ("GET", "/v1/models/{model}"): operation(
+            "getModel", "Get a model", model, tag=tag, parameters=[parameter("model", text(), "path")]
+        ),
+    }
+
+
+def _stored_responses(tag: str) -> dict[Address, Json]:
+    """The operations on stored responses and chat completions."""
+    failed = errors("OpenAIError", (*_NO_BODY, "400"))
+    page = [
+        parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
+        parameter("order", {"enum": ["asc", "desc"]}),
+        parameter("after", text(), description="The `id` before the page."),
+    ]
+    stream = [
+        parameter("stream", _BOOLEAN, description="Stream the events of the response."),
+        parameter("starting_after", {"type": "integer", "minimum": 0}, description="A `sequence_number`."),
+    ]
+    expired = {"410": response("The events are no longer stored.", content(reference("OpenAIError")))}
+
+    def on(
+        name: str, summary: str, given: Json, result: Json, *further: Json, more: Json | None = None
+    ) -> Json:
+        responses = {"200": response(f"{summary}: the result.", result), **failed, **(more or {})}
+        return operation(name, summary, responses, tag=tag, parameters=[given, *further])
+
+    one = parameter("response_id", text(), "path")
+    completion = parameter("completion_id", text(), "path")
+    found, listed, deleted = (
+        content(reference("Response")),
+        content(reference("OpenAIList")),
+        content(_OBJECT),
+    )
+    responses, completions = "/v1/responses/{response_id}", "/v1/chat/completions/{completion_id}"
+    either = {**found, **content(EVENT, SSE_TYPE)}
+    return {
+        ("GET", responses): on("getResponse", "Get a response", one, either, *stream, more=expired),
+        ("DELETE", responses): on("deleteResponse", "Delete a response", one, deleted),
+        ("POST", f"{responses}/cancel"): on("cancelResponse", "Cancel a response", one, found),
+        ("GET", f"{responses}/input_items"): on("listInputItems", "List input items", one, listed, *page),
+        ("GET", completions): on(
+            "getChatCompletion", "Get a chat completion", completion, content(reference("ChatCompletion"))
+        ),
+        ("DELETE", completions): on("deleteChatCompletion", "Delete a chat completion", completion, deleted),
+        ("GET", f"{completions}/messages"): on(
+            "listChatCompletionMessages", "List messages of a chat completion", completion, listed, *page
+        ),
+    }
+
+
+def _conversations(tag: str) -> dict[Address, Json]:
+    """Return the operations on conversations and their items."""
+    failed = errors("OpenAIError")
+    conversation = parameter("conversation_id", text(), "path")
+    item = parameter("item_id", text(), "path")
+    page = [
+        parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
+        parameter("order", {"enum": ["asc", "desc"]}),
+        parameter("after", text(), description="The `id` before the page."),
+    ]
+
+    def on(name: str, summary: str, *given: Json, result: Json = _OBJECT, body: str = "") -> Json:
+        responses = {"200": response(f"{summary}: the result.", content(result)), **failed}
+        sent = reference(body) if body else None
+        return operation(name, summary, responses, tag=tag, parameters=list(given), body=sent)
+
+    one, items = "/v1/conversations/{conversation_id}", "/v1/conversations/{conversation_id}/items"
+    listed = reference("OpenAIList")
+    return {
+        ("POST", "/v1/conversations"): on(
+            "createConversation", "Create a conversation", body="ConversationRequest"
+        ),
+        ("GET", one): on("getConversationObject", "Get a conversation", conversation),
+        ("POST", one): on(
+            "updateConversation", "Update a conversation", conversation, body="ConversationRequest"
+        ),
+        ("DELETE", one): on("deleteConversation", "Delete a conversation with its tasks", conversation),
+        ("POST", items): on(
+            "createConversationItems", "Add items", conversation, result=listed, body="ConversationRequest"
+        ),
+        ("GET", items): on("listConversationItems", "List items", conversation, *page, result=listed),
+        ("GET", f"{items}/{{item_id}}"): on("getConversationItem", "Get an item", conversation, item),
+        ("DELETE", f"{items}/{{item_id}}"): on(
+            "deleteConversationItem", "Delete an item", conversation, item
+        ),
+    }
+
+
+# --- AI SDK and AG-UI -----------------------------------------------------------------------------------------------
+
+_UI_SCHEMAS: Mapping[str, Json] = {
+    "UIMessage": object_of(
+        ("role",), id=text(), role={"enum": ["system", "user", "assistant"]}, parts=_OBJECTS
+    ),
+    "UIChatRequest": object_of(
+        ("id", "messages"),
+        id=text(minLength=1, maxLength=200),
+        messages=array_of(reference("UIMessage"), minItems=1),
+        system=text(),
+        tools={"anyOf": [_OBJECTS, _OBJECT]},
+    ),
+    "RunAgentInput": object_of(
+        ("threadId", "runId", "messages"),
+        threadId=text(minLength=1, maxLength=200),
+        runId=text(minLength=1),
+        messages=array_of(object_of(("role",), role=text())),
+        tools=_OBJECTS,
+        context=array_of(object_of(description=text(), value={})),
+        state={},
+        forwardedProps={},
+    ),
+}
+
+
+def user_interfaces() -> dict[Address, Json]:
+    """The AI SDK's and AG-UI's streams."""
+    chat_id = parameter("chat_id", text(maxLength=200), "path")
+    stream = content(EVENT, SSE_TYPE)
+    failed = _as_text({**errors("OpenAIError"), **_UPSTREAM_ERRORS})
+    none = {"204": response("Nothing is running.")}
+    return {
+        ("POST", "/ai-sdk"): operation(
+            "streamChat",
+            "Send a chat's messages, and stream the response",
+            {"200": response("The events.", stream), **failed},
+            tag="AI SDK",
+            body=reference("UIChatRequest"),
+        ),
+        ("GET", "/ai-sdk/{chat_id}/stream"): operation(
+            "resumeChat",
+            "Stream the response that a chat is waiting for",
+            {"200": response("The events.", stream), **none, **failed},
+            tag="AI SDK",
+            parameters=[chat_id],
+        ),
+        ("DELETE", "/ai-sdk/{chat_id}/stream"): operation(
+            "stopChat",
+            "Cancel the response that a chat is waiting for",
+            {**none, **failed},
+            tag="AI SDK",
+            parameters=[chat_id],
+        ),
+        ("GET", "/ai-sdk/{chat_id}/messages"): operation(
+            "listChatMessages",
+            "Get a chat's messages, without the response that it is waiting for",
+            {"200": response("The messages.", content(array_of(_OBJECT))), **failed},
+            tag="AI SDK",
+            parameters=[chat_id],
+        ),
+        ("POST", "/ag-ui"): operation(
+            "runAgent",
+            "Run the agent, and stream its events",
+            {"200": response("The events.", stream), **errors("OpenAIError"), **_UPSTREAM_ERRORS},
+            tag="AG-UI",
+            body=reference("RunAgentInput"),
+        ),
+    }
+
+
+def _as_text(responses: Json) -> Json:
+    """The responses of errors as the AI SDK shows them: as text; those of the server in front of it are JSON."""
+    return {
+        code: {**each, "content": {TEXT_TYPE: {"schema": text()}, JSON_TYPE: {"schema": _OBJECT}}}
+        for code, each in responses.items()
+    }
+
+
+SCHEMAS: Mapping[str, Json] = {**_RPC_SCHEMAS, **_OPENAI_SCHEMAS, **_UI_SCHEMAS}
+"""The schemas that these operations refer to, beside those of A2A 1.0."""

@@ -1,0 +1,327 @@
+"""The fold over a task's log that all protocols share: events of a task in, events of a turn out. Sans-IO.
+
+A delta costs a few microseconds. Agents without the stream extension are read as well: their artifacts are text, files and
+data, and the text of their last status is the response if no artifact holds one.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from tailrace.server.protocols import task_events, ui_events
+from tailrace.server.protocols.markdown import markdown_of
+from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.protocols.serial_texts import SerialTexts
+from tailrace.server.protocols.text_channels import DivergedError, GrowingText, ParallelTexts
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.stream_extension import extension_metadata, provider_members
+from tailrace.streaming.conversion.message_conversion import to_common_message
+from tailrace.wrappers import ContentPartToolCall
+from tailrace.wrappers.openai.converter import arguments_text
+
+# Reasons for an incomplete response that clients have a name for.
+_TRUNCATED = {"length": "length", "content_filter": "content_filter", "recitation": "content_filter"}
+
+
+class _Call:
+    """A tool call, from its first event on."""
+
+    __slots__ = ("declared", "id", "is_ended", "is_started", "name", "text")
+
+    def __init__(self, name: str, *, declared: bool) -> None:
+        self.id = ""
+        self.name = name
+        self.declared = declared
+        self.text = GrowingText()
+        self.is_started = False
+        self.is_ended = False
+
+    def take(self) -> list[ui_events.UiEvent]:
+        """Return the arguments to report."""
+        text = self.text.take() if self.is_started else ""
+        return [ui_events.ArgumentsAdded(self.id, text)] if text else []
+
+
+class TurnFold:
+    """Folds the events of one turn, or of several that are one response to the client.
+
+    Args:
+        tools: The names of the tools that the client declared.
+        known_ids: The ids of the conversation's earlier calls. A call with one of them gets another id when it is
+            complete, and is not reported before.
+        full_response: Include earlier turns that only continued with results of the client's tools.
+        texts: Reports the texts; `ParallelTexts` by default.
+
+    Attributes:
+        task_id: The task; empty before its first event, and for a response without a task.
+        context_id: The conversation, likewise.
+        ended: The turn ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        tools: Collection[str] = (),
+        known_ids: Collection[str] = (),
+        full_response: bool = False,
+        texts: ParallelTexts | SerialTexts | None = None,
+    ) -> None:
+        self.task_id = ""
+        self.context_id = ""
+        self.ended = False
+        self._tools = frozenset(tools)
+        self._known_ids = set(known_ids)
+        self._full_response = full_response
+        self._texts = texts or ParallelTexts()
+        self._first_turn = 1
+        self._turn = 1  # the newest
+        self._round = (0, 0)  # of which turn, and its number
+        self._channels: dict[str, str] = {}
+        self._earlier: set[str] = set()  # artifacts of earlier turns
+        self._calls: dict[str, _Call] = {}  # by artifact
+        self._started: dict[str, _Call] = {}  # by id
+        self._with_result: set[str] = set()  # ids of calls
+
+    def feed(self, event: Event) -> list[ui_events.UiEvent]:
+        """Return the turn's events for an event of the task.
+
+        A text that is replaced by one that does not start with what was sent ends the turn with an error.
+        """
+        if self.ended:
+            return []
+        try:
+            update = task_events.decode_event(event.body)
+            if update.artifact_update is not None:
+                return self._feed_artifact(update.artifact_update, is_copy=not event.number)
+            if update.status_update is not None:
+                return self._feed_status(event.state, update.status_update)
+            if update.task is not None:
+                return self._start(update.task, event.state)
+            return self._feed_message(update.message.parts if update.message is not None else ())
+        except DivergedError as error:
+            self.ended = True
+            return [ui_events.TurnEnded(TaskState.WORKING, error=error)]
+
+    def _start(self, task: task_events.TaskView, state: TaskState | None) -> list[ui_events.UiEvent]:
+        """Fold the task as it stands, which may be far along."""
+        self.task_id, self.context_id = task.id, task.context_id
+        messages = [message for message in task.history if message.is_callers]
+        self._turn = self._first_turn = max(1, len(messages))
+        if self._full_response:
+            while self._first_turn > 1 and _has_only_results(messages[self._first_turn - 1]):
+                self._first_turn -= 1
+        events: list[ui_events.UiEvent] = [ui_events.TurnStarted(task.id, task.context_id, self._first_turn)]
+        for artifact in task.artifacts:
+            events += self._feed_artifact(task_events.ArtifactUpdateView(artifact), is_copy=True)
+        for message in messages[self._first_turn :]:
+            events += self._feed_results(message.parts, by_caller=True)
+        if state is not None and (state.terminal or state.interrupted):
+            events += self._end(state, task.status.message, extension_metadata(task.metadata))
+        return events
+
+    def _feed_message(self, parts: Iterable[task_events.PartView]) -> list[ui_events.UiEvent]:
+        """Fold a response without a task: reasoning, and the rest, as complete artifacts."""
+        events: list[ui_events.UiEvent] = [ui_events.TurnStarted("", ""), *self._start_round(1, 1)]
+        shown = [part for part in parts if not part.is_tool_data]
+        reasoning = [part for part in shown if task_events.channel_of(part.metadata or {}) == "reasoning"]
+        content = [part for part in shown if part not in reasoning]
+        for artifact_id, channel, own in (("reasoning", "reasoning", reasoning), ("message", "", content)):
+            if own:
+                update = task_events.ArtifactUpdateView(
+                    task_events.ArtifactView(artifact_id, own), last_chunk=True
+                )
+                events += self._texts.feed(update, channel)
+        return events + self._end(TaskState.COMPLETED, None, {})
+
+    # --- artifacts ----------------------------------------------------------------------------------------------
+
+    def _feed_artifact(
+        self, update: task_events.ArtifactUpdateView, *, is_copy: bool
+    ) -> list[ui_events.UiEvent]:
+        artifact = update.artifact
+        artifact_id = artifact.artifact_id
+        channel = self._channels.get(artifact_id) if update.append else None
+        events: list[ui_events.UiEvent] = []
+        if channel is None:
+            channel = self._channels[artifact_id] = task_events.channel_of(artifact.metadata)
+            facts = extension_metadata(artifact.metadata)
+            turn = task_events.number_of(facts.get("turn"))
+            if is_copy and (artifact_id in self._earlier or turn < self._first_turn):
+                self._earlier.add(artifact_id)
+                return []
+            self._earlier.discard(artifact_id)
+            if channel != "tool_result":
+                # Without the extension, all artifacts seem to belong to the first turn.
+                turn = turn if is_copy else max(turn, self._turn)
+                events = self._start_round(turn, task_events.number_of(facts.get("round")))
+        else:
+            is_copy = False
+        if channel == "tool_call":
+            return events + self._feed_call(update)
+        if channel == "tool_result":
+            return self._feed_results({"data": part.data} for part in artifact.parts)
+        if channel == "choice":
+            return events
+        added = self._texts.feed(update, channel, is_copy=is_copy)
+        return events + added if events else added
+
+    def _start_round(self, turn: int, number: int) -> list[ui_events.UiEvent]:
+        if (turn, number) <= self._round:
+            return []
+        self._round = (turn, number)
+        return [*self._texts.start_round(), ui_events.RoundStarted(turn, number)]
+
+    def _feed_results(
+        self, parts: Iterable[Mapping[str, Any]], *, by_caller: bool = False
+    ) -> list[ui_events.UiEvent]:
+        parts = [
+            part
+            for part in parts
+            if task_events.is_mapping(data := part.get("data")) and "tool_results" in data
+        ]
+        if not parts or not self._started:
+            return []
+        events: list[ui_events.UiEvent] = []
+        for result in to_common_message({"role": "ROLE_USER", "parts": parts}).tool_results:
+            if result.id in self._started and result.id not in self._with_result:
+                self._with_result.add(result.id)
+                events.append(ui_events.CallResult(result.id, result.output, result.is_error, by_caller))
+        return events
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    def _feed_call(self, update: task_events.ArtifactUpdateView) -> list[ui_events.UiEvent]:
+        artifact = update.artifact
+        call = self._calls.get(artifact.artifact_id)
+        if artifact.parts and task_events.is_mapping(
+            artifact.parts[0].data
+        ):  # the complete call replaces its text
+            complete = task_events.tool_call_of(artifact.parts[0])
+            return self._end_call(call, complete) if complete is not None else []
+        text = "".join(part.text or "" for part in artifact.parts)
+        if call is not None:
+            call.text.feed(text, append=update.append)
+            return call.take()
+        call = self._calls[artifact.artifact_id] = _Call(artifact.name, declared=artifact.name in self._tools)
+        call.text.feed(text)
+        call_id = extension_metadata(artifact.metadata).get("callId")
+        if not isinstance(call_id, str) or not call_id or call_id in self._known_ids:
+            return []
+        return [] if self._is_held(call, call_id) else self._start_call(call, call_id)
+
+    def _is_held(self, call: _Call, call_id: str) -> bool:
+        """Return whether a call is reported at the end alone."""
+        is_live = self._texts.is_live and call.declared and call_id not in self._known_ids
+        return self._texts.only_pending_calls and not is_live
+
+    def _start_call(self, call: _Call, call_id: str) -> list[ui_events.UiEvent]:
+        call.id, call.is_started = call_id, True
+        self._started[call_id] = call
+        self._known_ids.add(call_id)
+        return [
+            *self._texts.start_call(),
+            ui_events.CallStarted(call_id, call.name, call.declared),
+            *call.take(),
+        ]
+
+    def _end_call(
+        self, call: _Call | None, complete: ContentPartToolCall, *, is_pending: bool = False
+    ) -> list[ui_events.UiEvent]:
+        if call is not None and call.is_ended:
+            return []
+        if complete.id in self._started and (call is None or not call.is_started):
+            return []  # the second call with this id: both have one result
+        if call is None:
+            call = _Call(complete.name, declared=complete.name in self._tools)
+        events: list[ui_events.UiEvent] = []
+        if not call.is_started:
+            call.id = complete.id
+            if self._is_held(call, complete.id) and not is_pending:
+                return []
+            if call.name != complete.name or not task_events.is_same_arguments(call.text.pending, complete):
+                call.name = complete.name
+                call.text.feed(arguments_text(complete), append=False)
+            events = self._start_call(call, complete.id)
+        if (call.id, call.name) != (complete.id, complete.name):
+            raise DivergedError
+        if not call.text.sent:
+            call.text.feed(arguments_text(complete))
+            events += call.take()
+        call.is_ended = True
+        as_written = task_events.is_same_arguments(call.text.sent, complete)
+        return [*events, ui_events.CallEnded(complete, call.declared, as_written)]
+
+    def _end_pending(self, complete: ContentPartToolCall) -> list[ui_events.UiEvent]:
+        """Report a call that waits for the client."""
+        calls = (call for call in self._calls.values() if call.id == complete.id)
+        call = self._started.get(complete.id) or next(calls, None)
+        events = self._end_call(call, complete, is_pending=True)
+        call = self._started[complete.id]
+        is_sent = call.name == complete.name and task_events.is_same_arguments(call.text.sent, complete)
+        if self._texts.only_pending_calls and not is_sent:
+            raise DivergedError
+        if not call.declared:
+            events.append(ui_events.CallPending(complete))
+        return events
+
+    # --- statuses -----------------------------------------------------------------------------------------------
+
+    def _feed_status(
+        self, state: TaskState | None, update: task_events.StatusUpdateView
+    ) -> list[ui_events.UiEvent]:
+        facts = extension_metadata(update.metadata)
+        received = facts.get("received")
+        if task_events.is_mapping(received):
+            self._turn += 1
+            return self._feed_results(received.get("parts", ()), by_caller=True)
+        if state is None:
+            return []
+        message = update.status.message
+        if state.terminal or state.interrupted:
+            return self._end(state, message, facts)
+        text = markdown_of(to_common_message(message).content) if message is not None else ""
+        return [ui_events.StateChanged(state, text)]
+
+    def _end(
+        self, state: TaskState, message: dict[str, Any] | None, facts: Mapping[str, Any]
+    ) -> list[ui_events.UiEvent]:
+        self.ended = True
+        content = to_common_message(message) if message is not None else None
+        text = markdown_of(content.content) if content is not None else ""
+        calls = content.tool_calls if content is not None and state is TaskState.INPUT_REQUIRED else ()
+        finish = _TRUNCATED.get(str(facts.get("finishReason")), "")
+        error: OpenAIError | None = None
+        is_failed = state in (TaskState.REJECTED, TaskState.CANCELED, TaskState.FAILED)
+        if is_failed:
+            is_truncated = state is TaskState.FAILED and finish and "error" not in facts
+            error = None if is_truncated else OpenAIError.of_task(state, text, facts)
+            text = ""
+        # The reason of a failure counts more than that the text was restarted.
+        events = self._texts.close(pending_calls=bool(calls)) if error is None else self._texts.abort()
+        if text and (self._texts.is_empty or state.interrupted):
+            events += self._texts.add_status(text)
+        for call in calls:
+            events += self._end_pending(call)
+        pending = tuple(call.id for call in calls)
+        if self._texts.only_pending_calls and not is_failed and self._started.keys() - pending:
+            raise DivergedError
+        usage, response, extra = facts.get("usage"), facts.get("response"), facts.get("extra")
+        annotations = provider_members(extra).get("annotations") if task_events.is_mapping(extra) else None
+        ended = ui_events.TurnEnded(
+            state,
+            "tool_calls" if calls else finish or "stop",
+            error,
+            usage if task_events.is_mapping(usage) else None,
+            pending,
+            tuple(annotations) if isinstance(annotations, list) else (),  # pyright: ignore[reportUnknownArgumentType]
+            provider_members(response) if task_events.is_mapping(response) else {},
+        )
+        return [*events, ended]
+
+
+def _has_only_results(message: task_events.MessageView) -> bool:
+    """Return whether a message consists of results of tools."""
+    return bool(message.parts) and all(
+        task_events.is_mapping(data := part.get("data")) and isinstance(data.get("tool_results"), list)
+        for part in message.parts
+    )

@@ -1,0 +1,54 @@
+"""Creates the delivery of push notifications from the settings."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.server.protocols.openai.webhook_events import FORM, ResponseNotifications
+from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.webhooks.addresses import WebhookGuard
+from tailrace.server.runtime.webhooks.client import WebhookClient
+from tailrace.server.runtime.webhooks.delivery import PushNotifier
+from tailrace.server.runtime.webhooks.operator_form import OperatorForm
+from tailrace.server.runtime.webhooks.signatures import TokenSignature
+from tailrace.server.settings import Settings
+from tailrace.server.store.store import Store
+from tailrace.streaming.a2a.errors import InvalidParamsError
+from tailrace.wrappers import ConfigurationError
+
+if TYPE_CHECKING:
+    from tailrace.server.protocols.a2a.card_signing import CardSigner  # imports the cryptography library
+
+
+def create_notifier(
+    settings: Settings,
+    store: Store,
+    observer: Observer = NO_OBSERVER,
+    signers: "Sequence[CardSigner]" = (),
+) -> PushNotifier | None:
+    """Create the delivery of push notifications; None if they are switched off.
+
+    Raises:
+        ConfigurationError: The operator's webhook may not be called.
+    """
+    if not settings.push_notifications:
+        if settings.openai_webhook is not None:
+            raise ConfigurationError(
+                "TAILRACE_OPENAI_WEBHOOK requires TAILRACE_PUSH_NOTIFICATIONS=true or private"
+            )
+        return None
+    guard = WebhookGuard(allow_private=settings.push_notifications == "private")
+    forms: dict[str, OperatorForm] = {}
+    if settings.openai_webhook is not None:
+        try:
+            guard.check_url(settings.openai_webhook.url)
+        except InvalidParamsError as error:
+            raise ConfigurationError(f"TAILRACE_OPENAI_WEBHOOK: {error}") from None
+        forms[FORM] = ResponseNotifications(settings.openai_webhook)
+    client = WebhookClient(
+        guard,
+        timeout=settings.bounds.push_timeout,
+        attempts=settings.bounds.push_attempts,
+        observer=observer,
+    )
+    sign = TokenSignature(signers[0].token, settings.public_url or "") if signers else None
+    return PushNotifier(store, client, sign=sign, forms=forms)

@@ -1,0 +1,39 @@
+"""Task ids for clients that choose the ids themselves, as clients of A2A 0.1 do.
+
+Two callers may choose the same name for a task, but an id must be unique in the store. The id is therefore the name and a suffix.
+The suffix is derived from the owner and the secret of the installation, so no other caller can compute the id.
+"""
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+from tailrace.server.store.secret_keys import SecretKeys
+
+_FORMER_SCOPE = 32  # hexadecimal digits of the hash of the owner
+
+
+def id_of_named(keys: SecretKeys, name: str, owner: str) -> str:
+    """Return the id of a new task with a name.
+
+    Args:
+        keys: The keys of the installation.
+        name: The owner's name for the task. If empty, the id is empty.
+        owner: The owner of the task. If empty (no authentication), the name is the id.
+    """
+    return f"{name}~{keys.external_id(owner, 'task', name)}" if name and owner else name
+
+
+def possible_ids(keys: SecretKeys, task_id: str, owner: str) -> Iterator[str]:
+    """Yield the ids under which the task may be stored, the most probable id first.
+
+    Args:
+        keys: The keys of the installation.
+        task_id: The id of a task, or the name that its owner chose. The result includes ids that were derived from an earlier
+            configured secret, and ids of version 0.1.0, whose suffix is a hash of the owner.
+        owner: The owner of the task.
+    """
+    yield task_id
+    if task_id and owner:
+        for scope in keys.external_ids(owner, "task", task_id):
+            yield f"{task_id}~{scope}"
+        yield f"{task_id}~{sha256(owner.encode()).hexdigest()[:_FORMER_SCOPE]}"

@@ -1,0 +1,23 @@
+"""The maximum length of identifiers that callers choose.
+
+A long identifier would enlarge the indexes of the store, and each event that repeats it.
+"""
+
+from tailrace.streaming.a2a.errors import InvalidParamsError
+
+MAX_ID_LENGTH = 256
+"""Maximum characters of an identifier that a caller chooses."""
+
+
+def check_id(name: str, value: str) -> None:
+    """Check the length of an identifier.
+
+    Args:
+        name: The name of the identifier in the request, for the error message.
+        value: The identifier, which may be empty.
+
+    Raises:
+        InvalidParamsError: The identifier is longer than `MAX_ID_LENGTH`.
+    """
+    if len(value) > MAX_ID_LENGTH:
+        raise InvalidParamsError(f"{name} is longer than {MAX_ID_LENGTH} characters")

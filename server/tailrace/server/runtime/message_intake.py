@@ -1,0 +1,307 @@
+"""Accepts callers' messages: a message begins a task, continues one, or gets a direct response."""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+import anyio
+
+from tailrace.server.runtime.active_task import (
+    ActiveTask,
+    CallContext,
+    DirectReply,
+    PendingMessage,
+    Subscription,
+)
+from tailrace.server.runtime.client_task_ids import id_of_named
+from tailrace.server.runtime.handlers import Handler
+from tailrace.server.runtime.limits import OverloadedError, Permit, Quota, RateLimitError
+from tailrace.server.runtime.messages import (
+    answered_ids,
+    check_message,
+    check_request,
+    copied_message,
+    fingerprint_of,
+    pending_calls,
+    with_tools_named,
+    with_tools_named_in,
+)
+from tailrace.server.runtime.observer import Observer
+from tailrace.server.runtime.task_access import TaskAccess, encode_task
+from tailrace.server.runtime.task_registry import TaskRegistry
+from tailrace.server.runtime.turns import TurnRunner
+from tailrace.server.runtime.upstream_gate import UpstreamGate
+from tailrace.server.runtime.webhooks.delivery import PushNotifier
+from tailrace.server.store.store import PushConfig, SendKey, Store
+from tailrace.streaming.a2a.errors import (
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.models import Message, Role, Task
+from tailrace.streaming.a2a.processing_costs import cost_of_task
+from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.a2a.stream_extension import (
+    extension_metadata,
+    with_extension_metadata,
+    without_extension_metadata,
+)
+from tailrace.streaming.agent.caller_options import REQUEST_FACTS, store_caller_options
+from tailrace.streaming.task.event_log import TaskLog
+from tailrace.streaming.task.task_record import TaskRecord
+from tailrace.wrappers.concurrency.worker_thread import run_bounded
+
+MAX_WAITING = 16
+"""Maximum number of messages to one task that wait for their turns."""
+
+# Metadata of a message that only the server sets: the options of the request, an API's record of it, and the sender.
+_OWN_FACTS = (*REQUEST_FACTS, "by")
+
+
+class MessageIntake:
+    """Accepts messages, as `tailrace.server.runtime.engine.Engine.start`.
+
+    Args:
+        access: Subscribes to tasks.
+        store: The tasks.
+        tasks: The tasks in memory.
+        turns: Runs the turns.
+        handler: Checks messages.
+        push: Delivers notifications to webhooks; None if they are disabled.
+        working: Bounds the number of running tasks; None for no bound.
+        gate: Bounds the calls to the provider; None for no bound.
+        observer: Provides the origin of a message.
+    """
+
+    def __init__(
+        self,
+        access: TaskAccess,
+        store: Store,
+        tasks: TaskRegistry,
+        turns: TurnRunner,
+        handler: Handler,
+        *,
+        push: PushNotifier | None,
+        working: Quota | None,
+        gate: UpstreamGate | None,
+        observer: Observer,
+    ) -> None:
+        self._access = access
+        self._store = store
+        self._tasks = tasks
+        self._turns = turns
+        self._handler = handler
+        self._push = push
+        self._working = working
+        self._gate = gate
+        self._observer = observer
+        self._naming: WeakValueDictionary[tuple[str, str, str], anyio.Lock] = WeakValueDictionary()
+
+    async def start(
+        self,
+        request: SendMessageRequest,
+        owner: str,
+        call: CallContext,
+        preceding: Sequence[Message],
+    ) -> Subscription | Message:
+        """Accept a message, as `Engine.start`."""
+        task_id = request.message.task_id if call.named_in else ""
+        if not call.send_key:
+            async with self._naming_task(owner, task_id):
+                return await self._begin(request, owner, call, None, preceding)
+        async with self._naming.setdefault(("key", owner, call.send_key), anyio.Lock()):
+            fingerprint = call.fingerprint or await run_bounded(call.cost, fingerprint_of, request)
+            known = await self._access.sent_as(call.send_key, fingerprint, owner)
+            if known is not None:
+                return known
+            async with self._naming_task(owner, task_id):
+                started = await self._begin(request, owner, call, (call.send_key, fingerprint), preceding)
+            if isinstance(started, Subscription):
+                await started.begun()
+            return started
+
+    def _naming_task(self, owner: str, task_id: str) -> AbstractAsyncContextManager[object]:
+        """Return a lock for the id of a new task.
+
+        If two concurrent messages name the same new task, the first one creates the task and the second one continues it.
+        """
+        return self._naming.setdefault(("task", owner, task_id), anyio.Lock()) if task_id else nullcontext()
+
+    async def _begin(
+        self,
+        request: SendMessageRequest,
+        owner: str,
+        call: CallContext,
+        named: tuple[str, str] | None,
+        preceding: Sequence[Message],
+    ) -> Subscription | Message:
+        message = request.message
+        if request.configuration.task_push_notification_config is not None and self._push is None:
+            raise PushNotificationNotSupportedError
+        message = await run_bounded(call.cost, self._checked, request, call.record)
+        if message.task_id and not (call.named_in and await self._tasks.is_free(message.task_id, owner)):
+            active = await self._tasks.find(message.task_id, owner)
+            webhooks = await self._webhooks(active, request, call)
+            return await self._follow_up(active, request, message, webhooks, call, named)
+        message = await run_bounded(call.cost, with_tools_named_in, message, preceding)
+        context_id = message.context_id or str(uuid4())
+        task_id = id_of_named(self._store.keys, message.task_id, owner)
+        record = TaskRecord.create(message, task_id=task_id, context_id=context_id, dialect=call.named_in)
+        before = await run_bounded(call.cost, self._preceding, preceding, context_id)
+        active = ActiveTask(record, owner, TaskLog())
+        active.webhooks = await self._webhooks(active, request, call)
+        if message.context_id:
+            await self._check_conversation(active)
+        submitted = None
+        if not self._handler.replies_directly:
+            submitted = await run_bounded(call.cost, record.submitted)
+        permit = self._admit(active)
+        self._tasks.add(active)
+        active.new_messages.extend(before)
+        origin = self._observer.origin()
+        active.waiting.append(
+            PendingMessage(
+                record.history[0],
+                request,
+                call.extensions,
+                number=1,
+                preceding=before,
+                origin=origin,
+                cost=call.cost,
+            )
+        )
+        active.send_key = named and SendKey(*named, record.id)
+        active.holds_conversation = not (active.waiting[0].in_conversation or self._turns.in_parallel(active))
+        if submitted is not None:
+            self._turns.begin(active, submitted)
+            self._turns.run_soon(active, permit)
+            return self._access.subscription(active, 0)
+        reply = DirectReply()
+        self._turns.run_soon(active, permit, reply)
+        await reply.ready.wait()
+        if reply.message is not None:
+            ids = {"context_id": context_id, "task_id": record.id if call.named_in else ""}
+            return reply.message.model_copy(update=ids)
+        return self._access.subscription(active, 0)
+
+    def _checked(self, request: SendMessageRequest, record: str) -> Message:
+        """Return the message of a request, with its validated options and the record of an API."""
+        check_message(request.message)
+        facts = check_request(request)
+        self._handler.check(facts)
+        message = self._handler.received(request.message)
+        metadata = message.metadata
+        if not extension_metadata(metadata).keys().isdisjoint(_OWN_FACTS):
+            metadata = without_extension_metadata(metadata, *_OWN_FACTS)
+        if record:
+            metadata = with_extension_metadata(metadata, apiRequest=record)
+        if metadata is not message.metadata:
+            message = message.model_copy(update={"metadata": metadata})
+        return store_caller_options(message, facts)
+
+    def _preceding(self, messages: Sequence[Message], context_id: str) -> tuple[Message, ...]:
+        """Validate earlier messages from a caller, and return them as messages of a conversation."""
+        received = self._handler.received
+        return tuple(
+            copied_message(received(message) if message.role is Role.USER else message, context_id)
+            for message in messages
+        )
+
+    async def _webhooks(
+        self, active: ActiveTask, request: SendMessageRequest, call: CallContext
+    ) -> list[PushConfig]:
+        """Return the webhooks of a request: the caller's, and the operator's."""
+        if self._push is None:
+            return []
+        task_id, owner, after = active.record.id, active.owner, active.record.number
+        found: list[PushConfig] = []
+        config = request.configuration.task_push_notification_config
+        if config is not None:
+            config = config.model_copy(update={"task_id": task_id})
+            found.append(await self._push.accept(config, owner, dialect=call.spoken, after=after))
+        if call.operator_form:
+            message_id = request.message.message_id
+            found += self._push.of_operator(call.operator_form, task_id, message_id, owner, after)
+        return found
+
+    async def _follow_up(
+        self,
+        active: ActiveTask,
+        request: SendMessageRequest,
+        message: Message,
+        webhooks: list[PushConfig],
+        call: CallContext,
+        named: tuple[str, str] | None,
+    ) -> Subscription:
+        """Accept another message of a task: its turn begins at once, or after the turns before it."""
+        record = active.record
+        addressed = record.addressed(message)
+        answered = await run_bounded(call.cost, answered_ids, message)
+        await self._check_conversation(active)
+        while True:
+            self._check_follow_up(active, message)
+            task = record.snapshot()
+            cost = call.cost + (cost_of_task(task) if answered else 0)
+            named_message, encoded = await run_bounded(cost, _follow_up_of, task, addressed, answered)
+            if record.status is task.status and len(record.history) == len(task.history):
+                break  # nothing changed meanwhile
+        permit = self._admit(active)
+        message = record.receive(named_message)
+        number = sum(each.role is Role.USER for each in record.history)
+        active.waiting.append(
+            PendingMessage(
+                message, request, call.extensions, number, origin=self._observer.origin(), cost=call.cost
+            )
+        )
+        active.webhooks = webhooks
+        active.send_key = named and SendKey(*named, record.id)
+        # During a turn an artifact may be open, which a snapshot cannot express.
+        self._turns.keep(active, (record.receipt(message, encoded),), snapshot=not active.running)
+        number, snapshot = record.number, record.snapshot()
+        if not active.running:
+            self._turns.run_soon(active, permit)
+        first = Event(number, await encode_task(snapshot))
+        await self._tasks.until_kept(active, number)
+        return self._access.subscription(active, number, first)
+
+    async def _check_conversation(self, active: ActiveTask) -> None:
+        """Read the conversation, so that the message is rejected before anything changes if the store fails."""
+        await self._store.load_conversation(active.record.context_id, active.owner, 1)
+
+    def _check_follow_up(self, active: ActiveTask, message: Message) -> None:
+        if message.context_id and message.context_id != active.record.context_id:
+            raise InvalidParamsError(
+                "the task named by taskId does not belong to the context named by contextId",
+                metadata={"taskId": active.record.id},
+            )
+        if active.record.state.terminal:
+            raise UnsupportedOperationError(
+                f"the task has ended ({active.record.state}); send a message without taskId to continue in its context"
+            )
+        if len(active.waiting) >= MAX_WAITING:
+            raise RateLimitError(
+                f"{MAX_WAITING} messages to the task are waiting; send this message after the next response",
+                limit="waiting_messages",
+                allowed=MAX_WAITING,
+            )
+
+    def _admit(self, active: ActiveTask) -> Permit:
+        """Admit a message: return the permit of a running task, if its task has none yet."""
+        if self._turns.group is None and not self._turns.stopping:
+            raise OverloadedError(
+                "the server was not started: run the lifespan of the application that it is mounted in"
+            )
+        if self._turns.stopping:
+            raise OverloadedError("the server is stopping; send this to another one, or try again later")
+        if self._gate is not None:
+            self._gate.check(active.owner)
+        return Permit.none() if active.running or self._working is None else self._working.take(active.owner)
+
+
+def _follow_up_of(task: Task, message: Message, answered: Sequence[str]) -> tuple[Message, bytes]:
+    """Return a further message of a task, with the tool's name in each tool result, and the JSON of this message."""
+    if answered:
+        message = with_tools_named(message, answered, pending_calls(task))
+    return message, message.to_json()

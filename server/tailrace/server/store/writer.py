@@ -1,0 +1,466 @@
+"""Writes to a store, and their grouping: one transaction for the writes of many tasks, which are published after it."""
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from operator import attrgetter, itemgetter
+from time import perf_counter
+from uuid import uuid4
+
+import anyio
+from sqlalchemy import Connection, delete, insert
+
+from tailrace.server.store.database import Database
+from tailrace.server.store.event_rows import Row
+from tailrace.server.store.push_config_rows import PushConfigRows
+from tailrace.server.store.records import Retention, TasksRefused, TaskWrite
+from tailrace.server.store.retention import drop_expired
+from tailrace.server.store.schema import claims, events, messages, push_configs, send_keys, tasks
+from tailrace.server.store.secret_keys import SecretKeys
+from tailrace.server.store.task_rows import Bodies, holds_all, keep_tasks
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
+from tailrace.wrappers import StoreError
+from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST
+
+logger = logging.getLogger("tailrace.server")
+
+Committed = Callable[[Sequence[Event]], object]
+"""A function that is called with the events of a write after they are committed."""
+
+Failed = Callable[[StoreError], object]
+"""A function that is called instead with the error if the events cannot be persisted."""
+
+LAG_BOUNDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+_BYTES_OF_EVENT_COST = 512  # of an event, which is encoded already
+
+_has_large_event: Callable[[TaskWrite], bool] = attrgetter("is_large")
+
+_Write = tuple[TaskWrite, Committed, Failed]
+_write_of: Callable[[_Write], TaskWrite] = itemgetter(0)
+
+
+class StoreWrites:
+    """The writes of a store.
+
+    Every method raises StoreError when the database does not work or the store is not open. Cancelling a method ends the
+    wait: the write is committed or rolled back as a whole.
+
+    Args:
+        database: The database.
+        retention: Retention of events and tasks after their end.
+    """
+
+    def __init__(self, database: Database, retention: Retention) -> None:
+        self._database = database
+        self._retention = retention
+        self._in_doubt = False
+        self._keys = SecretKeys()
+        self._webhook_rows = PushConfigRows(self._keys)
+
+    async def try_writing(self) -> None:
+        """Write a row, and roll the transaction back.
+
+        Raises:
+            StoreError: The database accepts no writes, or not from this server.
+        """
+        trial = {"owner": "", "name": f"trial:{uuid4().hex}"}
+        this = (claims.c.owner == trial["owner"], claims.c.name == trial["name"])
+
+        def work(connection: Connection) -> None:
+            connection.execute(insert(claims).values(**trial, node=""))
+            connection.execute(delete(claims).where(*this))
+
+        await self._database.write(work)
+
+    async def commit(self, writes: Sequence[TaskWrite]) -> None:
+        """Persist a batch of writes in one transaction; they are durable on return.
+
+        Raises:
+            StoreError: The transaction was rolled back.
+        """
+        try:
+            await self._write(writes)
+        except StoreError as error:
+            # If the connection is lost during a commit, its result is unknown: it succeeded if the next attempt finds
+            # the very same events.
+            was_in_doubt, self._in_doubt = self._in_doubt, error.temporary
+            if error.temporary or not was_in_doubt:
+                raise
+            if not await self._database.read(lambda connection: holds_all(connection, writes)):
+                raise
+        else:
+            self._in_doubt = False
+
+    async def _write(self, writes: Sequence[TaskWrite]) -> None:
+        further = further_writes(writes)
+        is_large = any(map(_has_large_event, writes))
+        if further:
+            tasks = {write.task_id for write in further}
+            is_large = is_large or is_large_batch(further)
+            bodies = await self._encoded(further, is_large=is_large)
+            await self._database.append(
+                rows_of(writes),
+                lambda connection: keep_tasks(connection, further, bodies, self._webhook_rows),
+                tasks=tasks,
+                is_large=is_large,
+            )
+        else:
+            await self._database.append(rows_of(writes), is_large=is_large)
+
+    async def _encoded(self, writes: Sequence[TaskWrite], *, is_large: bool) -> Bodies:
+        """Encode what a transaction stores; in a thread if it is large, but not in that of `run_bounded`.
+
+        There, all tasks would wait for the request that is being processed.
+        """
+        return await anyio.to_thread.run_sync(Bodies, writes) if is_large else Bodies(writes)
+
+    async def drop_expired(self) -> bool:
+        """Drop a small batch of expired rows; return whether there may be more.
+
+        A task that has ended keeps its snapshot, which has the content of all its events. Rows of running tasks, and
+        events that a webhook has yet to receive, are not dropped.
+        """
+        now = datetime.now(UTC)
+        return await self._database.write(lambda connection: drop_expired(connection, self._retention, now))
+
+    async def delete_task(self, task_id: str, owner: str) -> bool:
+        """Delete a task with its events, webhooks and messages; return whether it existed.
+
+        The caller ensures that no write of it is under way, and calls `purge` after the last deletion.
+        """
+        return await self._database.write(
+            lambda connection: _delete_task(connection, task_id, owner), tasks=(task_id,)
+        )
+
+    async def purge(self) -> None:
+        """Remove deleted content from the files and caches of the database."""
+        await self._database.purge()
+
+
+class Distribution:
+    """A histogram for one thread, without locks.
+
+    An idle server commits each event separately, and the locks of a metrics library would take longer than the commit.
+
+    Args:
+        bounds: The upper bounds of the buckets, in ascending order.
+
+    Attributes:
+        bounds: The upper bounds of the buckets.
+        counts: The number of values in each bucket. The last bucket contains the values above the last bound.
+        sum: The sum of all values.
+    """
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class GroupWriter:
+    """The only writer of tasks' events.
+
+    There is no timer: the writes that arrive during one transaction form the next. An idle store is written to at once; a
+    busy one gets fewer, larger transactions.
+
+    Between the others, small transactions drop expired rows, with pauses: they take a bounded part of the store's time,
+    regardless of the number of rows to drop and to write. After a transaction that failed, the store is tried at intervals
+    with a row that is rolled back, so that a server that is not ready recovers without a message.
+
+    Args:
+        store: The store.
+        max_waiting: Producers wait (`room`) while more events than this wait to be written.
+        retry_delays: Seconds between the attempts of a transaction that fails; after the last, its writes fail.
+        drop_interval: Seconds between two searches for expired rows.
+        drop_pause: Seconds between two transactions that drop some of them.
+        trial_interval: Seconds after which a store that failed is tried again, if nothing else is to be written.
+        commit_failed: Called after each attempt to commit that failed.
+
+    Attributes:
+        trouble: The error of the last transaction, or of the last trial since; None if it succeeded.
+        is_full: Too many events wait to be written: producers must wait for `room`.
+        lag: Seconds from the oldest event of a transaction to its commit.
+        group_sizes: The numbers of events in a transaction.
+    """
+
+    def __init__(
+        self,
+        store: StoreWrites,
+        *,
+        max_waiting: int = 1_000,
+        retry_delays: Sequence[float] = (0.05, 0.25, 1.0),
+        drop_interval: float = 60.0,
+        drop_pause: float = 0.02,
+        trial_interval: float = 1.0,
+        commit_failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.trouble: StoreError | None = None
+        self.is_full = False
+        self.lag = Distribution(LAG_BOUNDS)
+        self.group_sizes = Distribution(GROUP_BOUNDS)
+        self._commit_failed = commit_failed
+        self._oldest = 0.0  # time at which the oldest waiting write arrived
+        self._store = store
+        self._max_waiting = max_waiting
+        self._retry_delays = retry_delays
+        self._drop_interval = drop_interval
+        self._drop_pause = drop_pause
+        self._trial_interval = trial_interval
+        self._drop_due = False
+        self._drop_more = False
+        self._dropped = anyio.Event()
+        self._waiting: list[_Write] = []
+        self._count = 0
+        self._more: asyncio.Future[None] | None = None
+        self._less: anyio.Event | None = None
+        self._closing = False
+        self._closed = False
+        self._hurried = False
+        self._failed: StoreError | None = (
+            None  # the error of the last attempt, if there is no time for another attempt
+        )
+
+    def put(self, write: TaskWrite, committed: Committed, failed: Failed) -> None:
+        """Add a write to the next transaction, and return immediately.
+
+        Args:
+            write: The write.
+            committed: Called after the write is committed.
+            failed: Called if the write failed in all attempts.
+        """
+        if self._closed:
+            failed(StoreError("the store is closed"))
+            return
+        if not self._waiting:
+            self._oldest = perf_counter()
+            self._wake()
+        self._waiting.append((write, committed, failed))
+        self._count += len(write.events)
+        self.is_full = self._count > self._max_waiting
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of events that wait to be written."""
+        return self._count
+
+    async def room(self) -> None:
+        """Wait until fewer than the maximum number of events wait to be written."""
+        while self.is_full:
+            if self._less is None:
+                self._less = anyio.Event()
+            await self._less.wait()
+
+    def hurry(self) -> None:
+        """Make no more retries, because the server stops. If a transaction fails from now on, all waiting writes fail."""
+        self._hurried = True
+
+    def close(self) -> None:
+        """Let `run` return after all waiting writes are committed or have failed."""
+        self._closing = True
+        self._wake()
+
+    async def run(self) -> None:
+        """Write until `close` is called. If the store recovers during the retries, no write is lost."""
+        loop = asyncio.get_running_loop()  # called once, since it makes a system call before CPython 3.12
+        self._closed = self._hurried = False
+        self._failed = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._call_for_drops)
+            while True:
+                more = self._more = loop.create_future()
+                if self._waiting or self._closing or self._drop_due:
+                    self._wake()
+                if self.trouble is None:
+                    await more
+                else:
+                    await self._wait_or_try(more)
+                if self._waiting:
+                    await self._write_waiting()
+                elif self._closing:
+                    break
+                if self._drop_due:
+                    await self._drop()
+            group.cancel_scope.cancel()
+        self._closed, self._closing = True, False
+
+    async def _wait_or_try(self, more: asyncio.Future[None]) -> None:
+        """Wait for a write. If none arrives within the interval and the last transaction failed, test the store."""
+        with anyio.move_on_after(self._trial_interval):
+            await more
+            return
+        await self._try()
+
+    async def _try(self) -> None:
+        """Test whether the store works again."""
+        try:
+            await self._store.try_writing()
+        except StoreError as error:
+            self.trouble = error
+        except Exception:  # the writer continues after any error
+            logger.exception("the test of the store failed unexpectedly")
+        else:
+            logger.info("the store works again")
+            self.trouble = None
+
+    async def _call_for_drops(self) -> None:
+        """Schedule the removal of expired rows; `run` removes them, since it alone writes."""
+        pause = 0.0
+        while True:
+            await anyio.sleep(pause)
+            self._drop_due, self._dropped = True, anyio.Event()
+            self._wake()
+            await self._dropped.wait()
+            pause = self._drop_pause if self._drop_more else self._drop_interval
+
+    async def _drop(self) -> None:
+        try:
+            self._drop_more = await self._store.drop_expired()
+        except StoreError as error:
+            self._drop_more = False  # the next search finds the remaining rows
+            logger.warning("expired rows cannot be deleted at present: %s", error)
+        except Exception:  # the writer continues after any error
+            self._drop_more = False
+            logger.exception("the deletion of expired rows failed unexpectedly")
+        self._drop_due = False
+        self._dropped.set()
+
+    async def _write_waiting(self) -> None:
+        batch, self._waiting = self._waiting, []
+        events, self._count = self._count, 0
+        self.is_full = False
+        oldest = self._oldest
+        if self._less is not None:
+            self._less.set()
+            self._less = None
+        error = await self._commit(list(map(_write_of, batch)))
+        if error is None:
+            self.lag.add(perf_counter() - oldest)
+            self.group_sizes.add(events)
+            for write, committed, _ in batch:
+                committed(write.events)
+            return
+        if isinstance(error, TasksRefused):
+            for each in batch:
+                self._settle([each], error.tasks.get(each[0].task_id))
+            return
+        if error.temporary:
+            self._settle(batch, error)
+            return
+        # The store rejects a write of one of the tasks, so each task is written separately.
+        tasks: dict[str, list[_Write]] = {}
+        for item in batch:
+            tasks.setdefault(item[0].task_id, []).append(item)
+        for items in tasks.values():
+            refused = await self._commit(list(map(_write_of, items))) if len(tasks) > 1 else error
+            self._settle(items, refused)
+
+    def _settle(self, batch: list[_Write], error: StoreError | None) -> None:
+        if error is not None:
+            batch = batch + self._withdraw({write.task_id for write, _, _ in batch})
+        for write, committed, failed in batch:
+            if error is None:
+                committed(write.events)
+            else:
+                failed(error)
+
+    async def _commit(self, writes: list[TaskWrite]) -> StoreError | None:
+        if self._failed is not None:
+            return self._failed
+        for delay in (*self._retry_delays, None):
+            try:
+                await self._store.commit(writes)
+                self.trouble = None
+                return None
+            except StoreError as error:
+                self._commit_failed()
+                if error.temporary:
+                    self.trouble = error
+                if self._hurried and error.temporary:
+                    self._failed = error
+                if delay is None or self._hurried or not error.temporary:
+                    return error
+            except Exception as error:  # all tasks share this writer, so it must survive an error of one task
+                logger.exception("the store raised an unexpected error")
+                return StoreError(f"cannot write to the store: {error}", temporary=False)
+            await anyio.sleep(delay)
+        return None
+
+    def _withdraw(self, task_ids: set[str]) -> list[_Write]:
+        """Remove the waiting writes of tasks with a failed write, because their logs would have a gap."""
+        withdrawn = [item for item in self._waiting if item[0].task_id in task_ids]
+        self._waiting = [item for item in self._waiting if item[0].task_id not in task_ids]
+        self._count -= sum(len(write.events) for write, _, _ in withdrawn)
+        self.is_full = self._count > self._max_waiting
+        return withdrawn
+
+    def _wake(self) -> None:
+        """Resume `run` in the second-next tick of the event loop.
+
+        Other coroutines run before: a new turn sends its request to the provider before its first event is written, and a store
+        that commits in the event loop does not block the loop for long.
+        """
+        more, self._more = self._more, None
+        if more is not None:
+            more.get_loop().call_soon(_resolve, more)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def further_writes(writes: Sequence[TaskWrite]) -> list[TaskWrite]:
+    """Return the writes that have more than events which do not change the task's status."""
+    further: list[TaskWrite] = []
+    for write in writes:  # for every token: a comprehension is a call
+        if (
+            write.snapshot is not None
+            or write.updated is not None
+            or write.messages
+            or write.webhooks
+            or write.send_key is not None
+        ):
+            further.append(write)  # noqa: PERF401 — as above
+    return further
+
+
+def rows_of(writes: Sequence[TaskWrite]) -> list[Row]:
+    """Convert the events of writes to rows of their table."""
+    rows: list[Row] = []
+    for write in writes:
+        task_id = write.task_id
+        for event in write.events:
+            state = event.state
+            rows.append((task_id, event.number, event.body, None if state is None else state.value))
+    return rows
+
+
+def is_large_batch(writes: Sequence[TaskWrite]) -> bool:
+    """Return whether encoding and writing a batch takes long."""
+    cost = 0
+    for write in writes:
+        cost += (
+            cost_of(write.messages) + sum(len(event.body) for event in write.events) // _BYTES_OF_EVENT_COST
+        )
+        cost += cost_of_task(write.snapshot) if write.snapshot is not None else 0
+    return cost > MAX_INLINE_COST
+
+
+def _delete_task(connection: Connection, task_id: str, owner: str) -> bool:
+    gone = connection.execute(delete(tasks).where(tasks.c.id == task_id, tasks.c.owner == owner))
+    if gone.rowcount:
+        for table in (events, messages, push_configs, send_keys):
+            connection.execute(delete(table).where(table.c.task_id == task_id))
+    return bool(gone.rowcount)

@@ -1,0 +1,156 @@
+"""The field types of the A2A models: how values are accepted, validated and written.
+
+Source: the ProtoJSON mapping, with A2A 1.0.1's rules for timestamps (section 5.6.1).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, PlainSerializer
+from pydantic_core import PydanticCustomError
+
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.wrappers.messages import join_surrogates
+
+MAX_JSON_DEPTH = 30
+"""Maximum nesting depth of lists and objects in ``data`` and metadata, so that every binding can transport them. A
+protobuf parser accepts 100 nested messages, and each JSON object needs three. The JSON parser of the official client
+fails at about 46 levels.
+"""
+
+T = TypeVar("T")
+
+
+class Role(StrEnum):
+    """The sender of a message, by JSON name."""
+
+    USER = "ROLE_USER"
+    AGENT = "ROLE_AGENT"
+
+
+def _by_number(members: Mapping[int, StrEnum]) -> Callable[[object], object]:
+    """Return a validator that accepts the proto's number for an enum value. The enum rejects all other numbers."""
+
+    def look_up(value: object) -> object:
+        # Compare the type, because ``isinstance(True, int)`` is true, and True is not a role.
+        return members.get(value, value) if type(value) is int else value
+
+    return look_up
+
+
+StateField = Annotated[
+    TaskState,
+    BeforeValidator(
+        _by_number(
+            {
+                1: TaskState.SUBMITTED,
+                2: TaskState.WORKING,
+                3: TaskState.COMPLETED,
+                4: TaskState.FAILED,
+                5: TaskState.CANCELED,
+                6: TaskState.INPUT_REQUIRED,
+                7: TaskState.REJECTED,
+                8: TaskState.AUTH_REQUIRED,
+            }
+        )
+    ),
+]
+RoleField = Annotated[Role, BeforeValidator(_by_number({1: Role.USER, 2: Role.AGENT}))]
+
+
+def _whole_text(value: object) -> object:
+    return join_surrogates(value) if isinstance(value, str) else value
+
+
+Text = Annotated[str, BeforeValidator(_whole_text)]
+"""A str that UTF-8 can encode. Lone surrogates are replaced with U+FFFD during validation, so that `A2AModel.to_json`
+cannot fail."""
+
+RequiredText = Annotated[str, Field(min_length=1), BeforeValidator(_whole_text)]
+"""A `Text` that is not empty."""
+
+
+def _plain_json(value: object, room: int = MAX_JSON_DEPTH) -> Any:
+    """Copy a JSON value, so that a frozen model shares no object with the code that created it.
+
+    Raises:
+        PydanticCustomError: The value is not JSON (other types, NaN, infinity), or is nested deeper than ``room``
+            levels.
+    """
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return join_surrogates(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        raise PydanticCustomError("not_json", "JSON has no NaN and no infinity")
+    if not isinstance(value, dict | list | tuple):
+        kind = type(value).__name__
+        raise PydanticCustomError("not_json", "A value of type {kind} is not JSON", {"kind": kind})
+    if not room:
+        raise PydanticCustomError("too_deep", "Nested deeper than {limit} levels", {"limit": MAX_JSON_DEPTH})
+    if isinstance(value, dict):
+        items = cast("dict[object, object]", value).items()
+        return {_json_key(key): _plain_json(member, room - 1) for key, member in items}
+    return [_plain_json(member, room - 1) for member in cast("list[object] | tuple[object, ...]", value)]
+
+
+def _json_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise PydanticCustomError("not_json", "The names of a JSON object must be text")
+    return join_surrogates(key)
+
+
+JsonValue = Annotated[Any, AfterValidator(_plain_json)]
+"""Any JSON value with at most `MAX_JSON_DEPTH` levels. The value is copied, and tuples become lists."""
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_plain_json)]
+"""A JSON object with at most `MAX_JSON_DEPTH` levels. The object is copied."""
+
+
+def _date_and_time_only(value: object) -> object:
+    # pydantic would also accept seconds since 1970 and dates without a time. The protocol allows only RFC 3339.
+    if isinstance(value, datetime) or (isinstance(value, str) and "T" in value.upper()):
+        return value
+    raise PydanticCustomError("timestamp", "A timestamp looks like 2025-10-28T10:30:00.000Z")
+
+
+def _to_utc(value: datetime) -> datetime:
+    try:
+        value = value.astimezone(UTC)
+    except OverflowError:
+        raise PydanticCustomError("timestamp", "The timestamp is outside the years 1 to 9999") from None
+    # Truncate to milliseconds as in the JSON, so that the round trip is exact.
+    return value.replace(microsecond=value.microsecond // 1000 * 1000)
+
+
+def _format_timestamp(value: datetime) -> str:
+    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Timestamp = Annotated[
+    AwareDatetime,
+    BeforeValidator(_date_and_time_only),
+    AfterValidator(_to_utc),
+    PlainSerializer(_format_timestamp, when_used="json", return_type=str),
+]
+"""A datetime in UTC, truncated to milliseconds. The JSON format is ``YYYY-MM-DDTHH:mm:ss.sssZ``; any offset is
+accepted."""
+
+HistoryLength = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""Maximum number of messages, newest first; 0 for none."""
+
+
+def not_empty(noun: str) -> AfterValidator:
+    """Return a validator for a list that must not be empty. ``noun`` is the word for an item in the error message."""
+
+    def check(value: tuple[T, ...]) -> tuple[T, ...]:
+        if not value:
+            raise PydanticCustomError("empty", "At least one {noun} is required", {"noun": noun})
+        return value
+
+    return AfterValidator(check)

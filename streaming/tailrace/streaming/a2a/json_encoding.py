@@ -1,0 +1,71 @@
+r"""Encoding of JSON as one line that is safe in a server-sent event.
+
+JSON strings may contain the line separators U+2028, U+2029 and U+0085. The WHATWG standard splits server-sent events
+only at CR and LF. The official Python client also splits at these three characters, and then fails to parse the
+incomplete JSON. They are therefore encoded as the escapes ``\u2028``, ``\u2029`` and ``\u0085``, which have the same
+meaning.
+"""
+
+import msgspec
+
+from tailrace.wrappers.concurrency.worker_thread import in_event_loop
+from tailrace.wrappers.incremental_json import encode_in_steps
+from tailrace.wrappers.messages import join_surrogates
+
+_encode = msgspec.json.Encoder().encode
+
+
+def escape_separators(json_bytes: bytes) -> bytes:
+    r"""Replace the line separators in a JSON document with escapes.
+
+    Args:
+        json_bytes: A valid JSON document in UTF-8. The three characters can occur only inside strings, and their
+            bytes cannot belong to other characters. The bytes can therefore be replaced without parsing.
+
+    Returns:
+        The same JSON value; the same object if it contains none of the characters.
+    """
+    if json_bytes.isascii():
+        return json_bytes
+    if b"\xe2\x80\xa8" in json_bytes:
+        json_bytes = json_bytes.replace(b"\xe2\x80\xa8", rb"\u2028")
+    if b"\xe2\x80\xa9" in json_bytes:
+        json_bytes = json_bytes.replace(b"\xe2\x80\xa9", rb"\u2029")
+    if b"\xc2\x85" in json_bytes:
+        json_bytes = json_bytes.replace(b"\xc2\x85", rb"\u0085")
+    return json_bytes
+
+
+def encode_json(value: object) -> bytes:
+    """Encode a JSON value as one line, with escaped line separators. In a worker thread, encode in steps.
+
+    Args:
+        value: The value. Its texts must not contain lone surrogates.
+    """
+    return _encode_line(value) if in_event_loop() else encode_in_steps(value, _encode_line)
+
+
+def _encode_line(value: object) -> bytes:
+    return escape_separators(_encode(value))
+
+
+def encode_text(text: str) -> bytes:
+    """Encode a text as a JSON string. Lone surrogates become U+FFFD, so that the function never raises an exception.
+
+    The function is called for each token. It takes less than 0.1 µs for a word.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The JSON string in UTF-8, including quotes, with escaped line separators.
+    """
+    try:
+        encoded = _encode(text)
+    except UnicodeEncodeError:
+        encoded = _encode(join_surrogates(text))
+    # Search the text and not the bytes: a search for one character takes a tenth of the time of a search for two or
+    # three bytes.
+    if text.isascii() or not ("\u2028" in text or "\u2029" in text or "\x85" in text):
+        return encoded
+    return escape_separators(encoded)

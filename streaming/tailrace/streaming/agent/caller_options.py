@@ -1,0 +1,235 @@
+"""Options of a caller's request in addition to its message: tools of the caller, output format, sampling.
+
+The options are in the metadata of a request (`SendMessage`, `SendStreamingMessage`) under the extension's URI::
+
+    {"tools": [{"name": "locate", "description": "…", "parameters": {…}}], "toolChoice": {"mode": "auto"},
+     "output": {"schema": {…}}, "maxOutputTokens": 500, "temperature": 0, "instructions": "Be brief.", "parallel": true}
+
+The server stores them in the metadata ``request`` of the message, so that they survive a restart. A message without options
+that continues a task has the options of the previous message.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from tailrace.streaming.a2a.models import Message
+from tailrace.streaming.a2a.stream_extension import (
+    extension_metadata,
+    with_extension_metadata,
+    without_extension_metadata,
+)
+from tailrace.streaming.schemas.schema_bounds import (
+    MAX_CHARACTERS,
+    PATTERN_SIZE,
+    check_patterns,
+    count_characters,
+    count_values,
+)
+from tailrace.wrappers.concurrency.worker_thread import json_cost, text_cost
+from tailrace.wrappers.conversion.request_options import (
+    NO_OPTIONS,
+    RequestOptions,
+    ToolChoice,
+    ToolDefinition,
+)
+from tailrace.wrappers.messages import Text, shortened
+
+
+class CallerOptions(RequestOptions):
+    """Options of a request: those of the model and those of the turn.
+
+    Attributes:
+        instructions: Instructions in addition to the agent's own.
+        parallel: Run the turn without waiting for turns of other tasks in its context; None for the server's setting.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
+    )
+
+    instructions: Text | None = None
+    parallel: bool | None = None
+
+    @property
+    def options(self) -> RequestOptions:
+        """Options for the model; the object `NO_OPTIONS` if none is set."""
+        given = {name: getattr(self, name) for name in self.model_fields_set - _TURN_OPTIONS}
+        return RequestOptions(**given) if given else NO_OPTIONS
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Return the metadata of a request with these options."""
+        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return with_extension_metadata({}, **given)
+
+
+_TURN_OPTIONS = {"instructions", "parallel"}
+NATIVE_TOOLS = ("custom", "namespace", "web_search", "web_search_preview")
+"""Types of native tools that a caller may use. Other types refer to files and connections of the server's account."""
+
+MAX_TOOLS = 512
+"""Maximum number of tools of a request."""
+
+MAX_TOOL_VALUES = 20_000
+"""Maximum number of JSON values in the schemas of a request's tools."""
+
+NO_FACTS = CallerOptions()
+"""The options of a request that sets none."""
+
+
+def read_caller_options(metadata: Mapping[str, Any]) -> CallerOptions:
+    """Read the options in a request's metadata.
+
+    Definitions of tools are checked, since providers reject invalid ones or confuse their tools. External references in
+    schemas are not fetched. The name in a tool choice is not checked, since it may be the name of a tool of the agent.
+
+    Raises:
+        ValueError: An option is not valid; the text names it.
+    """
+    facts = _read(extension_metadata(metadata))
+    if facts.tools:
+        _check_tools(facts.tools)
+    if facts.native_tools:
+        _check_native_tools(facts)
+    if facts.tool_choice is not None:
+        _check_choice(facts.tool_choice)
+    return facts
+
+
+def caller_options_cost(facts: CallerOptions) -> int:
+    """Return the cost of reading and writing the options, for `run_bounded`."""
+    schemas = [tool.parameters for tool in facts.tools]
+    schema = facts.output.schema_ if facts.output is not None else None
+    texts = sum(text_cost(tool.description) + text_cost(tool.name) for tool in facts.tools)
+    schemas += facts.native_tools
+    return json_cost(schemas) + json_cost(schema) + text_cost(facts.instructions) + texts
+
+
+def store_caller_options(message: Message, facts: CallerOptions) -> Message:
+    """Return the message with the options in its metadata; the same message if no option is set."""
+    if not facts.model_fields_set:
+        return message
+    given = facts.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return message.model_copy(update={"metadata": with_extension_metadata(message.metadata, request=given)})
+
+
+REQUEST_FACTS = ("request", "apiRequest")
+"""Keys of message metadata that describe the request: the options, and the record of an API."""
+
+
+def without_caller_options(message: Message) -> Message:
+    """Return the message without `REQUEST_FACTS`, which are not sent to a model."""
+    if extension_metadata(message.metadata).keys().isdisjoint(REQUEST_FACTS):
+        return message
+    return message.model_copy(
+        update={"metadata": without_extension_metadata(message.metadata, *REQUEST_FACTS)}
+    )
+
+
+def stored_caller_options(messages: Iterable[Message]) -> CallerOptions:
+    """Return the options of the newest of a task's messages that has any.
+
+    A tool choice that forces a call applies to that message's turn only: the model responds to the results.
+
+    Args:
+        messages: The task's messages, oldest first.
+    """
+    for position, message in enumerate(reversed(tuple(messages))):
+        given = extension_metadata(message.metadata).get("request")
+        if isinstance(given, Mapping):
+            facts = _read(cast("Mapping[str, Any]", given))
+            forces = facts.tool_choice is not None and facts.tool_choice.mode in ("required", "tool")
+            return facts.model_copy(update={"tool_choice": None}) if position and forces else facts
+    return NO_FACTS
+
+
+def runs_in_parallel(messages: Iterable[Message]) -> bool | None:
+    """Return the option ``parallel`` as `stored_caller_options`, without reading the other options.
+
+    Args:
+        messages: The task's messages, oldest first.
+    """
+    for message in reversed(tuple(messages)):
+        given = extension_metadata(message.metadata).get("request")
+        if isinstance(given, Mapping):
+            parallel = cast("Mapping[str, Any]", given).get("parallel")
+            return parallel if isinstance(parallel, bool) else None
+    return None
+
+
+def _check_tools(tools: Sequence[ToolDefinition]) -> None:
+    import jsonschema_rs  # imported when needed: many servers never use it
+
+    if len(tools) > MAX_TOOLS:
+        raise ValueError(f"tools: there are {len(tools)} tools; the maximum is {MAX_TOOLS}")
+    if (values := sum(count_values(tool.parameters) for tool in tools)) > MAX_TOOL_VALUES:
+        raise ValueError(f"tools: the schemas have {values} JSON values; the maximum is {MAX_TOOL_VALUES}")
+    if (characters := sum(count_characters(tool.parameters) for tool in tools)) > MAX_CHARACTERS:
+        raise ValueError(f"tools: the schemas have {characters} characters; the maximum is {MAX_CHARACTERS}")
+    try:
+        check_patterns([tool.parameters for tool in tools])
+    except ValueError as error:
+        raise ValueError(f"tools: {error}") from None
+    # The schemas are compiled, but not applied: the caller validates the arguments.
+    patterns = jsonschema_rs.FancyRegexOptions(size_limit=PATTERN_SIZE, dfa_size_limit=PATTERN_SIZE)
+    names: set[str] = set()
+    for position, tool in enumerate(tools):
+        where = f"tools.{position}"
+        if tool.name in names:
+            raise ValueError(f"{where}.name: two tools have the name {shortened(tool.name)}")
+        names.add(tool.name)
+        try:
+            jsonschema_rs.validator_for(tool.parameters, pattern_options=patterns, retriever=_fetch_nothing)
+        except jsonschema_rs.ValidationError as error:
+            place = ".".join([f"{where}.parameters", *map(str, error.instance_path)])
+            reason = error.message.partition("\n")[0]  # the rest is the schema
+            raise ValueError(f"{place}: invalid JSON schema: {reason}") from None
+        kind: object = tool.parameters.get("type", "object")
+        if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+            raise ValueError(f"{where}.parameters.type: must be 'object'")
+
+
+def _check_native_tools(facts: CallerOptions) -> None:
+    tools = list(facts.native_tools)
+    for position, tool in enumerate(tools):
+        if tool.get("type") not in NATIVE_TOOLS:
+            raise ValueError(
+                f"nativeTools.{position}.type: {shortened(tool.get('type'))} is not one of {', '.join(NATIVE_TOOLS)}"
+            )
+    if len(tools) + len(facts.tools) > MAX_TOOLS:
+        raise ValueError(
+            f"nativeTools: there are {len(tools) + len(facts.tools)} tools; the maximum is {MAX_TOOLS}"
+        )
+    if (values := count_values(tools)) > MAX_TOOL_VALUES:
+        raise ValueError(
+            f"nativeTools: the definitions have {values} JSON values; the maximum is {MAX_TOOL_VALUES}"
+        )
+    if (characters := count_characters(tools)) > MAX_CHARACTERS:
+        raise ValueError(
+            f"nativeTools: the definitions have {characters} characters; the maximum is {MAX_CHARACTERS}"
+        )
+
+
+def _fetch_nothing(uri: str) -> Any:
+    raise ValueError(f"the reference {uri} is external; external references are not fetched")
+
+
+def _check_choice(choice: ToolChoice) -> None:
+    if choice.mode == "tool" and not choice.name:
+        raise ValueError("toolChoice.name: mode 'tool' needs the name of a tool")
+
+
+def _read(facts: Mapping[str, Any]) -> CallerOptions:
+    if not any(name in facts for name in _KNOWN):
+        return NO_FACTS
+    try:
+        return CallerOptions.model_validate(facts)
+    except ValidationError as error:
+        [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
+        where = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"{where}: {problem['msg'].removeprefix('Value error, ')}") from None
+
+
+_KNOWN = frozenset(map(to_camel, CallerOptions.model_fields))

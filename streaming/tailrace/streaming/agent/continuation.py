@@ -1,0 +1,256 @@
+"""The decision to continue a response that broke off: whether, when, and at which model. Sans-IO.
+
+A response that breaks off is requested again at its model, `ContinuationPolicy.attempts` times, and then once at each
+fallback model. `ResponseAttempts` has the attempts of one response; the driver does the IO
+(`tailrace.streaming.agent.agent.Agent.drive`). A `CircuitBreaker` for each model keeps requests from a provider that fails
+every time.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from tailrace.streaming.accumulator import Accumulator, Attempt
+from tailrace.wrappers import FinishReason, UpstreamError, UpstreamFault
+from tailrace.wrappers.chunks import ReadWrapper
+from tailrace.wrappers.continuation import Route
+from tailrace.wrappers.model import Model
+
+_REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
+# The client has repeated these requests before it reports them.
+_REPEATED = frozenset({UpstreamFault.CONNECTION, UpstreamFault.STATUS})
+_CONNECTION_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
+_LONGEST_PAUSE = 8.0  # seconds
+
+
+class ContinuationPolicy(msgspec.Struct, frozen=True):
+    """Bounds on the continuation of one response.
+
+    Attributes:
+        attempts: Further attempts at its model; 0 to fail at once, unless there are fallback models.
+        deadline: Seconds after the first failure within which an attempt may begin.
+        delay: Seconds before the first attempt, doubled each time up to 8 and reduced by up to half at random.
+    """
+
+    attempts: int = 1
+    deadline: float = 60.0
+    delay: float = 0.25
+
+
+NO_CONTINUATION = ContinuationPolicy(attempts=0)
+"""A response that breaks off fails."""
+
+
+class CircuitBreaker:
+    """Closes a provider that fails every time: open after `FAILURES` in a row, for `SECONDS`.
+
+    After that one request is let through: its success closes the breaker, its failure opens it again.
+
+    Args:
+        clock: Returns the time in seconds.
+    """
+
+    FAILURES = 5
+    SECONDS = 30.0
+
+    __slots__ = ("_clock", "_failures", "_open_until")
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._open_until = -math.inf
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether requests should go elsewhere."""
+        return self._failures >= self.FAILURES and self._clock() < self._open_until
+
+    def begin(self) -> None:
+        """Register a request: of a provider that failed, others wait for its outcome."""
+        if self._failures >= self.FAILURES:
+            self._open_until = self._clock() + self.SECONDS
+
+    def end(self, error: UpstreamError | None) -> None:
+        """Register the outcome of a request."""
+        if error is None or not error.concerns_provider:
+            self._failures = 0
+            return
+        self._failures += 1
+        if self._failures >= self.FAILURES:
+            self._open_until = self._clock() + self.SECONDS
+
+
+class FurtherAttempt(msgspec.Struct, frozen=True):
+    """An attempt to continue a response.
+
+    Attributes:
+        model: The model to request.
+        delay: Seconds to wait before.
+        may_join: The model may continue what has arrived; otherwise the response begins again.
+    """
+
+    model: Model
+    delay: float
+    may_join: bool
+
+
+class ResponseAttempts:
+    """The attempts of one response.
+
+    Args:
+        models: The model, and the fallback models, each with its breaker.
+        policy: Bounds.
+        clock: Returns the time in seconds.
+        choose: Returns a random number from 0 to 1, for the jitter.
+
+    Attributes:
+        model: The model of the current attempt.
+        route: The route of the current attempt; None for the first.
+    """
+
+    __slots__ = (
+        "_choose",
+        "_clock",
+        "_deadline",
+        "_models",
+        "_number",
+        "_policy",
+        "_position",
+        "model",
+        "route",
+    )
+
+    def __init__(
+        self,
+        models: Sequence[tuple[Model, CircuitBreaker]],
+        policy: ContinuationPolicy,
+        *,
+        clock: Callable[[], float] = monotonic,
+        choose: Callable[[], float] = random.random,
+    ) -> None:
+        self._models = models
+        self._policy = policy
+        self._clock = clock
+        self._choose = choose
+        self._position = self._usable(0) or 0
+        self._number = 0  # further attempts at the first model
+        self._deadline: float | None = None
+        self.route: Route | None = None
+        self.model, breaker = models[self._position]
+        breaker.begin()
+
+    def first(self, response: Accumulator, text: str) -> FurtherAttempt:
+        """Return the first attempt.
+
+        Args:
+            response: The response; if there is a text, its text and its error are set.
+            text: Text of the response that another process has published; the attempt continues it.
+        """
+        if not text:
+            return FurtherAttempt(self.model, 0.0, may_join=False)
+        response.add(ReadWrapper[Any](None, text=text))
+        response.error = UpstreamError(
+            "the server stopped before the response was complete", fault=UpstreamFault.TRUNCATED
+        )
+        return FurtherAttempt(self.model, 0.0, may_join=True)
+
+    def ended(self, response: Accumulator) -> FurtherAttempt | None:
+        """Register the end of the current attempt; return the next one, None if there is none.
+
+        Args:
+            response: The response so far; its ``error`` is set if it is incomplete.
+        """
+        error = response.error = response.failure
+        breaker = self._models[self._position][1]
+        breaker.end(error)
+        if error is None or (self._policy.attempts == 0 and len(self._models) == 1):
+            return None
+        if response.finished and error.fault in _CONNECTION_FAULTS:
+            response.error = None  # only the end of the stream is missing
+            return None
+        if self._is_refused(error):
+            return FurtherAttempt(self.model, 0.0, may_join=False)
+        if not can_continue(response, error):
+            return None
+        now = self._clock()
+        if self._deadline is None:
+            self._deadline = now + self._policy.deadline
+        delay = self._delay(error)
+        repeats = error.is_temporary and error.fault not in _REPEATED and not breaker.is_open
+        if (
+            self._position == 0
+            and repeats
+            and self._number < self._policy.attempts
+            and now + delay <= self._deadline
+        ):
+            self._number += 1
+            return FurtherAttempt(self.model, delay, may_join=not response.finished)
+        following = self._usable(self._position + 1)
+        if following is None or now > self._deadline:
+            return None
+        self._position = following
+        return FurtherAttempt(self._models[following][0], 0.0, may_join=False)
+
+    def begin(self, attempt: FurtherAttempt, route: Route) -> None:
+        """Register the begin of an attempt."""
+        self.model, self.route = attempt.model, route
+        self._models[self._position][1].begin()
+
+    def _is_refused(self, error: UpstreamError) -> bool:
+        """Return whether the provider refused the route of the current attempt, not the conversation."""
+        return self.route is Route.PREFILL and error.fault is UpstreamFault.STATUS and not error.is_temporary
+
+    def _usable(self, start: int) -> int | None:
+        """Return the position of the next model whose breaker is closed."""
+        positions = range(start, len(self._models))
+        return next((each for each in positions if not self._models[each][1].is_open), None)
+
+    def _delay(self, error: UpstreamError) -> float:
+        if error.retry_after is not None:
+            return error.retry_after
+        return min(self._policy.delay * 2**self._number, _LONGEST_PAUSE) * (1 - 0.5 * self._choose())
+
+
+def can_continue(response: Accumulator, error: UpstreamError) -> bool:
+    """Return whether a response that broke off may be continued.
+
+    Not after a content filter or a refusal, and not after a tool that the provider runs has begun: its effects are unknown.
+    """
+    if not error.concerns_provider:
+        return False
+    for choice in response.choices.values():
+        if choice.refusal or choice.finish_reason in _REFUSED:
+            return False
+        if any(call.kind == "server" for call in choice.tool_calls):
+            return False
+    return True
+
+
+def attempt_facts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Return attempts as JSON."""
+    facts: list[dict[str, Any]] = []
+    for attempt in attempts:
+        error = attempt.error
+        causes = (
+            {"type": str(error.fault), "status": error.status, "code": error.code}
+            if error is not None
+            else {}
+        )
+        usage = attempt.usage
+        facts.append(
+            {
+                "model": attempt.model,
+                **({"route": str(attempt.route)} if attempt.route is not None else {}),
+                **({"error": {name: cause for name, cause in causes.items() if cause}} if causes else {}),
+                **(
+                    {"usage": {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}}
+                    if usage is not None
+                    else {}
+                ),
+            }
+        )
+    return facts

@@ -1,0 +1,424 @@
+"""Translation of a model's response to updates of an A2A task: artifacts, and the final status.
+
+`TurnTranslator` has one `ResponseTranslator` for each response of a turn. Each channel of each choice becomes one
+artifact, and each tool call, tool result and file becomes one artifact. The first event of an artifact creates it
+(``append`` is false), later events append text, and the last event has ``lastChunk``. Reasoning, refusals, tool
+calls, usage and finish reasons are marked with metadata of the extension
+`tailrace.streaming.a2a.stream_extension.EXTENSION_URI`. A client that does not know the extension still receives the
+complete response.
+"""
+
+import math
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+from uuid import uuid4
+
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI, provider_json, provider_text
+from tailrace.streaming.accumulator import Accumulator
+from tailrace.streaming.conversion.message_conversion import to_a2a_message
+from tailrace.streaming.task.task_record import agent_message
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+from tailrace.wrappers import (
+    Change,
+    Channel,
+    ChunkWrapper,
+    ContentPart,
+    ContentPartFile,
+    ContentPartToolCall,
+    ContentPartToolResult,
+    FinishReason,
+    UpstreamError,
+    Usage,
+)
+from tailrace.wrappers import Message as CommonMessage
+from tailrace.wrappers import Role as SpeakerRole
+from tailrace.wrappers.decoding.extra_fields import plain_json
+from tailrace.wrappers.messages import join_surrogates, utf8_size
+
+_NAMES = {
+    Channel.TEXT: "Answer",
+    Channel.REASONING: "Reasoning",
+    Channel.REFUSAL: "Refusal",
+}
+
+# A constant, because looking up an enum member in Python 3.11 takes longer than creating a struct.
+_TOOL_CALL = Channel.TOOL_CALL
+
+
+class ResponseTranslator:
+    """Translates one model response into updates of a task. Sans-IO.
+
+    Args:
+        turn: The number of the turn in the task. It is part of artifact ids, so that the ids of different turns differ.
+        round: The number of the response in the turn. It is part of artifact ids too.
+        accumulator: The accumulator of the response, if the caller feeds it and passes its changes to `take`; None to
+            create an accumulator.
+        taken_ids: Function that returns the ids of all earlier calls in the conversation. A call with one of these
+            ids gets a new id.
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the response from its text.
+        max_event_bytes: Maximum size in bytes of the text of one update after merging; 0 for no limit.
+
+    Attributes:
+        accumulator: The accumulator of the response.
+    """
+
+    def __init__(
+        self,
+        *,
+        turn: int = 1,
+        round: int = 1,
+        accumulator: Accumulator | None = None,
+        taken_ids: Callable[[], Container[str]] = tuple,
+        think_tags: bool = True,
+        max_event_bytes: int = 0,
+    ) -> None:
+        self._taken_ids = taken_ids
+        self.accumulator = accumulator or Accumulator(think_tags=think_tags)
+        self._turn = turn
+        self._round = round
+        self._max_event = max_event_bytes
+        # Number of characters of a text that does not exceed the limit (see `_pieces`). A character has at most four
+        # bytes in UTF-8.
+        self._max_text = max_event_bytes // 4 - 1 if max_event_bytes else math.inf
+        self._whole_parts = 0
+        self._results = 0
+        self._artifact_ids: dict[tuple[Channel, int], str] = {}
+        self._calls: dict[tuple[int, int], _CallArtifact] = {}  # by choice and position
+
+    def feed(self, chunks: Iterable[ChunkWrapper[Any]]) -> list[Update]:
+        """Add chunks that arrived together, and return the resulting updates."""
+        add = self.accumulator.add
+        changes: list[Change] = []
+        for chunk in chunks:
+            changes += add(chunk)
+        return self.take(changes)
+
+    def take(self, changes: list[Change]) -> list[Update]:
+        """Return the updates for changes that arrived together.
+
+        Consecutive texts of one artifact become one update. If the text is too large for one update, it becomes as
+        few updates as possible, each with complete changes. Merging takes place here, before events are numbered.
+        """
+        updates: list[Update] = []
+        for change in changes if len(changes) == 1 else self._merged(changes):
+            if change.channel is _TOOL_CALL:
+                updates += self._arguments(change)
+                continue
+            if change.part is not None or change.restarts:
+                updates += self._whole(change)
+                continue
+            artifact_id = self._artifact_ids.get((change.channel, change.choice))
+            if artifact_id is not None:
+                updates.append(TextDelta(artifact_id, change.text))
+            else:
+                updates.append(self._begin_text(change.channel, change.choice, change.text))
+        return updates
+
+    def resume_text(self) -> None:
+        """Extend the artifact of the text, which was created in another process, by the text that follows."""
+        self._artifact_ids.setdefault((Channel.TEXT, 0), self._place("text", {}, 0))
+
+    def close(self, error: UpstreamError | None = None) -> list[Update]:
+        """End the response, and return the updates that complete open artifacts, and the final status.
+
+        Args:
+            error: The reason for an early end, if the transport knows it.
+
+        Returns:
+            The last updates. The final update is a `StatusUpdate`: COMPLETED; INPUT_REQUIRED if the response calls
+            tools that the caller must run; or FAILED, with the reason, if the response is incomplete.
+        """
+        updates = self.finish(self.accumulator.close(error))
+        return [*updates, self.ending(self._open_calls())]
+
+    def finish(
+        self, changes: list[Change], calls: Sequence[ContentPartToolCall] | None = None
+    ) -> list[Update]:
+        """Return the updates that complete the artifacts of the response.
+
+        Args:
+            changes: The changes that `Accumulator.close` returned.
+            calls: The calls of the first choice with their ids in the conversation; None for the ids in the response.
+        """
+        updates = self.take(changes)
+        updates += [TextDelta(artifact_id, "", last=True) for artifact_id in self._artifact_ids.values()]
+        counts: dict[int, int] = {}
+        for choice, assembly in self.accumulator.choices.items():
+            made = assembly.tool_calls
+            counts[choice] = len(made)
+            for position, call in enumerate(calls if calls and assembly is self.accumulator.first else made):
+                shown = self._call_artifact(choice, position)
+                updates.append(
+                    ArtifactUpdate(shown.artifact(_a2a_parts([call]), call.name, call.id), last=True)
+                )
+            if made:
+                updates += [self.result(each, choice) for each in assembly.message().tool_results]
+        # Calls that the response made before it was restarted, and did not make again.
+        updates += [
+            TextDelta(call.artifact_id, "", last=True)
+            for (choice, position), call in self._calls.items()
+            if position >= counts[choice]
+        ]
+        return updates
+
+    def result(self, result: ContentPartToolResult, choice: int = 0) -> Update:
+        """Return the update for a tool result, which becomes an artifact."""
+        self._results += 1
+        facts: dict[str, Any] = {"channel": "tool_result"}
+        artifact_id = self._place(f"tool-result-{self._results}", facts, choice)
+        return ArtifactUpdate(_new_artifact(artifact_id, result.name, _a2a_parts([result]), facts))
+
+    def ending(self, calls: Sequence[ContentPartToolCall], *, usage: Usage | None = None) -> StatusUpdate:
+        """Return the final status of a turn that ends with this response.
+
+        Args:
+            calls: The calls that the caller must run.
+            usage: The token counts of the complete turn; None for the counts of the response.
+        """
+        state, message = TaskState.COMPLETED, None
+        first = self.accumulator.first
+        reason = first.finish_reason if first is not None else None
+        error = self.accumulator.reported_error
+        if error is not None:
+            state, message = TaskState.FAILED, agent_message(str(error))
+        elif reason in (FinishReason.CONTENT_FILTER, FinishReason.RECITATION):
+            state, message = TaskState.FAILED, agent_message(f"the provider stopped the answer: {reason}")
+        elif reason is FinishReason.LENGTH and self._holds_a_broken_call():
+            state = TaskState.FAILED
+            message = agent_message("the response reached its length limit in the middle of a tool call")
+        elif calls:
+            state = TaskState.INPUT_REQUIRED
+            message = calls_message(calls)
+        return StatusUpdate(state, message, {EXTENSION_URI: self.facts(usage)})
+
+    def _open_calls(self) -> list[ContentPartToolCall]:
+        """Return the calls without results, of all choices."""
+        choices = self.accumulator.choices.values()
+        return [call for assembly in choices for call in assembly.tool_calls if call.kind != "server"]
+
+    def _merged(self, changes: list[Change]) -> list[Change]:
+        """Merge adjacent changes of the same channel and choice. Complete parts are not merged."""
+        merged: list[Change] = []
+        for (channel, choice, call, whole), run in groupby(changes, _place_of):
+            if whole:
+                merged += run
+                continue
+            texts = [change.text for change in run]
+            text = "".join(texts)
+            pieces = (text,) if len(text) <= self._max_text else _pieces(texts, self._max_event)
+            merged += [Change(channel, choice, piece, call) for piece in pieces]
+        return merged
+
+    @cached_property
+    def _taken(self) -> Container[str]:
+        return self._taken_ids()
+
+    def _arguments(self, change: Change) -> list[Update]:
+        """Return the updates for a fragment of a call's arguments.
+
+        The complete call replaces this text at the end of the response.
+        """
+        known = (change.choice, change.call) in self._calls
+        call = self._call_artifact(change.choice, change.call)
+        text = call.shown(change.text)
+        if known:
+            return [TextDelta(call.artifact_id, text)] if text else []
+        begun = self.accumulator.choices[change.choice].begun_call(change.call)
+        parts = (Part(text=text),)
+        if begun is None or begun.id in self._taken:
+            return [ArtifactUpdate(call.artifact(parts, begun.name if begun else ""), last=False)]
+        return [ArtifactUpdate(call.artifact(parts, begun.name, begun.id), last=False)]
+
+    def _call_artifact(self, choice: int, position: int) -> "_CallArtifact":
+        call = self._calls.get((choice, position))
+        if call is None:
+            facts: dict[str, Any] = {"channel": str(_TOOL_CALL)}
+            artifact_id = self._place(f"tool-call-{position + 1}", facts, choice)
+            call = self._calls[choice, position] = _CallArtifact(artifact_id, facts)
+        return call
+
+    def _whole(self, change: Change) -> list[Update]:
+        """Return the updates for a complete part, or for the restart of the response."""
+        if change.restarts:
+            return [
+                *(
+                    self._begin_text(channel, choice, "")
+                    for channel, choice in list(self._artifact_ids)
+                    if choice == change.choice
+                ),
+                *(
+                    ArtifactUpdate(call.artifact((Part(text=""),)), last=False)
+                    for (choice, _), call in self._calls.items()
+                    if choice == change.choice
+                ),
+            ]
+        if change.part is None or isinstance(change.part, ContentPartToolResult):
+            return []  # results become artifacts together with their calls
+        self._whole_parts += 1
+        channel = "file" if isinstance(change.part, ContentPartFile) else "data"
+        name = change.part.filename if isinstance(change.part, ContentPartFile) else ""
+        facts: dict[str, Any] = {"channel": channel}
+        artifact_id = self._place(f"{channel}-{self._whole_parts}", facts, change.choice)
+        artifact = _new_artifact(artifact_id, name or channel.capitalize(), _a2a_parts([change.part]), facts)
+        return [ArtifactUpdate(artifact, last=True)]
+
+    def output(self, value: object) -> Update:
+        """Return the update for structured output, which becomes an artifact with a data part."""
+        self._whole_parts += 1
+        facts: dict[str, Any] = {"channel": "output"}
+        artifact_id = self._place("output", facts, 0)
+        return ArtifactUpdate(_new_artifact(artifact_id, "Output", (Part(data=value),), facts))
+
+    def _begin_text(self, channel: Channel, choice: int, text: str) -> Update:
+        facts: dict[str, Any] = {"channel": str(channel)}
+        if self.accumulator.attempts:
+            facts["attempt"] = len(self.accumulator.attempts) + 1
+        artifact_id = self._place(str(channel), facts, choice)
+        self._artifact_ids[channel, choice] = artifact_id
+        artifact = _new_artifact(artifact_id, _NAMES[channel], (Part(text=text),), facts)
+        return ArtifactUpdate(artifact, last=False)
+
+    def _place(self, artifact_id: str, facts: dict[str, Any], choice: int) -> str:
+        """Return an artifact id that is unique in the task, and add the choice, the round and the turn to ``facts``."""
+        for name, number, first in (
+            ("choice", choice, 0),
+            ("round", self._round, 1),
+            ("turn", self._turn, 1),
+        ):
+            if number != first:
+                artifact_id += f"-{name}-{number}"
+                facts[name] = number
+        return artifact_id
+
+    def _holds_a_broken_call(self) -> bool:
+        return any(
+            call.arguments_error is not None
+            for choice in self.accumulator.choices.values()
+            for call in choice.tool_calls
+        )
+
+    def facts(self, usage: Usage | None = None) -> dict[str, Any]:
+        """Return the usage, the finish reason and the metadata of the response, for the metadata of the final status.
+
+        Args:
+            usage: The token counts of the complete turn; None for the counts of the response.
+        """
+        accumulator = self.accumulator
+        facts: dict[str, Any] = {}
+        finishes = {
+            str(index): str(choice.finish_reason)
+            for index, choice in sorted(accumulator.choices.items())
+            if choice.finish_reason is not None
+        }
+        if accumulator.first is not None and accumulator.first.finish_reason is not None:
+            facts["finishReason"] = str(accumulator.first.finish_reason)
+        if len(finishes) > 1:
+            facts["finishReasons"] = finishes
+        usage = usage or accumulator.total_usage
+        if usage is not None:
+            facts["usage"] = {
+                "inputTokens": usage.input_tokens,
+                "outputTokens": usage.output_tokens,
+                "totalTokens": usage.total_tokens,
+                "raw": provider_text(plain_json(usage.raw)),
+            }
+        if accumulator.metadata:
+            facts["response"] = provider_json(plain_json(accumulator.metadata))
+        if accumulator.first is not None and accumulator.first.extra:
+            facts["extra"] = provider_json(plain_json(accumulator.first.extra))
+        error = accumulator.reported_error
+        if error is not None:
+            facts["error"] = {
+                key: value
+                for key, value in (
+                    ("type", str(error.fault)),
+                    ("status", error.status),
+                    ("code", error.code),
+                    ("retryAfter", error.retry_after),
+                )
+                if value is not None
+            }
+        return plain_json(facts)
+
+
+def calls_message(calls: Sequence[ContentPartToolCall]) -> Message:
+    """Return the message in which a task asks the caller to run tools."""
+    return Message(message_id=str(uuid4()), role=Role.AGENT, parts=_a2a_parts(calls))
+
+
+class _CallArtifact:
+    """The artifact of one tool call."""
+
+    __slots__ = ("_facts", "_half", "artifact_id")
+
+    def __init__(self, artifact_id: str, facts: dict[str, Any]) -> None:
+        self.artifact_id = artifact_id
+        self._facts = facts
+        self._half = ""  # half of a surrogate pair, until the other half arrives
+
+    def artifact(self, parts: tuple[Part, ...], name: str = "", call_id: str = "") -> Artifact:
+        """Return the artifact with these parts, which replace its earlier parts.
+
+        Args:
+            parts: All parts of the artifact.
+            name: The name of the tool; empty while the name is unknown.
+            call_id: The id of the call; empty while the id may change.
+        """
+        facts = {**self._facts, "callId": call_id} if call_id else self._facts
+        return _new_artifact(self.artifact_id, name or "Tool call", parts, facts)
+
+    def shown(self, piece: str) -> str:
+        """Return a fragment of the arguments without incomplete characters. Half of a surrogate pair is buffered."""
+        if piece.isascii() and not self._half:
+            return piece
+        text, self._half = self._half + piece, ""
+        if "\ud800" <= text[-1:] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return join_surrogates(text)
+
+
+def _new_artifact(artifact_id: str, name: str, parts: tuple[Part, ...], facts: dict[str, Any]) -> Artifact:
+    return Artifact(
+        artifact_id=artifact_id,
+        name=name,
+        parts=parts,
+        metadata={EXTENSION_URI: facts},
+        extensions=(EXTENSION_URI,),
+    )
+
+
+def _a2a_parts(content: Sequence[ContentPart]) -> tuple[Part, ...]:
+    if not content:
+        return ()
+    # The model's text of the arguments is omitted here. It was streamed as text, and is stored with the conversation.
+    parts = tuple(
+        part.model_copy(update={"arguments_json": None}) if isinstance(part, ContentPartToolCall) else part
+        for part in content
+    )
+    return to_a2a_message(CommonMessage(role=SpeakerRole.MODEL, content=parts), message_id="-").parts
+
+
+def _pieces(texts: Iterable[str], most: int) -> Iterable[str]:
+    """Join texts to as few pieces as possible, without exceeding a size.
+
+    A text that is too large stays a separate piece.
+    """
+    piece: list[str] = []
+    size = 0
+    for text in texts:
+        added = utf8_size(text)
+        # Use less than the limit, because a buffered half of a surrogate pair may add bytes.
+        if piece and size + added >= most:
+            yield "".join(piece)
+            piece, size = [], 0
+        piece.append(text)
+        size += added
+    yield "".join(piece)
+
+
+def _place_of(change: Change) -> tuple[Channel, int, int, bool]:
+    return change.channel, change.choice, change.call, change.part is not None or change.restarts

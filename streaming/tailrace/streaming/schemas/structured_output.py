@@ -1,0 +1,241 @@
+"""Structured output: creation of the JSON schema for the model, and parsing of its response.
+
+`Agent` uses `OutputReader`.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import pydantic
+from pydantic.json_schema import GenerateJsonSchema
+
+from tailrace.streaming.schemas.schema_bounds import (
+    MAX_SIZE,
+    PATTERN_SIZE,
+    check_patterns,
+    check_values,
+    count_values,
+    schema_size,
+    schema_width,
+)
+from tailrace.wrappers import ConfigurationError
+from tailrace.wrappers.conversion.request_options import OutputFormat
+from tailrace.wrappers.messages import clipped
+
+_MAX_EXPLAINED = 1_000  # maximum number of parts of a schema for which a detailed error is created
+_MAX_VALUES = 100_000  # maximum number of JSON values in a response
+_MAX_WORK = 500_000  # maximum number of keywords multiplied by values; each takes up to 0.1 microseconds
+_MAX_EXPLAINED_WORK = 20_000
+_MAX_MESSAGE = 500  # maximum number of characters of an error message
+
+
+class PlainSchema(GenerateJsonSchema):
+    """Generator of the JSON schema of a type, in a form that every provider accepts.
+
+    Objects have ``additionalProperties: false``, because some providers require it. Titles that pydantic derives from
+    names are omitted, because they need tokens and have no information for the model.
+    """
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Return False."""
+        return False
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        """Generate the schema of a pydantic model with ``additionalProperties: false``."""
+        return _closed(super().model_schema(schema))
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        """Generate the schema of a dataclass with ``additionalProperties: false``."""
+        return _closed(super().dataclass_schema(schema))
+
+    def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+        """Generate the schema of a ``TypedDict`` with ``additionalProperties: false``."""
+        return _closed(super().typed_dict_schema(schema))
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"additionalProperties": False, **schema} if "properties" in schema else schema
+
+
+class OutputReader:
+    """Parser of structured responses.
+
+    Args:
+        form: The output format of the request.
+        validate: Function that converts a JSON value to the object. It raises a ValueError that describes why the
+            value does not match.
+
+    Attributes:
+        format: As given.
+    """
+
+    def __init__(self, form: OutputFormat, validate: Callable[[Any], object]) -> None:
+        self.format = form
+        self._validate = validate
+
+    @classmethod
+    def of_type(cls, output_type: Any) -> "OutputReader":
+        """Create a reader for any type that pydantic supports.
+
+        Raises:
+            ConfigurationError: The type has no JSON schema.
+        """
+        name = getattr(output_type, "__name__", "output")
+        try:
+            adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(output_type)
+            schema = adapter.json_schema(schema_generator=PlainSchema)
+        except pydantic.errors.PydanticUserError as error:
+            raise ConfigurationError(f"output type {name}: {error.message}") from error
+        if "$ref" in schema:
+            # The type is recursive. Providers require the object itself at the top level of the schema.
+            name_of_it = str(schema.pop("$ref")).rpartition("/")[2]
+            schema = {**schema["$defs"][name_of_it], **schema}
+        wrapped = schema.get("type") != "object"
+        if wrapped:
+            # Providers accept only the schema of an object. Wrap any other type in an object.
+            definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+            properties = {"result": schema}
+            schema = (
+                _closed({"type": "object", "properties": properties, "required": ["result"]}) | definitions
+            )
+
+        def validate(value: Any) -> object:
+            if wrapped and isinstance(value, dict):
+                # A model that is not constrained to the schema may omit the wrapper object.
+                value = cast("dict[str, Any]", value).get("result", cast("Any", value))
+            try:
+                # Validate JSON, in which values of some types, such as dates, are text.
+                return adapter.validate_json(json.dumps(value))
+            except pydantic.ValidationError as error:
+                raise ValueError(_problems(error)) from None
+
+        description = str(schema.get("description", ""))
+        return cls(OutputFormat(schema_=schema, name=_plain_name(name), description=description), validate)
+
+    @classmethod
+    def of_format(cls, form: OutputFormat) -> "OutputReader":
+        """Create a reader for a JSON schema, or for any JSON object if the format has none.
+
+        The schema may come from a caller. External references are therefore not fetched.
+
+        Raises:
+            ValueError: The schema is not a valid JSON schema, or is too large.
+        """
+        if form.schema_ is None:
+            return cls(form, _any_object)
+        check_values(form.schema_)
+        size, recursive = schema_size(form.schema_)
+        if size > MAX_SIZE:
+            raise ValueError(
+                f"the schema is too large: with all that it refers to it has more than {MAX_SIZE} parts"
+            )
+        check_patterns(form.schema_)
+        width = schema_width(form.schema_, recursive=recursive)
+        import jsonschema_rs  # imported when needed: many servers never use it
+
+        # The validator collects all errors before it returns the first error, which takes very long for a schema with
+        # many branches.
+        is_explained = size <= _MAX_EXPLAINED and not recursive
+        try:
+            validator = jsonschema_rs.validator_for(
+                form.schema_,
+                pattern_options=jsonschema_rs.RegexOptions(
+                    size_limit=PATTERN_SIZE, dfa_size_limit=PATTERN_SIZE
+                ),
+                retriever=_fetch_nothing,
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"the output's schema is no JSON schema: {_message_of(error)}{_hint(error)}"
+            ) from None
+
+        def validate(value: Any) -> object:
+            work = width * count_values(value)
+            if work > _MAX_WORK:
+                raise ValueError(
+                    f"it is too large to be checked: {work // width} values, to each of which up to {width} keywords "
+                    "of the schema apply"
+                )
+            if validator.is_valid(value):
+                return value
+            problem = (
+                next(validator.iter_errors(value), None)
+                if is_explained and work <= _MAX_EXPLAINED_WORK
+                else None
+            )
+            if problem is None:
+                raise ValueError("it does not fit the schema")
+            where = ".".join(map(str, problem.instance_path))
+            raise ValueError(f"{where}: {_message_of(problem)}" if where else _message_of(problem))
+
+        return cls(form, validate)
+
+    def validate(self, value: object) -> object:
+        """Convert a JSON value to the object.
+
+        Raises:
+            ValueError: The value does not match the format.
+        """
+        return self._validate(value)
+
+    def read(self, text: str) -> object:
+        """Parse a response, ignoring code fences around it.
+
+        Raises:
+            ValueError: The text is not valid JSON, or the value does not match the format.
+        """
+        text = _unfenced(text)
+        if sum(map(text.count, ",[{")) > _MAX_VALUES:
+            raise ValueError(f"the answer has more than {_MAX_VALUES} JSON values")
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"the answer is not the JSON that was asked for: {error}") from None
+        try:
+            return self._validate(value)
+        except ValueError as error:
+            raise ValueError(f"the answer is not of the form that was asked for: {error}") from None
+
+
+def _unfenced(text: str) -> str:
+    """Return a text without the code fence around it, if it has one."""
+    stripped = text.strip()
+    first, newline, rest = stripped.partition("\n")
+    if not (newline and first[:3] == "```" and first[3:].strip().lower() in ("", "json")):
+        return text
+    inner = rest.removesuffix("```")
+    end = inner.rstrip()
+    return end if inner != rest and "\n" in inner[len(end) :] else text
+
+
+def _fetch_nothing(uri: str) -> Any:
+    raise ValueError(f"it refers to {uri}, which is not in it")
+
+
+def _message_of(error: Exception) -> str:
+    """Return the first line of an error message. The rest of the message repeats the schema and the value."""
+    return clipped(str(getattr(error, "message", error)).partition("\n")[0], _MAX_MESSAGE)
+
+
+def _hint(error: Exception) -> str:
+    if not _message_of(error).endswith('is not a "regex"'):
+        return ""
+    return " (look-around, back-references and very large repetitions are not supported)"
+
+
+def _any_object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def _problems(error: pydantic.ValidationError) -> str:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in problems)
+
+
+def _plain_name(name: str) -> str:
+    """Return a name that every provider accepts for a schema."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "output"

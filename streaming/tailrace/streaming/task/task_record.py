@@ -1,0 +1,516 @@
+"""A task as the fold of its updates: each update becomes one numbered, encoded event.
+
+`TaskRecord` has the state of a running task. Applying an update costs the same however large the task is; a snapshot costs time
+proportional to its length and is created on demand.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from tailrace.streaming.a2a.client_quirks import stores_last_chunk_only
+from tailrace.streaming.a2a.errors import InvalidAgentResponseError
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_encoding import encode_text
+from tailrace.streaming.a2a.lifecycle import TaskState, advance
+from tailrace.streaming.a2a.models import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from tailrace.streaming.a2a.stream_extension import (
+    extension_metadata,
+    turn_continues,
+    with_extension_metadata,
+    without_extension_metadata,
+)
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta, Update
+from tailrace.wrappers.messages import join_surrogates
+
+_decode_text = msgspec.json.Decoder(str).decode
+_encode_json = msgspec.json.Encoder().encode
+
+MAX_COPIED_CHARACTERS = 2 * 1024 * 1024
+"""Characters of an artifact that its last chunk repeats; encoding more would block the event loop."""
+
+_RECEIVED = b'"received":'
+_APPENDED = b'}]},"append":true}}'
+_APPENDED_LAST = b'}]},"append":true,"lastChunk":true}}'
+
+
+class GrowingArtifact:
+    """A growing artifact: complete parts, and the text that is appended to the last of them.
+
+    Args:
+        artifact: The initial artifact.
+        prefix: The JSON of an event that appends text, up to the text.
+        open: More content is expected.
+
+    Attributes:
+        prefix: As given.
+        open: As given, and as set since.
+        changed: It was created, replaced or appended to since this was last reset.
+        added: The text that was appended to the last part, as UTF-8, which takes the least memory.
+        ends_in_text: The last part is text.
+    """
+
+    __slots__ = ("_head", "added", "changed", "ends_in_text", "open", "prefix")
+
+    def __init__(self, artifact: Artifact, prefix: bytes = b"", *, open: bool) -> None:
+        self.prefix = prefix
+        self.open = open
+        self.changed = False
+        self.added = bytearray()
+        self._set_head(artifact)
+
+    def add_text(self, text: str) -> None:
+        """Append text to the last part."""
+        # Delta by delta, as in the events: the halves of a surrogate pair in two events are not a character.
+        self.added += (text if text.isascii() else join_surrogates(text)).encode()
+        self.changed = self.changed or bool(text)
+
+    def add_parts(self, parts: tuple[Part, ...]) -> None:
+        """Append parts, at least one."""
+        head = self.whole()
+        self.changed = True
+        self._set_head(head.model_copy(update={"parts": (*head.parts, *parts)}))
+
+    def _set_head(self, head: Artifact) -> None:
+        self._head = head
+        self.ends_in_text = head.parts[-1].text is not None
+
+    def whole(self) -> Artifact:
+        """Return the artifact, with the appended text in its last part."""
+        if not self.added:
+            return self._head
+        last = self._head.parts[-1]
+        joined = last.model_copy(update={"text": (last.text or "") + self.added.decode()})
+        self.added = bytearray()
+        self._head = self._head.model_copy(update={"parts": (*self._head.parts[:-1], joined)})
+        return self._head
+
+
+class TaskRecord:
+    """The state of one task, and the encoder of its events. Sans-IO.
+
+    Args:
+        task: The present task.
+        number: The number of the last event that ``task`` includes; 0 before the first event.
+
+    Attributes:
+        id: The task's id.
+        context_id: The conversation it belongs to.
+        number: The number of the last event.
+        status: The present status.
+        history: The messages of the task, oldest first.
+    """
+
+    def __init__(self, task: Task, number: int = 0) -> None:
+        self.id = task.id
+        self.context_id = task.context_id
+        self.number: int = number
+        self.status = task.status
+        self.history = list(task.history)
+        self._metadata = dict(task.metadata)
+        self._artifacts: dict[str, GrowingArtifact] = {}
+        for artifact in task.artifacts:
+            self._set_artifact(artifact, open_=False)
+
+    @classmethod
+    def create(
+        cls, message: Message, *, task_id: str = "", context_id: str = "", dialect: str = ""
+    ) -> "TaskRecord":
+        """Create a task for a caller's message, in state SUBMITTED and without an event.
+
+        Args:
+            message: The caller's message; the first of the history.
+            task_id: A new UUID when empty.
+            context_id: A new one if neither this nor the message names one.
+            dialect: The protocol version of the request, if responses depend on it when later requests name none;
+                stored in the task's metadata.
+        """
+        task_id = task_id or str(uuid4())
+        context_id = context_id or message.context_id or str(uuid4())
+        task = Task(
+            id=task_id,
+            context_id=context_id,
+            status=TaskStatus(state=TaskState.SUBMITTED, timestamp=datetime.now(UTC)),
+            history=(message.model_copy(update={"task_id": task_id, "context_id": context_id}),),
+            metadata=with_extension_metadata({}, dialect=dialect) if dialect else {},
+        )
+        return cls(task)
+
+    @property
+    def state(self) -> TaskState:
+        """The present state."""
+        return self.status.state
+
+    @property
+    def awaits_caller(self) -> bool:
+        """Whether the task is interrupted and no turn runs: the caller's next message continues it."""
+        return self.state.interrupted and not turn_continues(self._metadata)
+
+    @property
+    def artifact_ids(self) -> tuple[str, ...]:
+        """The ids of the artifacts, in the order of their creation."""
+        return tuple(self._artifacts)
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The complete artifacts, in the order of their creation."""
+        return tuple(record.whole() for record in self._artifacts.values())
+
+    def is_open(self, artifact_id: str) -> bool:
+        """Return whether more content of an artifact is expected."""
+        return artifact_id in self._artifacts and self._artifacts[artifact_id].open
+
+    def submitted(self) -> Event:
+        """Return the first event of a task: the task itself."""
+        self.number += 1
+        return Event(self.number, StreamResponse(task=self.snapshot()).to_json(), self.state)
+
+    def addressed(self, message: Message) -> Message:
+        """Return a message with the ids of the task and its conversation."""
+        return message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
+
+    def receive(self, message: Message) -> Message:
+        """Add a further message of the caller to the history; `receipt` returns its event.
+
+        Returns:
+            The message with the ids of the task.
+        """
+        message = self.addressed(message)
+        if self.awaits_caller:
+            self._keep_status_message()
+        self.history.append(message)
+        return message
+
+    def receipt(self, message: Message, encoded: bytes | None = None) -> Event:
+        """Return the event of a received message: a status with the metadata ``received``.
+
+        A task that waits for its caller becomes WORKING; a running one keeps its state.
+
+        Args:
+            message: The message, which `receive` returned.
+            encoded: Its JSON, if it was encoded before: a large message takes long.
+
+        Raises:
+            IllegalTransition: The task has ended.
+        """
+        if encoded is None:
+            encoded = message.to_json()
+        if not self.awaits_caller:
+            if self.state.terminal:
+                advance(self.state, TaskState.WORKING)
+            self.number += 1
+            return Event(self.number, self._encode_receipt(self.status, encoded), self.state)
+        status = TaskStatus(state=advance(self.state, TaskState.WORKING), timestamp=datetime.now(UTC))
+        self._take_status(status, {})
+        self.number += 1
+        return Event(self.number, self._encode_receipt(status, encoded), self.state)
+
+    def apply(self, update: Update) -> Event:
+        """Apply one update and return its event.
+
+        Raises:
+            IllegalTransition: The state may not follow the present one.
+            InvalidAgentResponseError: The update names an artifact that does not exist or is complete, or comes after
+                the task's end.
+        """
+        if isinstance(update, TextDelta):
+            return self.append_text(update)
+        self._check_not_over()
+        if isinstance(update, ArtifactUpdate):
+            return self._apply_artifact(update)
+        return self._apply_status(update)
+
+    def closing_updates(self) -> list[Update]:
+        """Return the updates that complete every open artifact, in the order of their creation."""
+        updates: list[Update] = []
+        for artifact_id, record in self._artifacts.items():
+            if not record.open:
+                continue
+            if record.ends_in_text:
+                updates.append(TextDelta(artifact_id, "", last=True))
+            else:
+                # An artifact of files has no text to end with: a full copy replaces it, with `last`.
+                updates.append(ArtifactUpdate(record.whole(), last=True))
+        return updates
+
+    def take_changed(self) -> list[Artifact]:
+        """Return the complete artifacts that were created, replaced or appended to since the last call."""
+        changed = [record for record in self._artifacts.values() if record.changed]
+        for record in changed:
+            record.changed = False
+        return [record.whole() for record in changed]
+
+    def snapshot(self, history_length: int | None = None) -> Task:
+        """Return a snapshot of the task; its metadata has the number of the last event that it includes.
+
+        Args:
+            history_length: The maximum number of messages, newest first; None for all, 0 for none.
+        """
+        history = (
+            self.history if history_length is None else self.history[-history_length or len(self.history) :]
+        )
+        return Task(
+            id=self.id,
+            context_id=self.context_id,
+            status=self.status,
+            artifacts=self.artifacts,
+            history=tuple(history),
+            metadata=with_extension_metadata(self._metadata, number=self.number),
+        )
+
+    def overview(self) -> list[Event]:
+        """Return a snapshot as events, for a lagging subscriber: every artifact complete, then the status.
+
+        Only the last of them has a number, that of the last event that they include: a subscriber that disconnects
+        before it resumes from its earlier position. A full copy replaces a subscriber's artifact.
+        """
+        events = [
+            Event(0, self._encode_artifact(record.whole(), last=not record.open))
+            for record in self._artifacts.values()
+        ]
+        metadata = without_extension_metadata(self._metadata, "number")
+        return [*events, Event(self.number, self._encode_status(self.status, metadata), self.state)]
+
+    def replay(self, event: Event) -> None:
+        """Apply the next event, which was created earlier (by this class).
+
+        Raises:
+            ValueError: Its number is not the next one.
+        """
+        if event.number != self.number + 1:
+            raise ValueError(f"event {event.number} cannot follow event {self.number} of task {self.id}")
+        if event.state is None and self._replay_text(event.body):
+            self.number += 1
+            return
+        response = StreamResponse.from_json(event.body)
+        self.number = event.number
+        if response.task is not None:
+            self.status = response.task.status
+            self.history = list(response.task.history)
+        elif response.status_update is not None:
+            self._replay_status(response.status_update)
+        elif response.artifact_update is not None:
+            update = response.artifact_update
+            self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
+
+    def _replay_text(self, body: bytes) -> bool:
+        """Take in what is added to the text of an artifact, as `append_text` writes it; says whether it was that."""
+        last = body.endswith(_APPENDED_LAST)
+        if not last and not body.endswith(_APPENDED):
+            return False
+        for record in reversed(self._artifacts.values()):
+            if record.ends_in_text and body.startswith(record.prefix):
+                tail = _APPENDED_LAST if last else _APPENDED
+                try:
+                    text = _decode_text(body[len(record.prefix) : -len(tail)])
+                except msgspec.DecodeError:  # more than one part, for example
+                    return False
+                record.add_text(text)
+                record.open = not last
+                return True
+        return False
+
+    def _replay_status(self, update: TaskStatusUpdateEvent) -> None:
+        received = extension_metadata(update.metadata).get("received")
+        if received is None:
+            self._take_status(update.status, update.metadata)
+            return
+        waited = self.awaits_caller
+        self.receive(Message.model_validate(received))
+        if waited:
+            self._take_status(update.status, {})
+
+    def append_text(self, update: TextDelta) -> Event:
+        """Carry out a `TextDelta`, as `apply`."""
+        record = self._artifacts.get(update.artifact_id)
+        if record is None or not record.open:
+            record = self._open_artifact(update.artifact_id)
+        if not record.ends_in_text:
+            raise InvalidAgentResponseError(f"artifact {update.artifact_id!r} does not end in text")
+        text = update.text
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] — a handler's; nobody checked it
+            raise InvalidAgentResponseError(f"the text of a delta is of type {type(text).__name__}")
+        if text.isascii():  # as below, without a call: this is done for every token
+            encoded = _encode_json(text)
+            record.added += text.encode()
+            record.changed = record.changed or bool(text)
+        else:
+            encoded = encode_text(text)
+            record.add_text(text)
+        self.number += 1
+        if not update.last:
+            return Event(self.number, record.prefix + encoded + _APPENDED)
+        record.open = False
+        body = self._encode_complete(record) or record.prefix + encoded + _APPENDED_LAST
+        return Event(self.number, body)
+
+    def _apply_artifact(self, update: ArtifactUpdate) -> Event:
+        artifact = update.artifact
+        if update.append:
+            self._open_artifact(artifact.artifact_id)
+        append = update.append
+        body = update.encoded or encode_artifact_event(self.id, self.context_id, update)
+        self._take_artifact(artifact, append=append, last=update.last)
+        if append and update.last:
+            body = self._encode_complete(self._artifacts[artifact.artifact_id]) or body
+        self.number += 1
+        return Event(self.number, body)
+
+    def _encode_complete(self, record: GrowingArtifact) -> bytes:
+        """Encode an artifact as its own last chunk; empty for a client that does not need it, and for a very large one."""
+        if not (self.history and stores_last_chunk_only(self.history[0])):
+            return b""
+        artifact = record.whole()
+        if sum(len(part.text or part.raw or "") for part in artifact.parts) > MAX_COPIED_CHARACTERS:
+            return b""
+        return self._encode_artifact(artifact, last=True)
+
+    def _encode_artifact(self, artifact: Artifact, *, last: bool) -> bytes:
+        return encode_artifact_event(self.id, self.context_id, ArtifactUpdate(artifact, last=last))
+
+    def _apply_status(self, update: StatusUpdate) -> Event:
+        state = advance(self.state, update.state)
+        message = update.message
+        if message is not None:
+            message = message.model_copy(update={"task_id": self.id, "context_id": self.context_id})
+        status = TaskStatus(state=state, message=message, timestamp=datetime.now(UTC))
+        metadata = update.metadata or {}
+        if update.continues:
+            if state is not TaskState.AUTH_REQUIRED:
+                raise InvalidAgentResponseError(f"a turn continues in AUTH_REQUIRED only, not in {state}")
+            metadata = with_extension_metadata(metadata, continues=True)
+        elif turn_continues(metadata):  # a remote agent's turn
+            metadata = without_extension_metadata(metadata, "continues")
+        if message is not None and update.encoded:
+            body = self._encode_status_with(status, metadata, update.encoded)
+        else:
+            body = self._encode_status(status, metadata)
+        self._take_status(status, metadata)
+        self.number += 1
+        return Event(self.number, body, state)
+
+    def _encode_status(self, status: TaskStatus, metadata: dict[str, Any]) -> bytes:
+        event = TaskStatusUpdateEvent(
+            task_id=self.id, context_id=self.context_id, status=status, metadata=metadata
+        )
+        return StreamResponse(status_update=event).to_json()
+
+    def _encode_status_with(self, status: TaskStatus, metadata: dict[str, Any], message: bytes) -> bytes:
+        """Encode a status as `_encode_status`, with the JSON of its message."""
+        placeholder = agent_message("")  # with an id that no text of the event has
+        body = self._encode_status(status.model_copy(update={"message": placeholder}), metadata)
+        return body.replace(placeholder.to_json(), message, 1)
+
+    def _encode_receipt(self, status: TaskStatus, message: bytes) -> bytes:
+        facts = {"continues": True} if turn_continues(self._metadata) else {}
+        body = self._encode_status(status, with_extension_metadata({}, **facts, received=None))
+        # The metadata stands behind the status, in which the same may be part of a message.
+        head, _, tail = body.rpartition(_RECEIVED + b"null")
+        return b"".join((head, _RECEIVED, message, tail))
+
+    def _take_status(self, status: TaskStatus, metadata: Mapping[str, Any]) -> None:
+        known = self.status.message
+        if known is None or status.message is None or status.message.message_id != known.message_id:
+            self._keep_status_message()  # unless the same message is repeated, with another state
+        self.status = status
+        if turn_continues(self._metadata):
+            self._metadata = without_extension_metadata(self._metadata, "continues")
+        self._take_metadata(metadata)
+        if status.state.terminal:
+            for record in self._artifacts.values():
+                record.open = False
+
+    def _take_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """The facts of a status (usage, finish reason, …) are facts about the task from then on."""
+        known = extension_metadata(self._metadata)
+        self._metadata |= metadata
+        if known:
+            self._metadata = with_extension_metadata(
+                self._metadata, **{**known, **extension_metadata(metadata)}
+            )
+
+    def _keep_status_message(self) -> None:
+        """What the agent said in its last status becomes history when the status changes (A2A 1.0, 3.7)."""
+        if self.status.message is not None:
+            self.history.append(self.status.message)
+            self.status = self.status.model_copy(update={"message": None})
+
+    def _take_artifact(self, artifact: Artifact, *, append: bool, last: bool) -> None:
+        known = self._artifacts.get(artifact.artifact_id)
+        if append and known is not None:
+            if known.ends_in_text and all(map(_is_bare_text, artifact.parts)):
+                known.add_text("".join(part.text or "" for part in artifact.parts))
+            else:
+                known.add_parts(artifact.parts)
+            known.open = not last
+        elif known is not None and known.open and last and known.whole() == artifact:
+            known.open = False  # a copy changes nothing: its text may be in the conversation already
+        else:
+            self._set_artifact(artifact, open_=not last)
+            self._artifacts[artifact.artifact_id].changed = True
+
+    def _set_artifact(self, artifact: Artifact, *, open_: bool) -> None:
+        prefix = b"".join(
+            (
+                b'{"artifactUpdate":{"taskId":',
+                encode_text(self.id),
+                b',"contextId":',
+                encode_text(self.context_id),
+                b',"artifact":{"artifactId":',
+                encode_text(artifact.artifact_id),
+                b',"parts":[{"text":',
+            )
+        )
+        self._artifacts[artifact.artifact_id] = GrowingArtifact(artifact, prefix, open=open_)
+
+    def _check_not_over(self) -> None:
+        if self.state.terminal:
+            raise InvalidAgentResponseError(f"the task is over ({self.state}), nothing can be added to it")
+
+    def _open_artifact(self, artifact_id: str) -> GrowingArtifact:
+        record = self._artifacts.get(artifact_id)
+        if record is None:
+            raise InvalidAgentResponseError(
+                f"artifact {artifact_id!r} was never begun: nothing can be appended"
+            )
+        if not record.open:
+            self._check_not_over()
+            raise InvalidAgentResponseError(f"artifact {artifact_id!r} is complete: nothing can be appended")
+        return record
+
+
+def encode_artifact_event(task_id: str, context_id: str, update: ArtifactUpdate) -> bytes:
+    """Return the JSON of the event of an update."""
+    event = TaskArtifactUpdateEvent(
+        task_id=task_id,
+        context_id=context_id,
+        artifact=update.artifact,
+        append=update.append,
+        last_chunk=update.last,
+    )
+    return StreamResponse(artifact_update=event).to_json()
+
+
+def _is_bare_text(part: Part) -> bool:
+    """Text with metadata, a name or a type stays a part of its own."""
+    return part.text is not None and not (part.metadata or part.filename or part.media_type)
+
+
+def agent_message(text: str, metadata: Mapping[str, Any] | None = None) -> Message:
+    """A message of the agent with one text part and an id of its own, for a status."""
+    return Message(
+        message_id=str(uuid4()), role=Role.AGENT, parts=(Part(text=text),), metadata=dict(metadata or {})
+    )

@@ -1,0 +1,111 @@
+"""Parser of tool specifications, which are arguments of ``tailrace serve --tools``.
+
+A specification has one of these forms:
+
+===============================  ==================================================================================
+``MODULE:NAME``                  ``NAME`` in a module: a function, a `Tool`, a `Toolset`, or a list of them
+``mcp:https://…``                the tools of an MCP server at a URL (``http://…`` too)
+``mcp:[NAME=VALUE …] COMMAND …``  the tools of an MCP server that is a program, with its arguments; before it
+environment
+                                 variables, in which the value ``$OTHER`` stands for a variable of this process
+===============================  ==================================================================================
+"""
+
+import os
+import re
+import shlex
+import sys
+from importlib import import_module
+from typing import cast
+
+from tailrace.streaming.tools.mcp import McpToolset
+from tailrace.streaming.tools.tools import Tool, Toolset, as_tool
+from tailrace.wrappers import ConfigurationError
+
+_MCP = "mcp:"
+_MODULE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+_VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+def parse_tools(spec: str) -> Tool | Toolset | list[Tool | Toolset]:
+    """Parse a tool specification. A module is imported, also from the current folder. No MCP server is connected.
+
+    Args:
+        spec: The specification, in one of the forms in the module docstring.
+
+    Raises:
+        ConfigurationError: The specification is invalid, the module cannot be imported, or the name is not a tool.
+            The message is one line.
+    """
+    if spec.startswith(_MCP):
+        return _mcp_tools(spec, spec.removeprefix(_MCP).strip())
+    found = _MODULE.fullmatch(spec.strip())
+    if found is None:
+        raise ConfigurationError(
+            f"tools {spec!r}: not of the form MODULE:NAME, mcp:https://… or mcp:COMMAND …"
+        )
+    value = _imported(spec, found[1], found[2])
+    if isinstance(value, list | tuple):
+        return [_tool(spec, each) for each in cast("list[object]", value)]
+    return _tool(spec, value)
+
+
+def _mcp_tools(spec: str, server: str) -> McpToolset:
+    if server.startswith(("http://", "https://")):
+        return McpToolset.http(server)
+    try:
+        words = shlex.split(server)
+    except ValueError as error:
+        raise ConfigurationError(f"tools {spec!r}: {error}") from None
+    environment: dict[str, str] = {}
+    while words and (assigned := _VARIABLE.fullmatch(words[0])):
+        words.pop(0)
+        name, value = assigned[1], assigned[2]
+        if value.startswith("$"):
+            if value[1:] not in os.environ:
+                raise ConfigurationError(f"tools {spec!r}: there is no variable {value[1:]}")
+            value = os.environ[value[1:]]
+        environment[name] = value
+    if not words:
+        raise ConfigurationError(f"tools {spec!r}: no command and no address")
+    return McpToolset.stdio(*words, env=environment)
+
+
+def _imported(spec: str, module: str, name: str) -> object:
+    """Import a module, and return one of its names. Any error in the module becomes a configuration error."""
+    # An installed program does not search the current folder. Add the folder at the end of the path, because its
+    # files must not shadow installed modules that are imported later.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        value: object = import_module(module)
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(f"tools {spec!r}: {_why(module, error)}") from error
+    for step in name.split("."):
+        try:
+            value = getattr(value, step)
+        except AttributeError:
+            raise ConfigurationError(f"tools {spec!r}: {module} has no {name}") from None
+    return value
+
+
+def _why(module: str, error: BaseException) -> str:
+    reason = next(iter(str(error).splitlines()), "")
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+        return f"there is no module {error.name}"
+    return f"{module} cannot be imported: {type(error).__name__}{': ' if reason else ''}{reason}"
+
+
+def _tool(spec: str, value: object) -> Tool | Toolset:
+    if isinstance(value, Toolset):
+        return value
+    if isinstance(value, type):
+        raise ConfigurationError(f"tools {spec!r}: {value.__name__} is a class; give an object or a function")
+    if not isinstance(value, Tool) and not callable(value):
+        raise ConfigurationError(
+            f"tools {spec!r}: a value of type {type(value).__name__} is no tool, no function, and no set of tools"
+        )
+    try:
+        return as_tool(value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"tools {spec!r}: {error}") from error

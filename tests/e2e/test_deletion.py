@@ -1,0 +1,248 @@
+"""Deletion by a caller: no byte of the content remains in files, in the database, in the broker or in memory.
+
+The servers run with ``PYTHONMALLOC=malloc`` and ``MALLOC_PERTURB_``: released memory is overwritten, so that a search of a
+process finds what it still refers to.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+from sqlalchemy import make_url, select
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from support.nodes import Nodes
+from support.postgres import PostgresServer
+from support.processes import Served, served
+from support.rounds import answer
+from support.upstream import Hang, ScriptedUpstream
+from support.valkey import ValkeyServer
+from tailrace.server.store.schema import metadata
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no /proc"),
+]
+
+MARKER, OTHER = "marigold-in-the-meadow", "thistle-on-the-heath"
+"""The words of the two callers, longer than the last 8 bytes of a block, which glibc does not overwrite when it is released."""
+
+_KEYS = {"alice": "alicealicealicealice", "bob": "bobbobbobbobbobbobbob"}
+KEYS = ",".join(f"{name}:{key}" for name, key in _KEYS.items())
+OVERWRITE = {
+    "PYTHONMALLOC": "malloc",
+    "MALLOC_PERTURB_": "165",
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",  # blocks in these caches are not overwritten
+    "TAILRACE_CALLER_KEYS": KEYS,
+    "TAILRACE_PUSH_NOTIFICATIONS": "private",
+}
+"""The environment of a server whose released memory is overwritten."""
+
+
+def pattern_of(word: str) -> re.Pattern[bytes]:
+    """The word as UTF-8 or as four bytes a character."""
+    return re.compile(b"|".join((re.escape(word.encode()), re.escape(word.encode("utf-32-le")))))
+
+
+def regions_of(pid: int) -> Iterator[bytes]:
+    """The writable memory of a process."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            span, access, *_ = line.split()
+            if not access.startswith("rw") or "[v" in line:
+                continue
+            begin, end = (int(each, 16) for each in span.split("-"))
+            try:
+                memory.seek(begin)
+                yield memory.read(end - begin)
+            except OSError:  # it was unmapped meanwhile
+                continue
+
+
+def found_in_memory(pid: int, word: str) -> list[bytes]:
+    """What surrounds a word in the memory of a process."""
+    pattern = pattern_of(word)
+    return [
+        region[max(each.start() - 60, 0) : each.end() + 60]
+        for region in regions_of(pid)
+        for each in pattern.finditer(region)
+    ]
+
+
+def found_in_files(folder: Path, word: str) -> list[str]:
+    """The names of the files with a word."""
+    pattern = pattern_of(word)
+    return [each.name for each in folder.iterdir() if each.is_file() and pattern.search(each.read_bytes())]
+
+
+class Caller:
+    """A caller of one server.
+
+    Args:
+        http: The session.
+        server: The server.
+        name: The caller.
+    """
+
+    def __init__(self, http: aiohttp.ClientSession, server: Served, name: str) -> None:
+        self._http = http
+        self._server = server
+        self._headers = {"X-API-Key": _KEYS[name]}
+
+    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Send a request; return the status and the JSON."""
+        async with self._http.request(
+            method, self._server.url + path, json=body, headers=self._headers
+        ) as response:
+            return response.status, await response.json()
+
+
+async def fill(caller: Caller, word: str) -> dict[str, str]:
+    """Create content with a word: a task with a webhook that fails, a response and a completion; return their paths."""
+    message = {
+        "messageId": "m",
+        "role": "ROLE_USER",
+        "parts": [{"text": f"{word} one"}],
+        "contextId": f"c-{word[:3]}",
+    }
+    hook = {"url": "http://127.0.0.1:9/", "token": f"{word}-token"}
+    _, sent = await caller.ask(
+        "POST", "/message:send", {"message": message, "configuration": {"taskPushNotificationConfig": hook}}
+    )
+    task = sent["task"]
+    _, response = await caller.ask("POST", "/v1/responses", {"model": "", "input": f"{word} two"})
+    chat = {"model": "", "messages": [{"role": "user", "content": f"{word} three"}], "store": True}
+    _, completion = await caller.ask("POST", "/v1/chat/completions", chat)
+    running = {"model": "", "input": f"{word} hold", "background": True}
+    _, background = await caller.ask("POST", "/v1/responses", running)
+    return {
+        "conversation": f"/conversations/{task['contextId']}",
+        "task": f"/tasks/{task['id']}",
+        "response": f"/v1/responses/{response['id']}",
+        "completion": f"/v1/chat/completions/{completion['id']}",
+        "background": f"/v1/responses/{background['id']}",
+    }
+
+
+def scripts() -> list[Any]:
+    """Responses that repeat the word of one caller, whose last one stays open; then those of the other."""
+    found: list[Any] = []
+    for word in (OTHER, MARKER):
+        repeated = answer(*(f"{word} {number} " for number in range(200)), reasoning=f"{word} hmm")
+        open_ended = answer(*(f"{word} {number} " for number in range(50)), finish=None)
+        found += [repeated, repeated, repeated, [*open_ended, Hang()]]
+    filling = answer("fill " * 100_000)
+    return [*found, filling, filling]
+
+
+async def settled(find: Callable[[], object]) -> None:
+    """Wait until a search finds nothing; other tasks of the server may still release what they refer to."""
+    with anyio.move_on_after(20):
+        while True:
+            if not find():
+                return
+            await anyio.sleep(0.2)  # the memory of another process is the only state
+    assert not find()
+
+
+async def overwrite_buffers(caller: Caller) -> None:
+    """Send and receive more than buffers of connections hold, between the server and its clients and provider."""
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "fill " * 200_000}]}
+    for _ in range(2):
+        await caller.ask("POST", "/message:send", {"message": message})
+
+
+async def delete(caller: Caller, paths: dict[str, str]) -> None:
+    for name in ("conversation", "response", "completion", "background"):
+        status, body = await caller.ask("DELETE", paths[name])
+        assert status == 200, body
+    for name in ("task", "response", "completion", "background"):
+        status, body = await caller.ask("GET", paths[name])
+        assert status == 404, body
+
+
+async def test_nothing_remains_of_deleted_content_in_the_broker_and_the_database(
+    tmp_path: Path, postgres: PostgresServer, valkey: ValkeyServer
+) -> None:
+    nodes = await Nodes.empty(postgres, valkey)
+    environment = {**OVERWRITE, "TAILRACE_EVENTS": nodes.events, "TAILRACE_STORE": nodes.store}
+    async with ScriptedUpstream(*scripts()) as upstream, aiohttp.ClientSession() as http:
+        options = ["--model", "openai:scripted", "--base-url", upstream.base_url]
+        with ExitStack() as stack:
+            servers = [
+                stack.enter_context(served(tmp_path / f"log-{number}", *options, **environment))
+                for number in range(2)
+            ]
+            for server in servers:
+                await server.ready()
+            bob = [Caller(http, server, "bob") for server in servers]
+            alice = [Caller(http, server, "alice") for server in servers]
+            kept = await fill(bob[0], OTHER)
+            paths = await fill(alice[0], MARKER)
+            # The other node follows the running task, and loads the others.
+            for name in ("task", "response", "background"):
+                assert (await alice[1].ask("GET", paths[name]))[0] == 200
+            before = [await bob[1].ask("GET", kept[name]) for name in ("task", "response", "completion")]
+            assert found_in_memory(valkey.pid, MARKER)
+
+            await delete(alice[1], paths)
+            assert await rows_with(nodes.store, MARKER) == []
+            assert await rows_with(nodes.store, OTHER)
+            valkey.command("SAVE")
+            [dump] = valkey.folder.glob("*.rdb")
+            assert pattern_of(MARKER).search(dump.read_bytes()) is None
+            assert [
+                await bob[1].ask("GET", kept[name]) for name in ("task", "response", "completion")
+            ] == before
+
+
+async def rows_with(url: str, word: str) -> list[str]:
+    """The tables of a PostgreSQL database with a word, in any column."""
+    engine = create_async_engine(make_url(url).set(drivername="postgresql+asyncpg"))
+    try:
+        async with engine.connect() as connection:
+            found: list[str] = []
+            for table in metadata.sorted_tables:
+                rows = await connection.execute(select(table))
+                found += [table.name for row in rows if any(word in str(each) for each in row)]
+            return found
+    finally:
+        await engine.dispose()
+
+
+async def test_nothing_remains_of_deleted_content_in_files_and_memory(tmp_path: Path) -> None:
+    store = tmp_path / "data"
+    store.mkdir()
+    async with ScriptedUpstream(*scripts()) as upstream, aiohttp.ClientSession() as http:
+        options = ["--model", "openai:scripted", "--base-url", upstream.base_url]
+        options += ["--store", f"sqlite:///{store}/t.db"]
+        with served(tmp_path / "log", *options, **OVERWRITE) as server:
+            await server.ready()
+            alice, bob = Caller(http, server, "alice"), Caller(http, server, "bob")
+            kept = await fill(bob, OTHER)
+            paths = await fill(alice, MARKER)
+            before = [await bob.ask("GET", kept[name]) for name in ("task", "response", "completion")]
+            assert found_in_files(store, MARKER)
+            assert found_in_memory(server.process.pid, MARKER)
+            # Another caller's deletion is that of unknown ids.
+            for name in ("task", "response", "completion", "background"):
+                status, _ = await bob.ask("DELETE", paths[name])
+                assert status == 404
+            assert (await bob.ask("DELETE", paths["conversation"]))[0] == 200
+            assert (await alice.ask("GET", paths["task"]))[0] == 200
+
+            await delete(alice, paths)
+            assert found_in_files(store, MARKER) == []
+
+            await overwrite_buffers(bob)
+
+            await settled(lambda: found_in_memory(server.process.pid, MARKER))
+            assert [await bob.ask("GET", kept[name]) for name in ("task", "response", "completion")] == before
+            assert found_in_memory(server.process.pid, OTHER)
+        assert found_in_files(store, MARKER) == []
+        assert found_in_files(store, OTHER)

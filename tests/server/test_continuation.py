@@ -1,0 +1,214 @@
+"""Continued responses on every wire, and after the end of the server's process by SIGKILL."""
+
+import json
+import os
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+
+from support.continuing import ContinuingServer
+from support.live_server import serving
+from support.metrics import scrape
+from support.processes import Served, served
+from support.rpc import Rpc, message
+from support.upstream import ScriptedUpstream
+from tailrace.server import Settings, create_app
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.wrappers import SSEDecoder
+
+KILLS = int(os.environ.get("TAILRACE_TEST_KILLS", "2"))
+"""Kills of a server; the torture run takes more."""
+
+PIECES = ["# Rivers\n\n", "Water ", "flows ", "to the 🌊", ".\n\n", "- Rhine\n", "- Aare", " and more."]
+TEXT = "".join(PIECES)
+
+Events = list[tuple[int, dict[str, Any]]]
+
+
+@asynccontextmanager
+async def continued(kind: str, **settings: Any) -> AsyncGenerator[tuple[str, ContinuingServer]]:
+    """A server whose model breaks off in the middle of its first response."""
+    server = ContinuingServer(kind, PIECES)
+    server.cut = server.first_body.index(b"- Aare")
+    async with ScriptedUpstream(server.respond) as upstream:
+        model = {"model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
+        async with serving(create_app(Settings(store="sqlite://", **model, **settings))) as url:
+            yield url, server
+
+
+def folded(events: Events) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+    """The text that a client of A2A has in the end, the continuations, and the fields of the last status."""
+    text, steps, last = "", list[dict[str, Any]](), dict[str, Any]()
+    for _, result in events:
+        update = result.get("artifactUpdate")
+        if update is not None:
+            added = "".join(part["text"] for part in update["artifact"]["parts"])
+            text = text + added if update.get("append") else added
+        if "statusUpdate" in result:
+            last = result["statusUpdate"].get("metadata", {}).get(EXTENSION_URI, {})
+            if "continuation" in last:
+                steps.append(last["continuation"])
+    return text, steps, last
+
+
+@pytest.mark.parametrize(("kind", "route"), [("llamacpp", "prefill"), ("other", "replace")])
+async def test_a_client_of_a2a_has_the_text_of_the_last_attempt(kind: str, route: str) -> None:
+    async with continued(kind) as (url, server), Rpc(url) as rpc:
+        events = await rpc.stream("SendStreamingMessage", message("Rivers?"))
+        text, steps, last = folded(events)
+        assert text == (TEXT if route == "prefill" else ContinuingServer.SECOND + TEXT)
+        assert [step["route"] for step in steps] == [route]
+        assert steps[0]["after"] == {"model": "openai:m", "error": {"type": "stream_truncated"}}
+        assert [each.get("route") for each in last["attempts"]] == [None, route]
+        assert last["usage"]["totalTokens"] == sum(map(sum, server.usages))
+        assert [number for number, _ in events] == list(range(1, len(events) + 1))
+        task = events[0][1]["task"]
+        stored = await rpc.result("GetTask", {"id": task["id"]})
+        assert [part["text"] for each in stored["artifacts"] for part in each["parts"]] == [text]
+        name = "tailrace_continuations_total"
+        labels = {"gen_ai_request_model": "m", "route": route, "error_type": "stream_truncated"}
+        found = await scrape(url)
+        assert found.value(name, gen_ai_provider_name="openai", **labels) == 1
+
+
+async def sse_of(url: str, path: str, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
+    """The JSON events of a stream."""
+    events: list[dict[str, Any]] = []
+    decoder = SSEDecoder()
+    async with aiohttp.ClientSession() as http, http.post(url + path, json=body, headers=headers) as response:
+        async for data in response.content.iter_any():
+            events += [json.loads(each.data) for each in decoder.feed(data) if each.data != b"[DONE]"]
+    return events
+
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Rivers?"}]}
+MESSAGE = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Rivers?"}]}
+RUN: dict[str, Any] = {
+    "threadId": "t",
+    "runId": "r",
+    "state": {},
+    "messages": [{"id": "u1", "role": "user", "content": "Rivers?"}],
+    "tools": [],
+    "context": [],
+    "forwardedProps": {},
+}
+
+
+async def streamed(url: str, wire: str) -> tuple[str, str]:
+    """The text of a stream of a protocol that only grows, and the code or text of its error."""
+    if wire == "chat":
+        events = await sse_of(url, "/v1/chat/completions", {**CHAT, "stream": True})
+        texts = [each["delta"].get("content") or "" for event in events for each in event.get("choices", ())]
+        errors = [event["error"]["code"] for event in events if "error" in event]
+    elif wire == "responses":
+        events = await sse_of(url, "/v1/responses", {"model": "m", "input": "Rivers?", "stream": True})
+        texts = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+        errors = [
+            event["response"]["error"]["message"] for event in events if event["type"] == "response.failed"
+        ]
+    elif wire == "ai-sdk":
+        body = {"id": "c1", "messages": [MESSAGE], "trigger": "submit-message"}
+        events = await sse_of(url, "/ai-sdk", body)
+        texts = [event["delta"] for event in events if event["type"] == "text-delta"]
+        errors = [event["errorText"] for event in events if event["type"] == "error"]
+    else:
+        events = await sse_of(url, "/ag-ui", RUN, accept="text/event-stream")
+        texts = [event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"]
+        errors = [event["message"] for event in events if event["type"] == "RUN_ERROR"]
+    return "".join(texts), "".join(errors)
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses", "ai-sdk", "ag-ui"])
+async def test_a_stream_that_only_grows_has_a_continued_text_and_ends_at_a_replaced_one(wire: str) -> None:
+    async with continued("llamacpp") as (url, _):
+        assert await streamed(url, wire) == (TEXT, "")
+    async with continued("other") as (url, _):
+        text, error = await streamed(url, wire)
+        assert TEXT.startswith(text)
+        assert "answer_replaced" in error or "differs from the text already sent" in error
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "other"])
+async def test_a_request_without_streaming_has_the_text_of_the_last_attempt(kind: str) -> None:
+    whole = TEXT if kind == "llamacpp" else ContinuingServer.SECOND + TEXT
+    async with continued(kind) as (url, _), aiohttp.ClientSession() as http:
+        async with http.post(f"{url}/v1/chat/completions", json=CHAT) as response:
+            completion = await response.json()
+        assert completion["choices"][0]["message"]["content"] == whole
+    async with continued(kind) as (url, _), aiohttp.ClientSession() as http:
+        body = {"message": message("Rivers?")["message"]}
+        async with http.post(f"{url}/message:send", json=body, headers={"A2A-Version": "1.0"}) as response:
+            task = (await response.json())["task"]
+        assert "".join(part["text"] for each in task["artifacts"] for part in each["parts"]) == whole
+
+
+async def test_a_fallback_is_set_by_its_name_and_address() -> None:
+    second = ContinuingServer("anthropic", ["From the other model."])
+    async with ScriptedUpstream(second.respond) as upstream:
+        target = f"openai:other@{upstream.base_url}"
+        first = ContinuingServer("other", [])
+        second.kind = "other"
+        first.cut = 0
+        first.generations = 0
+        async with continued("other", fallback=(target,), bounds={"continue_attempts": 0}) as (url, _):
+            async with Rpc(url) as rpc:
+                text, steps, _ = folded(await rpc.stream("SendStreamingMessage", message("Rivers?")))
+    assert text == "From the other model."
+    assert [(step["model"], step["route"]) for step in steps] == [("openai:other", "replace")]
+
+
+def kill_at(process: Served, text: str) -> tuple[Events, Callable[[Events], None]]:
+    """A subscriber that kills the server when it has a text, and its events until then."""
+    before: Events = []
+
+    def seen(events: Events) -> None:
+        if folded(events)[0] == text and not before:
+            before.extend(events)
+            process.kill()
+
+    return before, seen
+
+
+async def test_a_response_is_continued_after_a_kill(tmp_path: Path) -> None:
+    """Subscribers resume without a lost or repeated event, and the text is complete."""
+    chance = random.Random(9)
+    for number in range(KILLS):
+        kind = "other" if number % 2 else "llamacpp"
+        server = ContinuingServer(kind, PIECES, ending="silence")
+        server.cut = chance.randrange(
+            server.first_body.index(b"Water"), server.first_body.index(b" and more")
+        )
+        published = "".join(
+            event["choices"][0]["delta"].get("content") or ""
+            for event in map(json.loads, server.first_body[: server.cut].replace(b"data: ", b"").split(b"\n\n")[:-1])
+        )  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        async with ScriptedUpstream(server.respond) as upstream:
+            arguments = ["--model", "openai:m", "--base-url", upstream.base_url, "--store", f"sqlite:///{folder}/t.db"]  # fmt: skip
+            with served(folder / "first.log", *arguments) as process:
+                await process.ready()
+                before, seen = kill_at(process, published)
+                async with Rpc(process.url) as rpc:
+                    with pytest.raises(aiohttp.ClientError), anyio.fail_after(30):
+                        await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
+            with served(folder / "second.log", *arguments) as process:
+                await process.ready()
+                async with Rpc(process.url) as rpc:
+                    ids = {"id": before[0][1]["task"]["id"]}
+                    last = {"Last-Event-ID": str(before[-1][0])}
+                    with anyio.fail_after(30):
+                        after = await rpc.stream("SubscribeToTask", ids, last)
+        events = before + after
+        assert [each for each, _ in events] == list(range(1, len(events) + 1))
+        text, steps, _ = folded(events)
+        route = "prefill" if kind == "llamacpp" and published.strip() else "replace"
+        assert [step["route"] for step in steps] == [route], (kind, published)
+        assert text == (TEXT if route == "prefill" else ContinuingServer.SECOND + TEXT), (kind, published)
+        assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"

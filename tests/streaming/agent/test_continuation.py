@@ -1,0 +1,403 @@
+"""Continuation of responses that break off: every format, cut at random bytes, and the rules of the decision."""
+
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import pytest
+
+from support.continuing import ARGUMENTS, FORMAT_OF, PREFILLING, ContinuingServer
+from support.upstream import Head, ScriptedUpstream
+from tailrace.streaming import Accumulator, Agent, TaskRecord
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Message as A2AMessage
+from tailrace.streaming.a2a.models import Part, Role, StreamResponse
+from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.agent.continuation import CircuitBreaker, ContinuationPolicy, ResponseAttempts
+from tailrace.streaming.conversion.turn_translator import TurnTranslator
+from tailrace.streaming.task.updates import MessageAdded
+from tailrace.streaming.tools.tools import ToolFunction
+from tailrace.wrappers import (
+    ChunkDetails,
+    ChunkWrapper,
+    ContentPartText,
+    FinishMessage,
+    FinishReason,
+    History,
+    Message,
+    ToolCallDelta,
+    UpstreamError,
+    UpstreamFault,
+)
+from tailrace.wrappers import Role as SpeakerRole
+from tailrace.wrappers.chunks import ReadWrapper
+
+PROMPT = ContinuationPolicy(delay=0.0)
+
+CUTS = int(os.environ.get("TAILRACE_TEST_CUTS", "10"))
+"""Cuts for each kind of server and form of answer; the torture run takes more."""
+
+ALPHABET = [
+    "a",
+    "be",
+    " river",
+    " stone",
+    "\n",
+    "\n\n",
+    "- ",
+    "**",
+    "`",
+    " ",
+    "é",
+    "水",
+    "流れ",
+    "🌊",
+    "👩‍🚀",
+    ".",
+    ". ",
+    ", ",
+    "#",
+]
+QUESTION = History(
+    conversation=(Message(role=SpeakerRole.USER, content=(ContentPartText(text="Where does water go?"),)),)
+)
+
+
+def counted_weather() -> tuple[list[tuple[str, int]], ToolFunction]:
+    """A tool, and the arguments of its calls."""
+    ran: list[tuple[str, int]] = []
+
+    async def weather(city: str, days: int) -> str:
+        """The weather of a city."""
+        ran.append((city, days))
+        return "sunny"
+
+    return ran, weather
+
+
+async def weather(city: str, days: int) -> str:
+    """The weather of a city."""
+    return f"{days} sunny days in {city}"
+
+
+class Run:
+    """The events of one turn as a subscriber folds them.
+
+    Attributes:
+        record: The task.
+        texts: The artifacts by id, folded from the events: appended or replaced.
+        replaced: The number of events that replaced an artifact.
+        routes: The routes of the continuations.
+    """
+
+    def __init__(self) -> None:
+        message = A2AMessage(message_id="m", role=Role.USER, parts=(Part(text="Where?"),))
+        self.record = TaskRecord.create(message)
+        self.record.submitted()
+        self.texts: dict[str, str] = {}
+        self.replaced = 0
+        self.routes: list[str] = []
+        self.facts: dict[str, Any] = {}
+        self.calls: list[dict[str, Any]] = []
+
+    async def drive(self, agent: Agent[Any]) -> None:
+        fold = agent.begin(QUESTION, collect_output=False)
+        async with agent, aclosing(agent.drive(fold, TurnTranslator(fold))) as batches:
+            async for items in batches:
+                for item in items:
+                    if isinstance(item, MessageAdded):
+                        continue
+                    self._fold(StreamResponse.from_json(self.record.apply(item).body))
+
+    def _fold(self, event: StreamResponse) -> None:
+        if event.status_update is not None:
+            facts = (event.status_update.metadata or {}).get(EXTENSION_URI, {})
+            if "continuation" in facts:
+                self.routes.append(facts["continuation"]["route"])
+            else:
+                self.facts = facts
+            return
+        update = event.artifact_update
+        assert update is not None
+        artifact = update.artifact
+        for part in artifact.parts:
+            if part.data is not None:
+                self.calls += part.data.get("tool_calls", [])
+        text = "".join(part.text or "" for part in artifact.parts)
+        known = self.texts.get(artifact.artifact_id)
+        if update.append:
+            assert known is not None
+            text = known + text
+        elif known is not None:
+            self.replaced += 1
+        self.texts[artifact.artifact_id] = text
+
+
+def answer_of(chance: random.Random) -> list[str]:
+    """The deltas of an answer, with white space, Markdown and characters of several bytes."""
+    return ["Water", *(chance.choice(ALPHABET) for _ in range(chance.randint(5, 40))), "end"]
+
+
+@pytest.mark.parametrize("kind", sorted(FORMAT_OF))
+async def test_a_text_cut_anywhere_is_completed(kind: str) -> None:
+    """No character is lost or repeated; a replaced text is that of the last attempt; the usage is the sum."""
+    chance = random.Random(f"{kind} text")
+    for _ in range(CUTS):
+        pieces = answer_of(chance)
+        server = ContinuingServer(kind, pieces)
+        server.cut = chance.randrange(len(server.first_body))
+        server.ending = chance.choice(["close", "reset", "error", "silence"])
+        run = Run()
+        async with ScriptedUpstream(server.respond) as upstream:
+            model = server.model(upstream, read_timeout=0.2 if server.ending == "silence" else 20.0)
+            with anyio.fail_after(20):
+                await run.drive(Agent(model, continuation=PROMPT))
+        where = f"{kind}, {server.ending} at byte {server.cut} of {server.first_body!r}"
+        assert run.record.state is TaskState.COMPLETED, (where, run.record.status)
+        text = "".join(pieces)
+        final = run.texts["text"]
+        if run.routes and run.routes[-1] == "replace":
+            assert final == ContinuingServer.SECOND + text, where
+            assert server.generations == 2, where
+        else:
+            assert final == text, where
+            assert run.replaced == 0, where
+            assert server.generations == 1, where
+        assert len(run.routes) <= 2, where
+        reported = sum(map(sum, server.usages))
+        counted = run.facts.get("usage", {}).get("totalTokens", 0)
+        # Anthropic reports input tokens at the start, so a cut response may have some, too.
+        assert counted >= reported, where
+        if run.routes:
+            attempts = run.facts["attempts"]
+            named = [each["usage"] for each in attempts if "usage" in each]
+            assert counted == sum(each["inputTokens"] + each["outputTokens"] for each in named), where
+
+
+@pytest.mark.parametrize("kind", sorted(FORMAT_OF))
+async def test_a_tool_call_cut_anywhere_is_complete_when_the_tool_runs(kind: str) -> None:
+    """A response with a call begins again; the tool runs once, with complete arguments."""
+    chance = random.Random(f"{kind} call")
+    for _ in range(CUTS):
+        server = ContinuingServer(kind, ["Let me", " look."], call=True)
+        server.cut = chance.randrange(len(server.first_body))
+        server.ending = chance.choice(["close", "reset", "error"])
+        ran, weather = counted_weather()
+        run = Run()
+        async with ScriptedUpstream(server.respond) as upstream:
+            agent = Agent(server.model(upstream), tools=[weather], continuation=PROMPT)
+            with anyio.fail_after(20):
+                await run.drive(agent)
+        where = f"{kind}, {server.ending} at byte {server.cut} of {server.first_body!r}"
+        assert run.record.state is TaskState.COMPLETED, (where, run.record.status)
+        assert ran == [("Zürich", 3)], where
+        assert [call["arguments"] for call in run.calls] == [{"city": "Zürich", "days": 3}], where
+        assert run.texts["text-round-2"] == "Done.", where
+        arguments = {text for name, text in run.texts.items() if name.startswith("tool-call") and text}
+        assert arguments <= {ARGUMENTS}, where
+
+
+async def test_the_request_of_a_continuation_has_the_text_without_trailing_space() -> None:
+    server = ContinuingServer("llamacpp", ["Rivers ", "flow.\n\n", "Then", " on."])
+    server.cut = server.first_body.index(b"Then")
+    run = Run()
+    async with ScriptedUpstream(server.respond) as upstream:
+        await run.drive(Agent(server.model(upstream)))
+        sent = [request.json["messages"][-1] for request in upstream.requests if request.method == "POST"]
+    assert sent[1] == {"role": "assistant", "content": "Rivers flow."}
+    assert run.texts["text"] == "Rivers flow.\n\nThen on."
+    assert run.routes == ["prefill"]
+
+
+@pytest.mark.parametrize("kind", sorted(PREFILLING))
+async def test_every_server_that_continues_a_text_receives_its_request(kind: str) -> None:
+    server = ContinuingServer(kind, ["Water flows", " down the river", " to the sea."])
+    server.cut = server.first_body.index(b" to the sea")
+    run = Run()
+    async with ScriptedUpstream(server.respond) as upstream:
+        await run.drive(Agent(server.model(upstream)))
+    assert run.texts["text"] == "Water flows down the river to the sea."
+    assert (run.routes, server.prefills, run.replaced) == (["prefill"], 1, 0)
+
+
+async def test_a_server_that_refuses_to_continue_begins_again() -> None:
+    server = ContinuingServer("anthropic-4.6", ["Water flows", " down."])
+    server.cut = server.first_body.index(b" down")
+    run = Run()
+    async with ScriptedUpstream(server.respond) as upstream:
+        model = server.model(upstream)
+        await run.drive(Agent(model))
+        assert run.routes == ["prefill", "replace"]
+        assert run.texts["text"] == "Again: Water flows down."
+        assert len(upstream.requests) == 3
+        server.generations = 0
+        again = Run()
+        await again.drive(Agent(server.model(upstream)))
+        assert again.routes == ["prefill", "replace"]  # another model object
+
+
+async def test_a_response_fails_when_all_attempts_have_failed() -> None:
+    server = ContinuingServer("other", ["Water"], cut=200)
+    body = server.first_body
+
+    def always_cut(request: Any) -> Sequence[Any]:
+        server.generations = 0
+        return server.respond(request)
+
+    run = Run()
+    async with ScriptedUpstream(always_cut) as upstream:
+        await run.drive(Agent(server.model(upstream), continuation=ContinuationPolicy(attempts=2)))
+        posts = [request for request in upstream.requests if request.method == "POST"]
+    assert len(posts) == 3
+    assert run.record.state is TaskState.FAILED
+    assert [each.get("route", "") for each in run.facts["attempts"]] == ["", "replace", "replace"]
+    assert {each["error"]["type"] for each in run.facts["attempts"]} == {"stream_truncated"}
+    assert body
+
+
+def _set(**values: Any) -> Callable[[], ContinuationPolicy]:
+    return lambda: ContinuationPolicy(**values)
+
+
+@pytest.mark.parametrize("policy", [_set(attempts=0), _set(deadline=-math.inf)])
+async def test_no_attempt_is_made_beyond_the_policy(policy: Callable[[], ContinuationPolicy]) -> None:
+    server = ContinuingServer("other", ["Water"], cut=200)
+    run = Run()
+    async with ScriptedUpstream(server.respond) as upstream:
+        await run.drive(Agent(server.model(upstream), continuation=policy()))
+    assert run.record.state is TaskState.FAILED
+    assert (run.routes, server.generations) == ([], 1)
+
+
+async def test_a_fallback_of_another_format_answers_in_place_of_the_model() -> None:
+    first = ContinuingServer("llamacpp", ["Let me", " look."], call=True)
+    first.cut = first.first_body.index(b"arguments") + 20
+    second = ContinuingServer("anthropic", ["The weather."], call=True)
+    run = Run()
+    async with ScriptedUpstream(first.respond) as one, ScriptedUpstream(second.respond) as two:
+        agent = Agent(
+            first.model(one),
+            tools=[weather],
+            fallbacks=[second.model(two)],
+            continuation=ContinuationPolicy(attempts=0),
+        )
+        await run.drive(agent)
+        # The second round is the first model's again, with the call of the other provider in its history.
+        assert one.requests[-1].json["messages"][-1]["role"] == "tool"
+    assert run.record.state is TaskState.COMPLETED
+    assert run.routes == ["replace"]
+    assert run.texts["text"] == "The weather."
+    assert [call["arguments"] for call in run.calls] == [{"city": "Zürich", "days": 3}]
+    assert run.texts["text-round-2"] == "Done."
+
+
+class Clock:
+    """A time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_breaker_opens_after_failures_in_a_row_and_lets_one_request_through() -> None:
+    clock = Clock()
+    breaker = CircuitBreaker(clock)
+    failure = UpstreamError("down", fault=UpstreamFault.CONNECTION)
+    for _ in range(CircuitBreaker.FAILURES - 1):
+        breaker.end(failure)
+    breaker.end(None)
+    for _ in range(CircuitBreaker.FAILURES):
+        assert not breaker.is_open
+        breaker.begin()
+        breaker.end(failure)
+    assert breaker.is_open
+    clock.now += CircuitBreaker.SECONDS
+    assert not breaker.is_open
+    breaker.begin()
+    assert breaker.is_open  # others wait for the outcome of this request
+    breaker.end(failure)
+    clock.now += CircuitBreaker.SECONDS - 1
+    assert breaker.is_open
+    clock.now += 1
+    breaker.begin()
+    breaker.end(None)
+    assert not breaker.is_open
+
+
+def test_the_callers_errors_do_not_open_a_breaker() -> None:
+    breaker = CircuitBreaker()
+    for _ in range(2 * CircuitBreaker.FAILURES):
+        breaker.end(UpstreamError("bad", fault=UpstreamFault.STATUS, status=400))
+    assert not breaker.is_open
+
+
+async def test_a_dead_model_receives_no_request_in_every_turn() -> None:
+    dead = ContinuingServer("other", ["x"], cut=0)
+    alive = ContinuingServer("other", ["Alive."])
+
+    def refuse(request: Any) -> Sequence[Any]:
+        return [Head(503, {"content-type": "application/json"}), b'{"error": {"message": "down"}}']
+
+    async with ScriptedUpstream(refuse) as one, ScriptedUpstream(alive.respond) as two:
+        async with Agent(dead.model(one), fallbacks=[alive.model(two)]) as agent:
+            for number in range(CircuitBreaker.FAILURES + 3):
+                assert "Alive." in (await agent.run("Hello?")).output
+                assert len(one.requests) == min(number + 1, CircuitBreaker.FAILURES)
+
+
+def _response(*chunks: ChunkWrapper[Any], error: UpstreamError | None = None) -> Accumulator:
+    response = Accumulator()
+    response.add_all(chunks)
+    response.error = error
+    return response
+
+
+_CUT = UpstreamError("cut", fault=UpstreamFault.TRUNCATED)
+_TEXT = ReadWrapper[Any](None, text="Water")
+
+
+def _failed(fault: UpstreamFault, **facts: Any) -> UpstreamError:
+    return UpstreamError("failed", fault=fault, **facts)
+
+
+@pytest.mark.parametrize(
+    ("response", "further"),
+    [
+        (_response(_TEXT, error=_CUT), "same"),
+        (_response(_TEXT, error=_failed(UpstreamFault.PROVIDER, code="overloaded_error")), "same"),
+        (_response(_TEXT, error=_failed(UpstreamFault.PROVIDER, status=429, retry_after=1.0)), "same"),
+        (_response(_TEXT, error=_failed(UpstreamFault.PROVIDER, status=429, retry_after=100.0)), "other"),
+        (_response(error=_failed(UpstreamFault.STATUS, status=503)), "other"),
+        (_response(error=_failed(UpstreamFault.STATUS, status=401)), "other"),
+        (_response(error=_failed(UpstreamFault.STATUS, status=429, code="insufficient_quota")), "other"),
+        (_response(error=_failed(UpstreamFault.CONNECTION)), "other"),
+        (_response(error=_failed(UpstreamFault.STATUS, status=400)), "none"),
+        (_response(_TEXT, error=_failed(UpstreamFault.PROVIDER, code="content_policy_violation")), "none"),
+        (_response(_TEXT, error=_failed(UpstreamFault.TOO_LARGE)), "none"),
+        (_response(ReadWrapper[Any](None, details=ChunkDetails(refusal="No.")), error=_CUT), "none"),
+        (
+            _response(
+                _TEXT,
+                ReadWrapper[Any](None, finish=FinishMessage(FinishReason.CONTENT_FILTER, "filter")),
+                error=_failed(UpstreamFault.PROVIDER),
+            ),
+            "none",
+        ),
+        (_response(ReadWrapper[Any](None, calls=(ToolCallDelta(0, "c", "search", "{", "server"),)), error=_CUT), "none"),
+        (_response(_TEXT, ReadWrapper[Any](None, finish=FinishMessage(FinishReason.STOP, "stop")), error=_CUT), "none"),
+    ],
+)  # fmt: skip
+async def test_the_failure_decides_what_follows(response: Accumulator, further: str) -> None:
+    async with ScriptedUpstream([]) as upstream:
+        server = ContinuingServer("other", [])
+        models = [(server.model(upstream), CircuitBreaker()), (server.model(upstream), CircuitBreaker())]
+        attempts = ResponseAttempts(models, ContinuationPolicy(), clock=Clock(), choose=lambda: 0.5)
+        attempt = attempts.ended(response)
+        found = "none" if attempt is None else "same" if attempt.model is models[0][0] else "other"
+        assert found == further

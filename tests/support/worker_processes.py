@@ -1,0 +1,80 @@
+"""A program of several processes on one address: ``python -m support.worker_processes HOW FOLDER``, with ``tests`` on the path.
+
+It prints its port. Each process sends its id to each client and then executes one command: ``exit STATUS``,
+``stubborn`` (ignore SIGTERM); other commands have no effect.
+"""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from tailrace.server.cli.workers import Work, run_workers
+from tailrace.wrappers import ConfigurationError
+
+
+def answer(listeners: Sequence[socket.socket]) -> None:
+    """Accept connections."""
+    while True:
+        connection, _ = listeners[0].accept()
+        with connection, connection.makefile("rw") as both:
+            both.write(f"{os.getpid()}\n")
+            both.flush()
+            match both.readline().split():
+                case ["exit", status]:
+                    sys.exit(int(status))
+                case ["stubborn"]:
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                case _:
+                    pass
+            both.write("done\n")
+
+
+def refuse_once(folder: str, listeners: Sequence[socket.socket]) -> None:
+    """As `answer`, except that one of the processes cannot start."""
+    try:
+        Path(folder, "refused").touch(exist_ok=False)
+    except FileExistsError:
+        answer(listeners)
+    raise ConfigurationError("there is no ink")
+
+
+class Stopped:
+    """As `answer`; passing it to the first process makes the program receive its stop signal."""
+
+    def __call__(self, listeners: Sequence[socket.socket]) -> None:
+        answer(listeners)
+
+    def __reduce__(self) -> tuple[type["Stopped"], tuple[()]]:
+        signal.raise_signal(signal.SIGTERM)
+        return Stopped, ()
+
+
+class Interrupted:
+    """As `answer`; each process receives Ctrl-C while it still loads its code."""
+
+    def __reduce__(self) -> tuple[Callable[[], Work], tuple[()]]:
+        return interrupt, ()
+
+    def __call__(self, listeners: Sequence[socket.socket]) -> None:
+        answer(listeners)
+
+
+def interrupt() -> Work:
+    signal.raise_signal(signal.SIGINT)
+    return answer
+
+
+if __name__ == "__main__":
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    hows: dict[str, Work] = {
+        "answer": answer,
+        "refuse-once": partial(refuse_once, sys.argv[-1]),
+        "stopped": Stopped(),
+        "interrupted": Interrupted(),
+    }
+    run_workers(hows[sys.argv[1]], [listener], 2)

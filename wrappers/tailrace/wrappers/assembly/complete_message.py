@@ -1,0 +1,31 @@
+"""Assembly of one complete message from all chunk wrappers of a response.
+
+The `to_message` methods of the history converters call `assemble_message`. For a response that is still being
+streamed, use `tailrace.wrappers.assembly.message_assembly`.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tailrace.wrappers.assembly.message_assembly import MessageAssembly
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.messages import Message
+
+
+def assemble_message(
+    wrappers: Iterable[ChunkWrapper[Any]], *, choice: int | None = None, think_tags: bool = True
+) -> Message:
+    """Return the message that all chunk wrappers of one response contain.
+
+    Args:
+        wrappers: All chunk wrappers of the response, in order.
+        choice: Index of the choice to assemble. None merges all choices, for servers that spread one response over
+            several choices.
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the text from the text.
+    """
+    assembly = MessageAssembly(choice or 0, think_tags=think_tags)
+    for wrapper in wrappers:
+        if choice is None or wrapper.choice == choice:
+            assembly.add(wrapper)
+    assembly.close()
+    return assembly.message()

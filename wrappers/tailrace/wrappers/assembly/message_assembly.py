@@ -1,0 +1,568 @@
+"""Incremental assembly of one message from the deltas of a response.
+
+`MessageAssembly` assigns each fragment to a text or a tool call, and decides whether a new value is appended to a
+field or replaces its value. It reads `ChunkWrapper`s, so that all providers have the same rules.
+`tailrace.streaming.Accumulator` has one `MessageAssembly` for each choice. Adding a delta takes the same time in a
+long response as in a short response: fragments are collected, and joined only when they are read.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tailrace.wrappers.assembly.tool_calls import ToolCallAssembly
+from tailrace.wrappers.chunks import (
+    BlockDelta,
+    ChunkDetails,
+    ChunkWrapper,
+    FinishMessage,
+    FinishReason,
+    ToolCallDelta,
+)
+from tailrace.wrappers.decoding.extra_fields import FieldFold
+from tailrace.wrappers.decoding.think_tags import ThinkTagSplitter
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+from tailrace.wrappers.messages import (
+    ContentPart,
+    ContentPartReasoning,
+    ContentPartText,
+    ContentPartToolCall,
+    Message,
+    Role,
+    from_utf8,
+    join_surrogates,
+    to_utf8,
+)
+
+
+class Channel(StrEnum):
+    """Types of content in a response."""
+
+    TEXT = "text"
+    REASONING = "reasoning"
+    REFUSAL = "refusal"
+    TOOL_CALL = "tool_call"
+    PART = "part"
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """A change that one delta made to the message.
+
+    Attributes:
+        channel: The type of the content that changed.
+        choice: Index of the choice.
+        text: The added text: visible text, reasoning, a refusal, or a fragment of a call's arguments. The text is
+            unchanged and may end with half of a surrogate pair. It may be empty for a new call.
+        call: The position of the tool call in order of appearance, from 0; -1 if the change does not belong to a
+            call.
+        part: The added part (a file, data, the result of a server tool) if the channel is PART; otherwise None.
+        restarts: True if the previous content of the choice must be discarded. Such a change adds nothing.
+    """
+
+    channel: Channel
+    choice: int
+    text: str
+    call: int = -1
+    part: ContentPart | None = None
+    restarts: bool = False
+
+
+MAX_PARTS = 10_000
+"""Maximum number of parts in one message. Blocks of text, blocks of reasoning, calls and files are parts."""
+
+MAX_TOOL_CALLS = 1_000
+"""Maximum number of tool calls in one message."""
+
+_TEXT = Channel.TEXT
+_REASONING = Channel.REASONING
+_TOOL_CALL = Channel.TOOL_CALL
+
+# Finish reasons of incomplete responses. A later "stop" does not replace them; some providers send both.
+_DECISIVE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
+
+
+class _Block:
+    """A block of text or reasoning to which deltas add text."""
+
+    __slots__ = ("channel", "encoded", "metadata", "signature")
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.encoded = bytearray()  # the text as UTF-8, which needs less memory than a list of strings
+        self.signature: list[str] = []
+        self.metadata: FieldFold | None = None
+
+    def add(self, facts: BlockDelta) -> None:
+        if facts.signature:
+            self.signature.append(facts.signature)
+        if facts.metadata:
+            self.metadata = self.metadata or FieldFold()
+            self.metadata.add(facts.metadata)
+
+    def part(self) -> ContentPart | None:
+        """Return the block as a part; None if it is empty."""
+        text = from_utf8(self.encoded)
+        metadata = self.metadata.to_dict() if self.metadata is not None else {}
+        signature = "".join(self.signature)
+        if not (text or signature or metadata):
+            return None
+        if self.channel is _TEXT:
+            return ContentPartText(text=text, metadata=metadata)
+        return ContentPartReasoning(text=text, signature=signature or None, metadata=metadata)
+
+
+class _Restated:
+    """Removal of reasoning that repeats other reasoning, for servers that send reasoning in two fields."""
+
+    __slots__ = ("_at", "_pieces", "_plain", "_text")
+
+    def __init__(self, *, plain: bool) -> None:
+        self._plain = plain  # True if reasoning arrived in the usual field; the other field is then ignored
+        self._pieces: list[str] = []  # text that arrived only in the other field
+        self._text: str | None = None  # the same text joined, while the usual field may repeat it
+        self._at = 0  # number of characters that the usual field has repeated
+
+    def other_form(self, text: str) -> str:
+        if self._plain:
+            return ""
+        self._pieces.append(text)
+        return text
+
+    def usual_form(self, text: str) -> str:
+        if not self._plain:
+            self._plain = True
+            self._text = "".join(self._pieces)
+            self._pieces.clear()
+        if self._text is None:
+            return text
+        if self._text.startswith(text, self._at):
+            self._at += len(text)
+            return ""
+        left = len(self._text) - self._at
+        repeats = text.startswith(self._text[self._at :]) if left <= len(text) else False
+        self._text = None
+        return text[left:] if repeats else text
+
+
+class MessageAssembly:
+    """Assembly of the deltas of one choice into one message with the role MODEL.
+
+    Args:
+        choice: Index of the choice.
+        think_tags: True to separate reasoning in ``<think>`` tags at the start of the text from the text (see
+            `tailrace.wrappers.decoding.think_tags`).
+
+    Attributes:
+        finish: The finish reason; None if no chunk has had a finish reason.
+    """
+
+    __slots__ = (
+        "_by_id",
+        "_by_index",
+        "_calls",
+        "_choice",
+        "_encoded",
+        "_extra",
+        "_held",
+        "_open",
+        "_refusal",
+        "_restated",
+        "_segments",
+        "_splitter",
+        "_think_tags",
+        "_waiting",
+        "finish",
+    )
+
+    def __init__(self, choice: int = 0, *, think_tags: bool = True) -> None:
+        self._choice = choice
+        self._think_tags = think_tags
+        # The blocks, calls and other parts of the message, in order of appearance.
+        self._segments: list[_Block | ToolCallAssembly | ContentPart] = []
+        # Channel of the last segment; None if no text can be added to that segment.
+        self._open: Channel | None = None
+        self._encoded = bytearray()  # UTF-8 text of the last segment
+        self._calls: list[ToolCallAssembly] = []
+        self._by_id: dict[str, ToolCallAssembly] = {}  # the latest call with each id
+        self._by_index: dict[int, ToolCallAssembly] = {}
+        self._refusal: list[str] = []
+        # The first half of a surrogate pair, until the second half arrives.
+        self._held: dict[Channel, str] = {}
+        self._splitter = (
+            ThinkTagSplitter() if think_tags else None
+        )  # None after text or other content has been reported
+        # Block information of buffered text, which may turn out to be reasoning.
+        self._waiting: list[BlockDelta] = []
+        self._extra = FieldFold()
+        # Set when reasoning arrives in a field other than the usual field.
+        self._restated: _Restated | None = None
+        self.finish: FinishMessage | None = None
+
+    def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
+        """Add one delta to the message, and return the changes in order.
+
+        Raises:
+            UpstreamError: The message has more than `MAX_PARTS` parts or `MAX_TOOL_CALLS` tool calls.
+        """
+        reasoning, text = chunk.get_texts()
+        if (
+            chunk.plain
+            and self._open is _TEXT
+            and text.isascii()
+            and text
+            and not reasoning
+            and not self._held
+        ):
+            # The most common case of `_append`, inlined for speed.
+            self._encoded += text.encode()
+            return [Change(_TEXT, self._choice, text)]
+        changes: list[Change] = []
+        details = chunk.details
+        if details is not None:
+            if details.snapshot and self._holds_an_answer():
+                # The other content of the chunk repeats the message that was streamed.
+                self._finish(chunk.get_finish_message())
+                return changes
+            if details.snapshot or details.restarts or details.block is not None or details.refusal:
+                self._take_details(details, changes)
+            elif details.extra:
+                self._extra.add(details.extra)
+        if reasoning and (self._restated is not None or (details is not None and details.restates)):
+            reasoning = self._without_repetition(reasoning, details is not None and details.restates)
+        if reasoning:
+            opens = self._open is not _REASONING
+            self._append(_REASONING, reasoning, changes)
+            if opens and (details is None or details.block is None):
+                self._take_origin(chunk)
+        if text:
+            self._append(_TEXT, text, changes)
+        if chunk.plain:
+            return changes
+        if details is not None and (details.block is not None or details.parts):
+            self._take_blocks(details, changes)
+        for delta in chunk.get_tool_calls():
+            self._begin(changes)
+            call = self._call_of(delta)
+            nameless = not call.id
+            call.add(delta)
+            if nameless and call.id:
+                self._know_id(call)
+            changes.append(Change(_TOOL_CALL, self._choice, delta.arguments, call.position))
+        self._finish(chunk.get_finish_message())
+        return changes
+
+    def close(self) -> list[Change]:
+        """End the stream, and return the changes that buffered text causes."""
+        changes: list[Change] = []
+        held, self._held = self._held, {}
+        for channel, half in held.items():
+            self._append(channel, join_surrogates(half), changes)
+        splitter, self._splitter = self._splitter, None
+        for channel, text in splitter.close() if splitter is not None else ():
+            self._show(Channel(channel), text, changes)
+        if self._waiting:
+            self._open_segment(_TEXT)
+        return changes
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The fields other than text, reasoning and tool calls.
+
+        Lists are concatenated, objects are merged, other values are replaced.
+        """
+        return self._extra.to_dict()
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """The common finish reason. ``stop`` becomes ``tool_calls`` if the response has calls of client tools."""
+        if self.finish is None:
+            return None
+        if self.finish.reason is FinishReason.STOP and any(call.kind != "server" for call in self._calls):
+            return FinishReason.TOOL_CALLS
+        return self.finish.reason
+
+    @property
+    def text(self) -> str:
+        """The visible text so far."""
+        return self._joined(_TEXT)
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning text so far."""
+        return self._joined(_REASONING)
+
+    @property
+    def refusal(self) -> str:
+        """The text of the refusal so far; empty if there is no refusal."""
+        return "".join(self._refusal)
+
+    @property
+    def plain_text(self) -> str:
+        """The text so far if the response consists of text alone; otherwise empty."""
+        only = self._segments[0] if len(self._segments) == 1 else None
+        if not isinstance(only, _Block) or only.channel is not _TEXT or self._refusal or self._waiting:
+            return ""
+        return "" if only.signature or only.metadata or self._holds_text else from_utf8(only.encoded)
+
+    @property
+    def _holds_text(self) -> bool:
+        return self._splitter is not None and self._splitter.holding
+
+    def resume(self) -> None:
+        """Prepare for the continuation of a response that broke off: drop half of a character."""
+        self._held.clear()
+
+    def restart(self) -> Change:
+        """Void the response so far: it begins again. Return the change."""
+        changes: list[Change] = []
+        self._restart(changes)
+        return changes[0]
+
+    def begun_call(self, position: int) -> ToolCallAssembly | None:
+        """Return the call at a position in order of appearance.
+
+        The result is None if the provider has restarted the response since the call.
+        """
+        return self._calls[position] if position < len(self._calls) else None
+
+    @property
+    def tool_calls(self) -> list[ContentPartToolCall]:
+        """The tool calls so far, in order of appearance. A call without an id gets a unique synthetic id."""
+        reason = self.finish.reason if self.finish is not None else None
+        parts = [call.part(reason) for call in self._calls]
+        taken = {part.id for part in parts if part.id}
+        for position, part in enumerate(parts):
+            if not part.id:
+                made = _unused_id(position, taken)
+                parts[position] = part.model_copy(update={"id": made, "synthetic_id": True})
+        return parts
+
+    def message(self) -> Message:
+        """Return the message so far. The parts are in order of appearance, and consecutive texts are joined."""
+        calls = iter(self.tool_calls)
+        content: list[ContentPart] = []
+        for segment in self._segments:
+            if isinstance(segment, ToolCallAssembly):
+                content.append(next(calls))
+            elif not isinstance(segment, _Block):
+                content.append(segment)
+            elif (part := segment.part()) is not None:
+                content.append(part)
+        metadata: dict[str, Any] = {}
+        if self._refusal:
+            metadata["refusal"] = self.refusal
+        if self.finish is not None:
+            metadata["finish_reason"] = str(self.finish_reason)
+        if self._extra:
+            metadata["extra"] = self.extra
+        return Message(role=Role.MODEL, content=tuple(content), metadata=metadata)
+
+    def _take_details(self, details: ChunkDetails, changes: list[Change]) -> None:
+        """Add the details of a chunk that belong before its text."""
+        if details.restarts:
+            self._restart(changes)
+        if details.block is not None and details.block.opens:
+            if self._waiting or self._holds_text:
+                self._begin(changes)
+            self._open = None
+        if details.refusal:
+            self._append(Channel.REFUSAL, details.refusal, changes)
+        if details.extra:
+            extra = details.extra
+            if details.snapshot:
+                extra = {name: value for name, value in extra.items() if name not in self._extra}
+            self._extra.add(extra)
+
+    def _take_blocks(self, details: ChunkDetails, changes: list[Change]) -> None:
+        """Add the information about the block that contains the chunk's text, and the parts after the text."""
+        facts = details.block
+        if facts is not None and (facts.signature or facts.metadata):
+            channel = Channel(facts.channel)
+            if channel is _TEXT and self._splitter is not None:
+                self._waiting.append(facts)
+            else:
+                self._begin(changes)
+                if facts.opens and self._open is not channel:
+                    self._open_segment(channel)  # the block is signed or annotated before its first text
+                block = self._latest(channel) or self._open_segment(channel)
+                block.add(facts)
+        for part in details.parts:
+            self._begin(changes)
+            self._open = None
+            self._add_segment(part)
+            changes.append(Change(Channel.PART, self._choice, "", part=part))
+
+    def _take_origin(self, chunk: ChunkWrapper[Any]) -> None:
+        """Store the origin of a chunk's reasoning.
+
+        Some providers require reasoning back in the field that it came from.
+        """
+        origin = chunk.reasoning_origin
+        block = self._latest(_REASONING) if origin else None
+        if origin and block is not None:
+            block.add(BlockDelta("reasoning", metadata=origin))
+
+    def _latest(self, channel: Channel) -> _Block | None:
+        for segment in reversed(self._segments):
+            if isinstance(segment, _Block) and segment.channel is channel:
+                return segment
+        return None
+
+    def _restart(self, changes: list[Change]) -> None:
+        think_tags = self._think_tags
+        self.__init__(self._choice, think_tags=think_tags)
+        changes.append(Change(_TEXT, self._choice, "", restarts=True))
+
+    def _holds_an_answer(self) -> bool:
+        return bool(self._segments or self._refusal or self._held or self._holds_text)
+
+    def _append(self, channel: Channel, text: str, changes: list[Change]) -> None:
+        if self._held or not text.isascii():
+            text = self._whole_characters(channel, text)
+            if not text:
+                return
+        if channel is self._open:
+            self._encoded += to_utf8(text)
+            changes.append(Change(channel, self._choice, text))
+        elif channel is _TEXT and self._splitter is not None:
+            # Text that may turn out to be reasoning does not start a segment yet.
+            self._split(self._splitter, text, changes)
+        else:
+            self._begin(changes)
+            self._show(channel, text, changes)
+
+    def _show(self, channel: Channel, text: str, changes: list[Change]) -> None:
+        if channel is self._open:
+            self._encoded += to_utf8(text)
+        elif channel is Channel.REFUSAL:
+            self._refusal.append(text)
+        else:
+            self._open_segment(channel).encoded += to_utf8(text)
+        changes.append(Change(channel, self._choice, text))
+
+    def _begin(self, changes: list[Change]) -> None:
+        """Handle content other than text.
+
+        If no ``<think>`` tag has arrived before it, the response does not begin with a tag.
+        """
+        splitter = self._splitter
+        if splitter is None or not splitter.undecided:
+            return
+        self._splitter = None
+        for channel, text in splitter.close():
+            self._show(Channel(channel), text, changes)
+        if self._waiting:
+            self._open_segment(_TEXT)
+
+    def _split(self, splitter: ThinkTagSplitter, text: str, changes: list[Change]) -> None:
+        pieces = splitter.feed(text)
+        if splitter.done:
+            self._splitter = None
+        for channel, piece in pieces:
+            self._show(_TEXT if channel == "text" else _REASONING, piece, changes)
+
+    def _open_segment(self, channel: Channel) -> _Block:
+        block = _Block(channel)
+        if self._waiting and channel is _TEXT:
+            for facts in self._waiting:
+                block.add(facts)
+            self._waiting.clear()
+        self._open = channel
+        self._encoded = block.encoded
+        self._add_segment(block)
+        return block
+
+    def _add_segment(self, segment: "_Block | ToolCallAssembly | ContentPart") -> None:
+        """Add a part.
+
+        Raises:
+                    UpstreamError: The message would have more than `MAX_PARTS` parts.
+        """
+        if len(self._segments) >= MAX_PARTS:
+            raise _too_many(f"{MAX_PARTS} parts")
+        self._segments.append(segment)
+
+    def _whole_characters(self, channel: Channel, text: str) -> str:
+        """Return the buffered surrogate and ``text``, joined; buffer a high surrogate at the end of the text."""
+        text = self._held.pop(channel, "") + text
+        if "\ud800" <= text[-1] <= "\udbff":
+            self._held[channel] = text[-1]
+            text = text[:-1]
+        return join_surrogates(text)
+
+    def _call_of(self, delta: ToolCallDelta) -> ToolCallAssembly:
+        """Return the call that a fragment belongs to.
+
+        Ids and indexes may be missing, null, constant, shifted or repeated.
+
+        A fragment with an index belongs to the latest call with that index. The exception is a fragment that has a
+        name and a different id: it starts a new call, because some servers send the same index for all calls. A
+        fragment without an index belongs to the call with the same id. If no call has this id, a fragment with an id
+        or a name starts a new call, and any other fragment belongs to the latest call.
+        """
+        index = delta.index
+        if index is not None:
+            known = self._by_index.get(index)
+            if known is None or (delta.name and delta.id and known.id and delta.id != known.id):
+                known = self._by_index[index] = self._open_call()
+            return known
+        if delta.id:
+            known = self._by_id.get(delta.id)
+            if known is not None:
+                return known
+        if delta.id or delta.name or not self._calls:
+            return self._open_call()
+        return self._calls[-1]
+
+    def _know_id(self, call: ToolCallAssembly) -> None:
+        """Register the id of a call. If a later call already has this id, the later call stays registered."""
+        known = self._by_id.get(call.id)
+        if known is None or known.position < call.position:
+            self._by_id[call.id] = call
+
+    def _without_repetition(self, reasoning: str, restates: bool) -> str:
+        """Return the part of a reasoning text that is new, for servers that send reasoning in two fields."""
+        state = self._restated
+        if state is None:
+            block = self._latest(_REASONING)
+            state = self._restated = _Restated(plain=block is not None and bool(block.encoded))
+        return state.other_form(reasoning) if restates else state.usual_form(reasoning)
+
+    def _open_call(self) -> ToolCallAssembly:
+        if len(self._calls) >= MAX_TOOL_CALLS:
+            raise _too_many(f"{MAX_TOOL_CALLS} tool calls")
+        call = ToolCallAssembly(len(self._calls))
+        self._add_segment(call)
+        self._calls.append(call)
+        self._open = None
+        return call
+
+    def _finish(self, finish: FinishMessage | None) -> None:
+        """Store the finish reason.
+
+        A reason for an incomplete response is never replaced with a reason for a complete response.
+        """
+        if finish is None:
+            return
+        if self.finish is None or self.finish.reason not in _DECISIVE or finish.reason in _DECISIVE:
+            self.finish = finish
+
+    def _joined(self, channel: Channel) -> str:
+        return "".join(
+            from_utf8(segment.encoded)
+            for segment in self._segments
+            if isinstance(segment, _Block) and segment.channel is channel
+        )
+
+
+def _too_many(allowed: str) -> UpstreamError:
+    return UpstreamError(f"the response has more than the allowed {allowed}", fault=UpstreamFault.TOO_LARGE)
+
+
+def _unused_id(position: int, taken: set[str]) -> str:
+    made = f"call_{position}"
+    while made in taken:
+        made += "_"
+    taken.add(made)
+    return made

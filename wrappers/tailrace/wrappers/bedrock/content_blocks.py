@@ -1,0 +1,187 @@
+"""Conversion of Bedrock's content blocks to and from parts of the common format.
+
+The decoder and the converter of Bedrock share these functions for files, tool results, and blocks without an
+equivalent in the common format.
+
+A block is a JSON object with one member. The name of the member is the type of the block: ``{"text": …}``,
+``{"image": {…}}``.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from tailrace.wrappers.conversion.text_joining import join_texts
+from tailrace.wrappers.decoding.extra_fields import json_text, plain_json
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_mappings, as_text
+from tailrace.wrappers.messages import (
+    ContentPartData,
+    ContentPartFile,
+    ContentPartText,
+    ContentPartToolResult,
+)
+
+KEY = "bedrock"
+"""Metadata key of the fields that a later request sends back to Bedrock unchanged."""
+
+# Media types of the formats of each type of file block.
+FORMATS: Mapping[str, Mapping[str, str]] = {
+    "image": {"png": "image/png", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"},
+    "document": {
+        "pdf": "application/pdf",
+        "csv": "text/csv",
+        "doc": "application/msword",
+        "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "xls": "application/vnd.ms-excel",
+        "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        "html": "text/html",
+        "txt": "text/plain",
+        "md": "text/markdown",
+    },
+    "video": {
+        "mkv": "video/x-matroska",
+        "mov": "video/quicktime",
+        "mp4": "video/mp4",
+        "webm": "video/webm",
+        "flv": "video/x-flv",
+        "mpeg": "video/mpeg",
+        "wmv": "video/x-ms-wmv",
+        "three_gp": "video/3gpp",
+    },
+    "audio": {
+        "mp3": "audio/mpeg",
+        "opus": "audio/opus",
+        "wav": "audio/wav",
+        "aac": "audio/aac",
+        "flac": "audio/flac",
+        "mp4": "audio/mp4",
+        "ogg": "audio/ogg",
+        "mkv": "audio/x-matroska",
+    },
+}
+
+PADDING = frozenset({"p"})
+"""Names of padding members. Bedrock adds padding to hide the lengths of messages from an eavesdropper."""
+# Maximum nesting depth of a copied value; Python's recursion limit allows a few hundred levels.
+_MAX_LEVELS = 100
+
+
+def blob(value: object) -> bytes | None:
+    """Return the bytes of a field, which is base64 text in JSON and ``bytes`` in boto3's objects.
+
+    The result is None for any other value.
+    """
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        return None
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def wire_json(value: object, levels: int = _MAX_LEVELS) -> Any:
+    """Copy a boto3 value and encode bytes as base64, so that the copy can be JSON.
+
+    Values that are nested deeper than ``levels`` are not copied.
+    """
+    if levels <= 0:
+        return value
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Mapping):
+        members = cast("Mapping[object, object]", value).items()
+        return {str(name): wire_json(member, levels - 1) for name, member in members}
+    if isinstance(value, list | tuple):
+        return [wire_json(member, levels - 1) for member in cast("Sequence[object]", value)]
+    return value
+
+
+def own_fields(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+    """Return metadata with all fields of an object except the known fields, so that a later request sends them back."""
+    others = {
+        name: plain_json(wire_json(value))
+        for name, value in fields.items()
+        if name not in known and name not in PADDING and value is not None
+    }
+    return {KEY: others} if others else {}
+
+
+def own_data(kind: str, value: object) -> ContentPartData:
+    """Return a data part for a block without a common equivalent.
+
+    Its metadata marks the part to be sent back unchanged.
+    """
+    return ContentPartData(data=plain_json(wire_json(value)), metadata={KEY: {"type": kind}})
+
+
+def read_part(block: Mapping[str, Any]) -> ContentPartText | ContentPartFile | ContentPartData:
+    """Convert a content block to a part. The block contains no reasoning, no tool call and no tool result."""
+    kind, value = next(((name, value) for name, value in block.items() if name not in PADDING), ("", None))
+    if kind == "text" and isinstance(value, str):
+        return ContentPartText(text=value)
+    fields = as_mapping(value)
+    if kind == "citationsContent" and fields is not None:
+        texts = [as_text(content.get("text")) for content in as_mappings(fields.get("content"))]
+        return ContentPartText(text="".join(texts), metadata=own_fields(fields, "content"))
+    file = _read_file(kind, fields) if fields is not None else None
+    return file or own_data(kind, value)
+
+
+def _read_file(kind: str, fields: Mapping[str, Any]) -> ContentPartFile | None:
+    """Return the file in a block; None if the block has no file or a file of an unknown format."""
+    media_type = FORMATS.get(kind, {}).get(as_text(fields.get("format")))
+    source = as_mapping(fields.get("source")) or {}
+    if media_type is None or len(source) != 1:
+        return None
+    name = as_text(fields.get("name"))
+    filename = f"{name}.{fields['format']}" if name else ""
+    metadata = own_fields(fields, "format", "name", "source")
+    data = blob(source.get("bytes"))
+    if data is not None:
+        return ContentPartFile(data=data, media_type=media_type, filename=filename, metadata=metadata)
+    location = as_mapping(source.get("s3Location")) or {}
+    uri = as_text(location.get("uri"))
+    if not uri:
+        return None
+    owner = own_fields(location, "uri").get(KEY)
+    if owner:
+        metadata = {KEY: {**metadata.get(KEY, {}), "s3Location": owner}}
+    return ContentPartFile(url=uri, media_type=media_type, filename=filename, metadata=metadata)
+
+
+def read_tool_result(fields: Mapping[str, Any], name: str) -> ContentPartToolResult:
+    """Convert a ``toolResult`` block to the result of a tool.
+
+    Args:
+        fields: The value of the member ``toolResult``.
+        name: The name of the tool; empty if the name is unknown.
+    """
+    content = as_mappings(fields.get("content") or [])
+    texts = [block["text"] for block in content if list(block) == ["text"] and isinstance(block["text"], str)]
+    metadata = own_fields(fields, "toolUseId", "content", "status")
+    output: Any
+    if len(texts) == len(content):
+        output = join_texts(texts)
+    elif len(content) == 1 and list(content[0]) == ["json"]:
+        output = plain_json(content[0]["json"])
+    else:
+        # Images and documents cannot be restored from JSON, so the original content is kept.
+        output = plain_json(wire_json(content))
+        metadata = {KEY: {**metadata.get(KEY, {}), "content": output}}
+    return ContentPartToolResult(
+        id=as_text(fields.get("toolUseId")),
+        name=name or "unknown",
+        output=output,
+        is_error=fields.get("status") == "error",
+        metadata=metadata,
+    )
+
+
+def arguments_text(value: object) -> str:
+    """Return the input of a tool call as text. Streamed text is unchanged; a complete input is encoded as JSON."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json_text(wire_json(value))

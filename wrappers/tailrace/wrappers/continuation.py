@@ -1,0 +1,121 @@
+"""Continuation of a response that broke off: the routes, and the part that models have in it.
+
+A model continues a text by `tailrace.wrappers.model.Model.continuation`. The driver of a turn decides whether, when and at which
+model a response is continued (`tailrace.streaming.agent.continuation`).
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tailrace.wrappers.assembly.text_join import TextJoin
+from tailrace.wrappers.chunks import ChunkWrapper, FinishMessage, ReadWrapper, ToolCallDelta, Usage
+from tailrace.wrappers.errors import UpstreamError
+
+
+class Route(StrEnum):
+    """How a response is continued."""
+
+    PREFILL = "prefill"
+    """The provider continues the text that has arrived, which the request repeats as the last message."""
+    REPLACE = "replace"
+    """The response begins again and replaces what has arrived."""
+
+
+class Prefill(msgspec.Struct, frozen=True):
+    """How the API of a provider is asked to continue the last message.
+
+    Attributes:
+        members: Further members of the request.
+        metadata: Metadata of the last message, with its further members under the provider's key.
+        root: The path of the API's root that supports it; empty for the usual one.
+        is_exact: The model continues the text itself: the response repeats nothing of it.
+        has_prefix: The response begins with the complete text.
+    """
+
+    members: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = {}
+    root: str = ""
+    is_exact: bool = False
+    has_prefix: bool = False
+
+
+class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
+    """The chunks of a continued text, without the characters that repeat the text before.
+
+    Args:
+        batches: The chunks as the provider sent them.
+        join: Removes the repetition.
+    """
+
+    __slots__ = ("_batches", "_error", "_is_over", "_join")
+
+    def __init__(self, batches: AsyncIterator[Sequence[ChunkWrapper[Any]]], join: TextJoin) -> None:
+        self._batches = batches
+        self._join = join
+        self._is_over = False
+        self._error: UpstreamError | None = None
+
+    async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
+        while not self._is_over:
+            try:
+                chunks = await anext(self._batches)
+            except StopAsyncIteration:
+                self._is_over = True
+                chunks = ()
+            except UpstreamError as error:
+                self._is_over = True
+                self._error = error
+                chunks = ()
+            joined = [each for chunk in chunks for each in self._joined(chunk)]
+            if self._is_over and (rest := self._join.close()):
+                joined.append(ReadWrapper[Any](None, text=rest))
+            if joined:
+                return joined
+        if self._error is None:
+            raise StopAsyncIteration
+        error, self._error = self._error, None
+        raise error
+
+    def _joined(self, chunk: ChunkWrapper[Any]) -> Sequence[ChunkWrapper[Any]]:
+        join = self._join
+        if join.is_over:
+            return (chunk,)
+        given = chunk.get_text()
+        text = join.feed(given) if given else ""
+        error = chunk.details is not None and chunk.details.error is not None
+        if error or chunk.get_tool_calls() or chunk.get_finish_message() is not None:
+            text += join.close()  # nothing more of the text follows
+        if text == given:
+            return (chunk,)
+        if chunk.plain and not chunk.get_reasoning():
+            return (ReadWrapper[Any](chunk.raw, chunk.choice, text=text),) if text else ()
+        return (_JoinedChunk(chunk.raw, chunk.choice, chunk.details, original=chunk, text=text),)
+
+
+class _JoinedChunk(ChunkWrapper[Any], gc=False):
+    """A chunk with another text."""
+
+    original: Any = None
+    text: str = ""
+
+    def get_text(self) -> str:
+        return self.text
+
+    def get_reasoning(self) -> str:
+        return self.original.get_reasoning()
+
+    @property
+    def reasoning_origin(self) -> Mapping[str, Any] | None:
+        return self.original.reasoning_origin
+
+    def get_tool_calls(self) -> list[ToolCallDelta]:
+        return self.original.get_tool_calls()
+
+    def get_finish_message(self) -> FinishMessage | None:
+        return self.original.get_finish_message()
+
+    def get_usage(self) -> Usage | None:
+        return self.original.get_usage()

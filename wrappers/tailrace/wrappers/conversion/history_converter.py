@@ -1,0 +1,88 @@
+"""The interface of converters between the common history and the messages of a provider.
+
+Each provider's package implements `HistoryConverter` in its module ``converter``. Model clients use the converter for
+requests.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.conversion.tool_names import NameRule
+from tailrace.wrappers.messages import ContentPartText, ContentPartToolResult, History, Message, Role
+
+ProviderMessage = TypeVar("ProviderMessage")
+ProviderChunk = TypeVar("ProviderChunk")
+
+
+_QUESTION = Message(role=Role.USER, content=(ContentPartText(text="-"),))
+"""User message that is placed before a single response, because some APIs require a user message first."""
+
+
+class HistoryConverter(ABC, Generic[ProviderMessage, ProviderChunk]):
+    """Converter between the common format and the format of one provider, for conversations and responses.
+
+    Converters are stateless. One instance may be used for several conversations at the same time.
+
+    Attributes:
+        id_pattern: Regular expression that matches the tool call ids that the provider accepts; None if the provider
+            accepts all ids. Invalid ids are replaced before a conversation is converted (see
+            `tailrace.wrappers.conversion.tool_ids`).
+        name_rule: Rule for the tool names that the provider accepts; None if the provider accepts all names. Invalid
+            names are replaced in conversations and tool definitions (see `tailrace.wrappers.conversion.tool_names`).
+    """
+
+    id_pattern: ClassVar[re.Pattern[str] | None] = None
+    name_rule: ClassVar[NameRule | None] = None
+
+    @abstractmethod
+    def from_history(self, history: History) -> list[ProviderMessage]:
+        """Convert a history to messages of the provider: system message, context, then the conversation.
+
+        Raises:
+            ValueError: The provider does not accept a part of the history. The error message names the part and the
+                reason.
+        """
+
+    @abstractmethod
+    def to_history(self, messages: Sequence[ProviderMessage]) -> History:
+        """Convert messages of the provider to the common history. This is the inverse of `from_history`.
+
+        Adjacent tool results become one message with the role TOOL. If a result has no tool name, the name comes from
+        the call with the same id.
+
+        Raises:
+            ValueError: The provider does not define the role or the content of a message.
+        """
+
+    @abstractmethod
+    def to_message(self, response: Iterable[ChunkWrapper[Any]] | Any) -> Message:
+        """Return the message of a stream's chunk wrappers, or of a complete response. Its role is MODEL.
+
+        If the response has several choices, the first choice is used, unless the converter has an argument that
+        selects a choice. The content of a response never causes an exception. Invalid arguments are kept as text (see
+        `ContentPartToolCall`).
+        """
+
+    def to_provider_messages(self, response: Iterable[ChunkWrapper[Any]] | Any) -> list[ProviderMessage]:
+        """Convert a response to messages of the provider, which can be appended to the messages of the request.
+
+        The method combines `to_message` and `from_history`. The result has one message for most providers, and
+        several items for OpenAI Responses. It is empty if no content can be sent back. Arguments of tool calls are
+        the model's original text if the provider accepts text.
+
+        Args:
+            response: See `to_message`.
+        """
+        history = History(conversation=(_QUESTION, self.to_message(response)))
+        return self.from_history(history)[1:]
+
+    @abstractmethod
+    def tool_result_messages(self, results: Sequence[ContentPartToolResult]) -> list[ProviderMessage]:
+        """Convert the results of one round of tool calls to messages of the provider."""
+
+    @abstractmethod
+    def create_chunk_wrapper(self, chunk: ProviderChunk) -> ChunkWrapper[Any]:
+        """Wrap one delta object of the provider's client library in a chunk wrapper."""

@@ -1,0 +1,110 @@
+"""Functions for the JSON objects in messages of providers, which the converters of all providers use.
+
+Some fields of a provider have no equivalent in the common format. A converter stores these fields in the metadata of
+a part or message, under the name of the provider's format, and sends them back only to that provider.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_object, as_text
+from tailrace.wrappers.messages import ContentPartToolResult, History, Role, shortened
+
+Fields = dict[str, Any]
+
+
+def own_fields(metadata: Mapping[str, Any], key: str) -> Fields:
+    """Return the fields of one provider that metadata contains; ``key`` is the name of the provider's format."""
+    return dict(as_mapping(metadata.get(key)) or {})
+
+
+def own_metadata(key: str, fields: Mapping[str, Any], *known: str) -> Fields:
+    """Return metadata with all fields of an object except known fields and nulls; empty if no field is left."""
+    others = {name: value for name, value in fields.items() if name not in known and value is not None}
+    return {key: others} if others else {}
+
+
+def merged_fields(own: Mapping[str, Any], fields: Fields) -> Fields:
+    """Merge a provider's own fields into ``fields``, recursively.
+
+    If both have a field, the value in ``fields`` is used.
+    """
+    merged = {**own, **fields}
+    for name, value in fields.items():
+        if isinstance(value, dict) and isinstance(own.get(name), dict):
+            merged[name] = {**own[name], **value}
+    return merged
+
+
+def compact_json(value: object) -> str:
+    """Return the compact JSON text of a value, for data parts."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def text_entry(text: str) -> Fields:
+    """Return a text part in the format that most providers share."""
+    return {"type": "text", "text": text}
+
+
+def content_entries(content: object) -> list[object]:
+    """Return the content of a message as a list of parts; an empty list for empty text and null.
+
+    Raises:
+        ValueError: The content is not text, an object or a list.
+    """
+    if content is None or content == "":
+        return []
+    if isinstance(content, str | Mapping):
+        return [cast("object", content)]
+    if isinstance(content, Iterable):
+        return list(cast("Iterable[object]", content))
+    raise ValueError(f"content of type {type(content).__name__} is neither text nor an object nor a list")
+
+
+def content_texts(content: object, *types: str) -> list[str]:
+    """Return the texts of a content that may contain only text.
+
+    Args:
+        content: See `content_entries`.
+        types: The ``type`` values of text parts; ``text`` by default.
+
+    Raises:
+        ValueError: The content has a part that is not text.
+    """
+    texts: list[str] = []
+    for part in content_entries(content):
+        fields = text_entry(part) if isinstance(part, str) else as_object(part) or {}
+        if not isinstance(part, str) and fields.get("type") not in (types or ("text",)):
+            raise ValueError(
+                f"a content part of type {shortened(fields.get('type'))} where only text is allowed"
+            )
+        texts.append(as_text(fields.get("text")))
+    return texts
+
+
+def result_output(result: ContentPartToolResult) -> Any:
+    """Return the output of a tool; ``{"error": output}`` for a failed tool."""
+    if result.is_error and "error" not in (as_mapping(result.output) or {}):
+        return {"error": result.output}
+    return result.output
+
+
+def result_text(result: ContentPartToolResult) -> str:
+    """Return `result_output` as text. An output that is not text is encoded as JSON."""
+    output = result_output(result)
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+
+
+def check_calls(history: History) -> None:
+    """Check that only messages of the model have tool calls.
+
+    Raises:
+        ValueError: A message with a role other than MODEL has a tool call.
+    """
+    for position, message in enumerate(history.conversation):
+        if message.role is not Role.MODEL and message.tool_calls:
+            raise ValueError(
+                f"message {position}: the tool call {shortened(message.tool_calls[0].id)} is in a message of "
+                f"role {message.role}, not the model's"
+            )

@@ -1,0 +1,132 @@
+"""Options of one request: tools, output format, sampling.
+
+A caller passes `RequestOptions` to `Model.stream`. The options are the same for all providers. Each provider's module
+``request`` converts them to members of the provider's request. In contrast, the ``parameters`` of a model client have
+the provider's own names and are sent with every request. If an option and a parameter conflict, the option is used.
+The tools of both are combined.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tailrace.wrappers.decoding.lenient_json import as_mappings
+from tailrace.wrappers.messages import JSONObject, Text
+
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+"""JSON schema of a tool without parameters."""
+
+
+class _Model(BaseModel):
+    # # Neither JSON nor any provider supports infinite numbers and NaN.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ToolDefinition(_Model):
+    """A tool that the model may call.
+
+    Attributes:
+        name: The name of the tool. If the provider rejects the name, it is replaced in the request and restored in
+            the response (see `tailrace.wrappers.conversion.tool_names`).
+        description: A text for the model that explains the purpose and use of the tool.
+        parameters: JSON schema of the arguments. It describes an object.
+        strict: True if the arguments must match the schema, False if they may differ; None for the provider's
+            default.
+    """
+
+    name: Annotated[Text, Field(min_length=1)]
+    description: Text = ""
+    parameters: JSONObject = dict(NO_PARAMETERS)
+    strict: bool | None = None
+
+
+class ToolChoice(_Model):
+    """Selection of the tools that the model may or must call.
+
+    Attributes:
+        mode: ``auto``: the model decides. ``none``: the model calls no tool. ``required``: the model calls at least
+            one tool. ``tool``: the model calls the tool ``name``.
+        name: The name of the tool, for the mode ``tool``.
+    """
+
+    mode: Literal["auto", "none", "required", "tool"] = "auto"
+    name: Text = ""
+
+
+class OutputFormat(_Model):
+    """Format of JSON output.
+
+    Attributes:
+        schema_: JSON schema of the output; None if any JSON object is valid. The name of the field in JSON is
+            ``schema``.
+        name: The name of the schema.
+        description: A text for the model that describes the output.
+        strict: True if the output must match the schema, False if it may differ; None for the provider's default.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Annotated[JSONObject | None, Field(alias="schema")] = None
+    name: Text = "output"
+    description: Text = ""
+    strict: bool | None = None
+
+
+class RequestOptions(_Model):
+    """Options of one request. None and empty values are not sent, so that the provider's defaults apply.
+
+    An option that the provider does not support is not sent. Tools and the output format are essential: if the
+    provider does not support them, the model client raises a ValueError.
+
+    Attributes:
+        tools: Tools that the model may call.
+        native_tools: Further tools in the provider's own format. They are sent only to models with
+            `Model.accepts_native_tools`. Examples in the OpenAI Responses API are custom tools, namespaces and web
+            search.
+        tool_choice: Selection of the tools that the model may or must call; None for the provider's default.
+        parallel_tool_calls: True if one response may contain several tool calls; None for the provider's default.
+        output: The output format; None for text.
+        max_output_tokens: Maximum number of output tokens.
+        temperature: Sampling temperature.
+        top_p: Probability mass for nucleus sampling, from 0 to 1.
+        stop: Texts at which the model stops.
+        seed: Seed for sampling.
+        presence_penalty: Penalty for tokens that already occur in the text.
+        frequency_penalty: Penalty for tokens, proportional to their frequency in the text.
+        reasoning_effort: Amount of reasoning: ``none``, ``minimal``, ``low``, ``medium``, ``high``, …
+    """
+
+    tools: tuple[ToolDefinition, ...] = ()
+    native_tools: tuple[JSONObject, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    output: OutputFormat | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[Text, ...] = ()
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    reasoning_effort: Text | None = None
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        """The names of all tools that the provider does not run itself."""
+        names = [tool.name for tool in self.tools]
+        for tool in self.native_tools:
+            names += map(str, filter(None, _names_of(tool)))
+        return frozenset(names)
+
+
+def _names_of(tool: Mapping[str, Any]) -> list[object]:
+    """Return the names that calls of a native tool may have. A namespace contains several tools."""
+    inner = tool.get("tools")
+    if tool.get("type") == "namespace" and isinstance(inner, list):
+        return [each.get("name") for each in as_mappings(cast("list[object]", inner))]
+    return [tool.get("name")]
+
+
+NO_OPTIONS = RequestOptions()
+"""Default options."""

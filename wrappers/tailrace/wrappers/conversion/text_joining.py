@@ -1,0 +1,61 @@
+"""Joining of text parts into one string, for APIs and fields that accept only a single string.
+
+The text parts of a message are usually separate texts, and are joined with blank lines. There is one exception: some
+providers divide a model's text into blocks, even within a sentence, to attach citations or signatures. Such blocks
+are joined without a separator.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from tailrace.wrappers.messages import ContentPart, ContentPartText, Message, Role
+
+BLANK_LINE = "\n\n"
+"""Separator of joined texts."""
+
+
+def join_texts(texts: Iterable[str]) -> str:
+    """Join texts with blank lines. Empty texts are omitted."""
+    return BLANK_LINE.join(text for text in texts if text)
+
+
+def message_text(message: Message) -> str:
+    """Return the visible text of a message as one string. The module docstring describes the separators."""
+    texts = [part for part in message.content if isinstance(part, ContentPartText)]
+    if message.role is not Role.MODEL:
+        return join_texts(part.text for part in texts)
+    return join_texts(joined_blocks(texts))
+
+
+def joined_blocks(parts: Sequence[ContentPartText]) -> list[str]:
+    """Return the texts of a model's text parts. Blocks that belong to one text are joined."""
+    texts: list[str] = []
+    for position, part in enumerate(parts):
+        if position and is_same_text(parts[position - 1], part):
+            texts[-1] += part.text
+        else:
+            texts.append(part.text)
+    return texts
+
+
+def is_same_text(before: ContentPart, after: ContentPart) -> bool:
+    """Return True if two adjacent parts of a model's message belong to one text.
+
+    The parts belong to one text if at least one part has metadata of a provider (a citation, a signature), unless the
+    ids in the metadata differ.
+    """
+    if not (isinstance(before, ContentPartText) and isinstance(after, ContentPartText)):
+        return False
+    if not (before.metadata or after.metadata):
+        return False
+    ids = _ids(before.metadata), _ids(after.metadata)
+    return ids[0] == ids[1] or not all(ids)
+
+
+def _ids(metadata: Mapping[str, Any]) -> set[str]:
+    ids: set[str] = set()
+    for fields in metadata.values():
+        if isinstance(fields, Mapping):
+            identifier: object = cast("Mapping[str, object]", fields).get("id")
+            ids |= {identifier} if isinstance(identifier, str) else set()
+    return ids

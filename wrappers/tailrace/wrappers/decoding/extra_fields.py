@@ -1,0 +1,172 @@
+"""Merging of provider-specific fields, which arrive in several chunks, into values that can be stored and sent.
+
+tailrace does not know the meaning of such fields. Their JSON types decide how the fragments of a stream are merged.
+The message assembly uses `FieldFold`, and the decoders use the functions.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tailrace.wrappers.messages import join_surrogates
+
+MAX_LEVELS = 20
+"""Maximum nesting depth of a field. It is less than `tailrace.wrappers.messages.MAX_DEPTH`, because a field is nested
+in other objects."""
+
+# Names of fields whose strings are joined. In any other field, a later string replaces the earlier string.
+_JOINED = frozenset({"data", "summary", "text", "transcript"})
+
+# Types of decoded JSON objects and lists. They are typed as Any, because the type checker would otherwise require a
+# cast for each value, and a cast is a function call for each token.
+_OBJECT: Any = dict
+_LIST: Any = list
+
+# Names of lists whose items are complete, even if the items have an index.
+_WHOLE = frozenset({"annotations", "citations", "images"})
+
+
+class FieldFold:
+    """Incremental merge of provider-specific fields.
+
+    Lists are concatenated, objects are merged, running text is joined, and any other value replaces the earlier
+    value.
+
+    List items with the same ``index`` and type are fragments of one block and are merged, unless their ids differ.
+    Items without an index are appended. Images and citations are appended too, because they are complete. The cost of
+    `add` is linear in the size of the new fields. Arguments are never modified.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def add(self, new: Mapping[str, Any]) -> None:
+        """Merge further fields."""
+        _merge(self._fields, new, MAX_LEVELS - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a copy of all fields, made by `plain_json`, with joined texts."""
+        return plain_json(self._fields)
+
+
+class _Text:
+    """The fragments of a running text."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, *pieces: str) -> None:
+        self.pieces = list(pieces)
+
+
+class _Items:
+    """A list that later chunks extend: its items, and the items with an index, into which fragments are merged."""
+
+    __slots__ = ("_blocks", "items")
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._blocks: dict[tuple[int, object], dict[str, Any]] = {}
+
+    def add(self, new: list[Any], levels: int) -> None:
+        """Append new items, or merge fragments into existing items."""
+        for item in new:
+            index = item.get("index") if levels > 0 and isinstance(item, _OBJECT) else None
+            if not isinstance(index, int):
+                self.items.append(item)
+                continue
+            kind = item.get("type")
+            key = (index, kind if isinstance(kind, str) else None)
+            block = self._blocks.get(key)
+            if block is None or _is_another(block.get("id"), item.get("id")):
+                block = self._blocks[key] = {}
+                self.items.append(block)
+            _merge(block, item, levels - 1)
+
+
+def _is_another(known: object, new: object) -> bool:
+    """Return True if two ids differ. Items with the same index but different ids are distinct."""
+    return isinstance(known, str) and isinstance(new, str) and bool(known and new) and known != new
+
+
+def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
+    """Return a copy of a decoded value that every JSON parser accepts.
+
+    Values that are nested deeper than ``levels`` become JSON text, values that are not JSON become text, and
+    non-finite numbers become null. In contrast to `tailrace.wrappers.messages.json_value`, the function never raises
+    an exception.
+    """
+    if isinstance(value, str):
+        return join_surrogates(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, _Text):
+        return join_surrogates("".join(value.pieces))
+    inner = cast("object", value.items) if isinstance(value, _Items) else value
+    if not isinstance(inner, Mapping | list | tuple):
+        return join_surrogates(str(inner))
+    if levels <= 0:
+        return join_surrogates(json_text(cast("object", inner)))
+    if isinstance(inner, Mapping):
+        members = cast("Mapping[object, object]", inner).items()
+        return {join_surrogates(str(key)): plain_json(member, levels - 1) for key, member in members}
+    return [plain_json(item, levels - 1) for item in cast("list[object]", inner)]
+
+
+def is_settled(fields: Mapping[str, Any]) -> bool:
+    """Return True if merging the fields twice has no effect, because they contain no list and no running text."""
+    for name, value in fields.items():
+        if isinstance(value, str):
+            if name in _JOINED:
+                return False
+        elif isinstance(value, _LIST) or (isinstance(value, _OBJECT) and not is_settled(value)):
+            return False
+    return True
+
+
+def json_text(value: object) -> str:
+    """Return a decoded value as JSON text.
+
+    The function never raises an exception, even if the value is deeply nested.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "(nested too deeply)"
+
+
+def _merge(into: dict[str, Any], new: Mapping[str, Any], levels: int) -> None:
+    for key, value in new.items():
+        if isinstance(value, str):
+            old = into.get(key) if key in _JOINED else None
+            if old is None:
+                into[key] = value
+            elif isinstance(old, _Text):
+                old.pieces.append(value)
+            else:
+                into[key] = _Text(old, value) if isinstance(old, str) else value
+        elif value is None:
+            into.setdefault(key, None)
+        elif levels > 0 and isinstance(value, _OBJECT):
+            members: Any = into.get(key)
+            # Merge into a new object, so that the object of the chunk is not modified.
+            if not isinstance(members, _OBJECT):
+                members = into[key] = {}
+            _merge(members, value, levels - 1)
+        elif levels > 0 and isinstance(value, _LIST):
+            old = into.get(key)
+            if not isinstance(old, _Items):
+                old = into[key] = _Items()
+            old.add(value, 0 if key in _WHOLE else levels - 1)
+        else:
+            into[key] = value

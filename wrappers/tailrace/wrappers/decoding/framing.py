@@ -1,0 +1,543 @@
+"""Decoders that split an HTTP body into payloads: server-sent events, NDJSON, and sequences of JSON objects.
+
+`EventDecoder` uses these decoders. All of them are Sans-IO: ``feed(data)`` takes the bytes of one network read and
+returns the complete payloads, and ``close()`` is called once at the end of the body. Lines end with the bytes LF, CR
+or CRLF. The bytes are split into lines before they are decoded, so that a character may be split between two reads,
+and U+2028 or U+0085 in a JSON text does not end a line. The cost is linear in the number of bytes for all sizes of
+reads. The size of each buffer is limited.
+"""
+
+import itertools
+import re
+from typing import NoReturn
+
+import msgspec
+
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+
+MAX_EVENT_BYTES = 32 * 1024 * 1024
+"""Default maximum size of one event or line in bytes. Deltas with images have up to 2 MB."""
+
+_LF, _CR = b"\n\r"  # as numbers: bytes are searched for a number ten times as fast as for bytes
+_BOM = b"\xef\xbb\xbf"
+# 15 digits of milliseconds are 30,000 years; ``int()`` raises an exception for very long texts.
+_MAX_RETRY_DIGITS = 15
+
+
+class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
+    """One server-sent event.
+
+    Attributes:
+        data: The data lines joined with LF, as UTF-8 bytes.
+        event: The type of the event; empty for the default type ``message``.
+        id: The last event id of the stream at this event; empty if no id was set.
+    """
+
+    data: bytes
+    event: str = ""
+    id: str = ""
+
+
+class _Lines:
+    """Splitter of a byte stream into lines. At most one unfinished line is buffered.
+
+    A byte order mark at the start is dropped. After `fail`, nothing is buffered, and every call raises the error.
+    """
+
+    __slots__ = ("_bound", "_head", "_held", "_pieces", "_skip_lf", "failed")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._skip_lf = False
+        self._head: bytes | None = b""  # the first bytes, while they may be a byte order mark
+        self.failed = ""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self.failed:
+            self._raise()
+        if self._head is not None:
+            self._head += data
+            if len(self._head) < len(_BOM) and _BOM.startswith(self._head):
+                return []
+            data = self._head.removeprefix(_BOM)
+            self._head = None
+        if self._skip_lf and data:
+            # The last read ended with CR. An LF after it belongs to the same line end.
+            self._skip_lf = False
+            if data[0] == _LF:
+                data = data[1:]
+        if not data:
+            return []
+        lines = data.splitlines()
+        last = data[-1]
+        if last == _LF or last == _CR:
+            self._skip_lf = last == _CR
+            rest = b""
+        else:
+            rest = lines.pop()
+        if lines and self._pieces:
+            self._pieces.append(lines[0])
+            lines[0] = b"".join(self._pieces)
+            self._pieces.clear()
+            self._held = 0
+            if len(lines[0]) > self._bound:
+                return self._within_bound(lines)
+        if rest:
+            self._pieces.append(rest)
+            self._held += len(rest)
+        if self._held > self._bound or len(data) > self._bound:
+            return self._within_bound(lines)
+        return lines
+
+    @property
+    def idle(self) -> bool:
+        """True if the last byte ended a line, and the next byte cannot belong to the same line end."""
+        return not (self._pieces or self._skip_lf or self.failed) and self._head is None
+
+    def close(self) -> bytes:
+        if self.failed:
+            self._raise()
+        rest, self._head = b"".join(self._pieces) or self._head or b"", None
+        self._pieces.clear()
+        self._held = 0
+        return rest
+
+    def fail(self, what: str, *, now: bool) -> None:
+        """Stop reading. Raise the error now, or in the next call if complete items must be returned first."""
+        self.failed = what
+        self._pieces.clear()
+        if now:
+            self._raise()
+
+    def _within_bound(self, lines: list[bytes]) -> list[bytes]:
+        """Return the lines before the first line that is too large. The line that is too large may be unfinished."""
+        kept = list(itertools.takewhile(lambda line: len(line) <= self._bound, lines))
+        if len(kept) < len(lines) or self._held > self._bound:
+            self.fail("line", now=not kept)
+        return kept
+
+    def _raise(self) -> NoReturn:
+        raise UpstreamError(
+            f"one {self.failed} of the stream is larger than the allowed {self._bound} bytes",
+            fault=UpstreamFault.TOO_LARGE,
+        )
+
+
+class SSEDecoder:
+    """Decoder of ``text/event-stream`` bodies (WHATWG HTML, section 9.2.6, "Server-sent events").
+
+    A byte order mark at the start is dropped. The decoder ignores comments, unknown fields, events without a ``data``
+    line, an ``id`` with a NUL character, and a ``retry`` value that is not 1 to 15 digits. ``data`` lines are joined
+    with LF. A single empty ``data`` line is an event with empty data.
+
+    Args:
+        error_field: True to return each line ``error: {...}`` immediately as an event with the type ``error``. Some
+            servers send this non-standard field.
+        max_event_bytes: Maximum size in bytes of one line, and of all ``data`` lines of one event together.
+
+    Attributes:
+        idle: True if the last read ended with a blank line and nothing is buffered.
+        last_event_id: The event id at the last blank line. The standard makes an id valid at the blank line, so that
+            the id always denotes an event that was returned.
+        retry: The latest reconnection time from the server in milliseconds; None if the server has sent no ``retry``
+            field.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_data",
+        "_error_field",
+        "_event",
+        "_id",
+        "_lines",
+        "_size",
+        "idle",
+        "last_event_id",
+        "retry",
+    )
+
+    def __init__(self, *, error_field: bool = False, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self.last_event_id = ""
+        self.retry: int | None = None
+        self._error_field = error_field
+        self._bound = max_event_bytes
+        self._lines = _Lines(max_event_bytes)
+        self._data: list[bytes] = []
+        self._size = 0
+        self._event = ""
+        self._id = ""
+        self.idle = False
+
+    def feed(self, data: bytes) -> list[ServerSentEvent]:
+        """Decode the next bytes of the body; return the events that they complete, in order.
+
+        Raises:
+            UpstreamError: An event exceeds the maximum size (fault ``event_too_large``). If complete events precede
+                it in ``data``, they are returned, and the next call raises the error.
+        """
+        if self.idle and len(data) <= self._bound:
+            event, payloads = self.whole_events(data)
+            if payloads:
+                return [ServerSentEvent(payload, event, self._id) for payload in payloads]
+        events = self._take(self._lines.feed(data))
+        self.idle = data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"
+        self.idle = self.idle and not self._lines.failed
+        return events
+
+    def whole_events(self, data: bytes) -> tuple[str, list[bytes]]:
+        """Return the events of a read that has a common shape. This is a fast path of `feed` without side effects.
+
+        Most reads consist of complete events with one data line each, or of one ``event`` line and one data line. The
+        method may be called only while the decoder is `idle`, and only for a read that does not exceed the maximum
+        size.
+
+        Returns:
+            The type of the events, and a list with the data of each event. The list is empty if the read has another
+            shape, which requires `feed`.
+        """
+        if data[-2:] == b"\n\n":
+            body = data[:-2]
+        elif data[-4:] == b"\r\n\r\n":
+            body = data[:-4]
+        else:
+            return "", []
+        event = ""
+        if body[:7] == b"event: ":
+            name, _, body = body[7:].partition(b"\n")
+            if _CR in name[:-1] or _LF in body:
+                return "", []
+            event = name.removesuffix(b"\r").decode("utf-8", "replace")
+        if body[:6] != b"data: " or _CR in body:
+            return "", []
+        if _LF not in body:
+            return event, [body[6:]]
+        payloads = body[6:].split(b"\n\ndata: ")
+        # Check that no other line end is inside a payload.
+        return "", payloads if body.count(_LF) == 2 * len(payloads) - 2 else []
+
+    def close(self) -> list[ServerSentEvent]:
+        """End the body, and return the last event if no blank line has ended it.
+
+        The standard drops such an event. It is returned here, because some servers omit the last blank line, and only
+        the caller can check whether the payload is complete. `last_event_id` does not change. An unfinished line is
+        used only if it is a ``data`` line, because a truncated ``id`` or ``retry`` has a wrong value.
+
+        Raises:
+            UpstreamError: See `feed`.
+        """
+        rest = self._lines.close()
+        events = self._take([rest]) if rest.partition(b":")[0] in (b"data", b"error") else []
+        if self._data:
+            events.append(ServerSentEvent(b"\n".join(self._data), self._event, self._id))
+            self._data.clear()
+        return events
+
+    def _take(self, lines: list[bytes]) -> list[ServerSentEvent]:
+        events: list[ServerSentEvent] = []
+        pending, size, bound = self._data, self._size, self._bound
+        for line in lines:
+            if line[:6] == b"data: ":  # the most common line
+                size += len(line)
+                if size > bound:
+                    break
+                pending.append(line[6:])
+            elif line:
+                size += self._field(line, events)
+                if size > bound:
+                    break
+            else:
+                self.last_event_id = self._id
+                if pending:
+                    data = pending.pop() if len(pending) == 1 else b"\n".join(pending)
+                    events.append(ServerSentEvent(data, self._event, self._id))
+                    pending.clear()
+                    size = 0
+                self._event = ""
+        self._size = size
+        if size > bound:
+            pending.clear()
+            self._lines.fail("event", now=not events)
+        return events
+
+    def _field(self, line: bytes, events: list[ServerSentEvent]) -> int:
+        """Read any other line, and return the number of bytes that the line adds to the data of the event."""
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+            return len(line)
+        if name == b"event":
+            self._event = value.decode("utf-8", "replace")
+        elif name == b"id":
+            if b"\0" not in value:
+                self._id = value.decode("utf-8", "replace")
+        elif name == b"retry":
+            if value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
+                self.retry = int(value)
+        elif name == b"error" and self._error_field:
+            events.append(ServerSentEvent(value, "error", self._id))
+        return 0
+
+
+class NDJSONDecoder:
+    """Decoder of newline-delimited JSON, with one payload on each line.
+
+    Blank lines, and a byte order mark at the start, are dropped.
+
+    Args:
+        max_line_bytes: Maximum size of one line in bytes.
+    """
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, *, max_line_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._lines = _Lines(max_line_bytes)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Decode the next bytes of the body, and return the payloads that are now complete, in order.
+
+        Raises:
+            UpstreamError: A line exceeds the maximum size (fault ``event_too_large``). If complete lines precede it
+                in ``data``, they are returned, and the next call raises the error.
+        """
+        return [line for line in self._lines.feed(data) if line.strip()]
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing is buffered."""
+        return self._lines.idle
+
+    def close(self) -> list[bytes]:
+        """End the body, and return the last line if no line end has ended it.
+
+        Raises:
+            UpstreamError: See `feed`.
+        """
+        rest = self._lines.close()
+        return [rest] if rest.strip() else []
+
+
+# A complete string, or a character that opens or closes a string, object or list. Possessive quantifiers prevent
+# backtracking.
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)
+_STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_QUOTE, _LIST = b'"['
+_OPENERS = b"{["
+_STRING_PIECE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_BEFORE, _BEHIND = b" \t\r\n,", b" \t\r\n,]"  # bytes that may surround an element of an array
+
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class JSONDecoder:
+    """Decoder of a series of JSON objects that are on separate lines, or are the elements of one array.
+
+    If a line end follows the first object, and the object contains no line end, each line is an object. Otherwise an
+    object may span several lines, and the separators (commas, white space) are skipped. Each object is returned as an
+    event with the default type, so that consumers do not depend on the framing.
+
+    Args:
+        max_value_bytes: Maximum size of one object in bytes.
+
+    Attributes:
+        idle: True if the last read ended after an object or line, and nothing is buffered.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_carry",
+        "_depth",
+        "_failed",
+        "_first",
+        "_held",
+        "_in_string",
+        "_lines",
+        "_pieces",
+        "_undecided",
+        "idle",
+    )
+
+    def __init__(self, *, max_value_bytes: int = MAX_EVENT_BYTES) -> None:
+        self.idle = False
+        self._bound = max_value_bytes
+        self._lines: NDJSONDecoder | None = None  # set if each line is an object
+        self._first = True  # True if the first object has not ended
+        # True if the first object has ended and the next byte decides whether each line is an object.
+        self._undecided = False
+        self._depth = 0
+        self._in_string = False
+        self._carry = b""  # a backslash at the end of the last read, which escapes the next byte
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._failed = False
+
+    def feed(self, data: bytes) -> list[ServerSentEvent]:
+        """Decode the next bytes of the body, and return the objects that are now complete, in order.
+
+        Raises:
+            UpstreamError: An object exceeds the maximum size (fault ``event_too_large``). If complete objects precede
+                it in ``data``, they are returned, and the next call raises the error.
+        """
+        lines = self._lines or self._decide(data)
+        if lines is not None:
+            complete = lines.feed(data)
+            self.idle = lines.idle
+            return [ServerSentEvent(line) for line in complete]
+        if self._failed:
+            self._raise()
+        if not (self._depth or self._in_string or self._carry) and len(data) <= self._bound:
+            # Google separates elements with these bytes. Each element is checked, because the same bytes may occur
+            # inside an object.
+            first, *others = data.split(b"\n,\r\n{")
+            values = [_only_object(first, begins=self._first)]
+            values += [_only_object(b"{" + other) for other in others if values[0]]
+            if all(values):
+                self._first = False
+                self.idle = True
+                return [ServerSentEvent(value) for value in values]
+        events: list[ServerSentEvent] = []
+        self._scan(self._carry + data, events)
+        if self._held > self._bound:
+            self._failed = True
+            self._pieces.clear()
+            if not events:
+                self._raise()
+        # While the framing is undecided, the next byte decides whether each line is an object.
+        self.idle = not (self._first or self._depth or self._in_string or self._carry or self._failed)
+        self.idle = self._lines.idle if self._lines is not None else self.idle and not self._undecided
+        return events
+
+    def likely_object(self, data: bytes) -> bytes:
+        """Return the only object of a read, without complete validation.
+
+        This is a fast path of `feed` without side effects.
+
+        The method may be called only while the decoder is `idle`, and only for a read that does not exceed the
+        maximum size. If the result is valid JSON, `feed` would return the same object and need not be called.
+        Otherwise the caller must call `feed`.
+
+        Returns:
+            The bytes that are probably one object; empty if the read is not one object.
+        """
+        if self._lines is None:
+            return _between_braces(data)
+        line = data[:-1]
+        ends = data[-1:] == b"\n" and _LF not in line and _CR not in line
+        return line if ends and line[:1] == b"{" else b""
+
+    def close(self) -> list[ServerSentEvent]:
+        """End the body, and return the incomplete object, if any.
+
+        Raises:
+            UpstreamError: See `feed`.
+        """
+        if self._lines is not None:
+            return [ServerSentEvent(line) for line in self._lines.close()]
+        if self._failed:
+            self._raise()
+        rest, self._pieces = b"".join(self._pieces), []
+        return [ServerSentEvent(rest)] if rest else []
+
+    def _scan(self, data: bytes, events: list[ServerSentEvent]) -> None:
+        position, begin = 0, 0 if self._depth else -1
+        self._carry = b""
+        while True:
+            if self._in_string:
+                position = self._skip_string(data, position)
+                if self._in_string:
+                    break
+            token = _TOKEN.search(data, position)
+            if token is None:
+                position = len(data)
+                break
+            position = token.end()
+            opener = data[token.start()]
+            if opener == _QUOTE:
+                self._in_string = position - token.start() == 1
+            elif opener in _OPENERS:
+                if opener == _LIST and self._first and not self._depth:
+                    self._first = False
+                    continue
+                if not self._depth:
+                    begin = token.start()
+                self._depth += 1
+            elif self._depth:
+                self._depth -= 1
+                if not self._depth:
+                    value, begin = self._take(data[begin:position]), -1
+                    if len(value) > self._bound:
+                        self._held = len(value)
+                        return
+                    events.append(ServerSentEvent(value))
+                    if self._first:
+                        self._first = False
+                        self._undecided = _LF not in value and _CR not in value
+                        lines = self._decide(data[position : position + 1])
+                        if lines is not None:
+                            events += [ServerSentEvent(line) for line in lines.feed(data[position:])]
+                            return
+        if begin >= 0:
+            self._pieces.append(data[begin:position])
+            self._held += position - begin
+
+    def _decide(self, following: bytes) -> NDJSONDecoder | None:
+        """Return a decoder of lines if a line end follows the first object; otherwise None."""
+        if self._undecided and following:
+            self._undecided = False
+            if following[0] == _LF or following[0] == _CR:
+                self._lines = NDJSONDecoder(max_line_bytes=self._bound)
+        return self._lines
+
+    def _skip_string(self, data: bytes, position: int) -> int:
+        """Return the position after the open string; the end of the usable data if the string does not end."""
+        end = _STRING_END.match(data, position)
+        if end is not None:
+            self._in_string = False
+            return end.end()
+        piece = _STRING_PIECE.match(data, position)
+        position = piece.end() if piece is not None else position
+        self._carry = data[position:]
+        return position
+
+    def _take(self, last: bytes) -> bytes:
+        self._pieces.append(last)
+        value = b"".join(self._pieces)
+        self._pieces.clear()
+        self._held = 0
+        return value
+
+    def _raise(self) -> NoReturn:
+        raise UpstreamError(
+            f"one object of the stream is larger than the allowed {self._bound} bytes",
+            fault=UpstreamFault.TOO_LARGE,
+        )
+
+
+def _between_braces(data: bytes, *, begins: bool = False) -> bytes:
+    """Return the data from the first to the last brace if only separators surround it; otherwise empty.
+
+    Args:
+        data: The read.
+        begins: True to require the start of an array. (Objects outside of an array may be on separate lines, which
+            only a scan can detect.)
+    """
+    value = data.lstrip(_BEFORE)
+    if begins:
+        if value[:1] != b"[":
+            return b""
+        value = value[1:].lstrip(_BEFORE)
+    value = value.rstrip(_BEHIND)
+    return value if value[:1] == b"{" and value[-1:] == b"}" else b""
+
+
+def _only_object(data: bytes, *, begins: bool = False) -> bytes:
+    """Return the result of `_between_braces` if the result is exactly one object; otherwise empty."""
+    value = _between_braces(data, begins=begins)
+    try:
+        if value:
+            _check_json(value)
+    except (msgspec.DecodeError, RecursionError):
+        return b""
+    return value

@@ -1,0 +1,139 @@
+"""Separation of reasoning in ``<think>`` tags from the text of a response.
+
+Some servers do not separate the reasoning of a model, so that a response begins with ``<think>reasoning</think>``.
+`MessageAssembly` uses `ThinkTagSplitter`, which is enabled by default, because ordinary responses do not begin with
+this tag. Disable it for a model that writes such tags on purpose. A tag that is not at the start of a response is
+text.
+"""
+
+from enum import Enum, auto
+from typing import Literal
+
+OPENING = "<think>"
+CLOSING = "</think>"
+
+ThinkingChannel = Literal["text", "reasoning"]
+
+
+class _State(Enum):
+    BEFORE = auto()  # only white space, or the start of a tag, has been received
+    THINKING = auto()
+    BETWEEN = auto()  # in the white space between the closing tag and the text
+    ANSWER = auto()
+
+
+class ThinkTagSplitter:
+    """Sans-IO splitter of the text of a response into reasoning and visible text.
+
+    The reasoning begins with a tag at the start of the response; white space may precede the tag. The first closing
+    tag ends the reasoning. The tags and the white space next to them are dropped, and empty reasoning is dropped. A
+    tag may be split between fragments at any character. The cost is linear in the length of the text for all sizes of
+    fragments.
+    """
+
+    __slots__ = ("_has_begun", "_space", "_state", "_tag")
+
+    def __init__(self) -> None:
+        self._state = _State.BEFORE
+        self._tag = ""  # buffered text that may be the start of a tag
+        self._space: list[str] = []  # buffered white space before the possible tag
+        self._has_begun = False  # True if the reasoning has text
+
+    @property
+    def done(self) -> bool:
+        """True if all further text is visible text."""
+        return self._state is _State.ANSWER
+
+    @property
+    def undecided(self) -> bool:
+        """True while the response may begin with a tag."""
+        return self._state is _State.BEFORE
+
+    @property
+    def holding(self) -> bool:
+        """True if text is buffered."""
+        return bool(self._tag or self._space)
+
+    def feed(self, text: str) -> list[tuple[ThinkingChannel, str]]:
+        """Split the next fragment of the text, and return non-empty fragments whose channel is known, in order."""
+        if self._state is _State.BEFORE:
+            return self._before(text)
+        if self._state is _State.THINKING:
+            return self._thinking(text)
+        if self._state is _State.BETWEEN:
+            return self._between(text)
+        return [("text", text)] if text else []
+
+    def close(self) -> list[tuple[ThinkingChannel, str]]:
+        """End the response, and return the buffered text. Reasoning without a closing tag stays reasoning."""
+        channel: ThinkingChannel = "reasoning" if self._state is _State.THINKING else "text"
+        held = "".join((*self._space, self._tag))
+        self._state = _State.ANSWER
+        self._space.clear()
+        self._tag = ""
+        return [(channel, held)] if held else []
+
+    def _before(self, text: str) -> list[tuple[ThinkingChannel, str]]:
+        if not self._tag:
+            rest = text.lstrip()
+            self._hold(text[: len(text) - len(rest)])
+            text = rest
+        seen = self._tag + text
+        if seen.startswith(OPENING):
+            self._state = _State.THINKING
+            self._space.clear()
+            self._tag = ""
+            return self._thinking(seen.removeprefix(OPENING))
+        self._tag = seen
+        return [] if OPENING.startswith(seen) else self.close()
+
+    def _thinking(self, text: str) -> list[tuple[ThinkingChannel, str]]:
+        if "<" not in text and not self._tag:
+            return self._reasoning(text)
+        seen, closing, rest = (self._tag + text).partition(CLOSING)
+        cut = 0 if closing else _beginning_at_end(seen, CLOSING)
+        self._tag = seen[len(seen) - cut :]
+        thought = seen[: len(seen) - cut]
+        pieces = self._reasoning(thought)
+        if not closing:
+            return pieces
+        self._state = _State.BETWEEN
+        self._space.clear()
+        return pieces + self._between(rest)
+
+    def _reasoning(self, thought: str) -> list[tuple[ThinkingChannel, str]]:
+        """Return reasoning without leading white space.
+
+        White space at the end is buffered, because it may be trailing.
+        """
+        kept = thought.rstrip()
+        if self._has_begun and not self._space and kept == thought:
+            return [("reasoning", thought)] if thought else []
+        if not kept:
+            if self._has_begun:
+                self._hold(thought)
+            return []
+        text = "".join((*self._space, kept)) if self._has_begun else kept.lstrip()
+        self._has_begun = True
+        self._space.clear()
+        self._hold(thought[len(kept) :])
+        return [("reasoning", text)]
+
+    def _between(self, text: str) -> list[tuple[ThinkingChannel, str]]:
+        rest = text.lstrip()
+        if not rest:
+            return []
+        self._state = _State.ANSWER
+        return [("text", rest)]
+
+    def _hold(self, space: str) -> None:
+        if space:
+            self._space.append(space)
+
+
+def _beginning_at_end(text: str, tag: str) -> int:
+    """Return the length of the longest end of ``text`` that may be the start of ``tag``."""
+    for length in range(min(len(text), len(tag) - 1), 0, -1):
+        if text.endswith(tag[:length]):
+            return length
+    return 0

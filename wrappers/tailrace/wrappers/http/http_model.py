@@ -1,0 +1,553 @@
+"""Base classes of models with an HTTP API: they send requests, read streamed responses and convert errors.
+
+The model client of each provider is a subclass. `DirectModel` sends requests itself. `ClientModel`
+(`tailrace.wrappers.http.client_model`) sends requests through the official client of a provider, which supports
+further credentials (profiles, fetched tokens). Both use the same connections and read responses in the same way.
+"""
+
+import asyncio
+import math
+import random
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import Any, ClassVar, TypedDict, Unpack
+from urllib.parse import urljoin, urlsplit
+
+import anyio
+
+from tailrace.wrappers.assembly.text_join import TextJoin
+from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
+from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
+from tailrace.wrappers.continuation import JoinedChunks, Prefill
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.conversion.request_parameters import has_tools, merged
+from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
+from tailrace.wrappers.conversion.tool_names import ToolNames
+from tailrace.wrappers.decoding.decoder import ResponseDecoder
+from tailrace.wrappers.decoding.error_reports import provider_error
+from tailrace.wrappers.decoding.lenient_json import read_json
+from tailrace.wrappers.decoding.verbatim_json import encode_request
+from tailrace.wrappers.errors import ConfigurationError, ProtocolError, UpstreamError, UpstreamFault
+from tailrace.wrappers.http import ConnectTimeout, HttpClient, HttpResponse, ReadTimeout, TransportError
+from tailrace.wrappers.http.response import Body, ChunkStream
+from tailrace.wrappers.messages import ContentPartText, History, Message, Role
+from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
+from tailrace.wrappers.providers import find_key, find_provider
+from tailrace.wrappers.redaction.redactor import Redactor
+
+_MAX_ERROR_BYTES = 1024 * 1024  # maximum number of bytes that are read of an error response
+_MAX_EMBEDDINGS_BYTES = 64 * 1024 * 1024
+_MAX_MESSAGE = 500  # maximum number of characters of a plain text body that becomes the error message
+_RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+_NETWORK_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TRUNCATED})
+_FIRST_PAUSE, _LONGEST_PAUSE = (
+    0.5,
+    8.0,
+    # First and maximum delay between retries in seconds; the delay doubles each time, and is reduced by up to a quarter
+    # at random.
+)
+_CREDENTIALS_REFUSED = (401, 403)
+# Maximum delay in seconds, as in the official clients; a request with a longer delay is not retried.
+_MAX_RETRY_AFTER = 120.0
+_OUTPUT_MEMBERS = frozenset({"format", "guided_json", "output_config", "outputConfig", "response_format"})
+
+
+class ConnectionArguments(TypedDict, total=False):
+    """Arguments of all models with an HTTP API; see `HTTPModel`."""
+
+    connect_timeout: float
+    read_timeout: float
+    max_retries: int
+    parameters: Mapping[str, Any] | None
+
+
+class ModelArguments(ConnectionArguments, total=False):
+    """Arguments of all models that send their requests without an official client; see `DirectModel`."""
+
+    base_url: str | None
+    api_key: str | None
+
+
+class HTTPModel(Model):
+    """A model with an HTTP API that streams responses.
+
+    Args:
+        name: The model's name.
+        connect_timeout: Maximum time in seconds for opening a connection.
+        read_timeout: Maximum time in seconds without data, before and within a response.
+        max_retries: Maximum number of retries of a request. A request is not retried after data of a response has
+            arrived.
+        parameters: Further members of every request, with the provider's names. The options of a request take
+            precedence (see `tailrace.wrappers.conversion.request_parameters.merged`).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 60.0,
+        max_retries: int = 2,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._connect_timeout = connect_timeout
+        self._read_timeout = read_timeout
+        self._max_retries = max_retries
+        self._given_parameters = dict(parameters or {})
+        self._refuses_prefill = False
+
+    @abstractmethod
+    def _members(self, options: RequestOptions) -> dict[str, Any]:
+        """Convert options to members of the provider's request; empty for `NO_OPTIONS`.
+
+        Raises:
+            ValueError: The provider does not support an essential option.
+        """
+
+    def _request_members(self, options: RequestOptions) -> dict[str, Any]:
+        """Return all members of one request that come from the parameters and from the options.
+
+        If the request has no tools, the tool choice is omitted, because most providers reject a choice without tools.
+        The exception is a choice that requires a call: it is sent, so that the provider reports the error.
+        """
+        if options is NO_OPTIONS:
+            return self._given_parameters
+        native = options.native_tools if self.accepts_native_tools else ()
+        if not (options.tools or native) and not has_tools(self._given_parameters):
+            choice = options.tool_choice
+            chosen = choice if choice is not None and choice.mode in ("required", "tool") else None
+            options = options.model_copy(update={"tool_choice": chosen, "parallel_tool_calls": None})
+        return merged(self._given_parameters, self._members(options))
+
+    @abstractmethod
+    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
+        """Send a request that has the members ``parameters``, and yield the body of the response."""
+
+    @abstractmethod
+    def _decoder(self) -> ResponseDecoder[Any]:
+        """Create a decoder for one response body."""
+
+    def stream(
+        self, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
+        """Request the model's response to a conversation, and stream the response; see `Model.stream`.
+
+        The conversation is repaired first, because it may be interrupted or may come from another provider. Calls and
+        results are matched, and ids and tool names that the provider rejects are replaced. Calls in the response have
+        the original tool names.
+
+        Raises:
+            ProtocolError: The provider does not support a part of the conversation or an option.
+        """
+        return AsyncResource(partial(self._ask, history, options))
+
+    async def continuation(
+        self, text: str, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches] | None:
+        """Offer to continue a text, see `Model.continuation`; None for output with a format, which begins anew.
+
+        A server that refuses the request is not sent another one of its kind.
+        """
+        has_format = options.output is not None or not _OUTPUT_MEMBERS.isdisjoint(self._given_parameters)
+        if has_format or self._refuses_prefill or not text.strip():
+            return None
+        prefill = await self._find_prefill()
+        if prefill is None:
+            return None
+        return AsyncResource(partial(self._continue_text, text, history, options, prefill))
+
+    async def _find_prefill(self) -> Prefill | None:
+        """Return how the server is asked to continue a text; None if it is not known to support it."""
+        return None
+
+    async def _continue_text(
+        self, text: str, history: History, options: RequestOptions, prefill: Prefill
+    ) -> tuple[ChunkBatches, Exit]:
+        content = (ContentPartText(text=text.rstrip()),)
+        message = Message(role=Role.MODEL, content=content, metadata=dict(prefill.metadata))
+        model = self._at(prefill.root) if prefill.root else self
+        try:
+            batches, leave = await model._ask(history.with_message(message), options, prefill.members)
+        except UpstreamError as error:
+            if error.fault is UpstreamFault.STATUS and not error.concerns_provider:
+                self._refuses_prefill = True
+            raise
+        join = TextJoin(text, is_exact=prefill.is_exact, has_prefix=prefill.has_prefix)
+        return JoinedChunks(batches, join), leave
+
+    def _at(self, root: str) -> "HTTPModel":
+        """Return this model at another path of its server, with the same connections."""
+        raise NotImplementedError
+
+    async def _ask(
+        self, history: History, options: RequestOptions, members: Mapping[str, Any] | None = None
+    ) -> tuple[ChunkBatches, Exit]:
+        names = ToolNames(self.converter.name_rule)
+        try:
+            parameters = self._request_members(options)
+            if members:
+                parameters = {**parameters, **members}
+            parameters = await run_bounded(json_cost(parameters), names.in_parameters, parameters)
+            history = await run_bounded(history_cost(history), self._matched, history, names)
+            sending = self._send(history, parameters)
+            body = await sending.__aenter__()
+        except ValueError as error:
+            raise ProtocolError(f"{self.provider} does not support this request: {error}") from error
+        stream = ChunkStream(body, self._decoder(), names if names.has_changes else None, self)
+        return stream, sending.__aexit__
+
+    def _matched(self, history: History, names: ToolNames) -> History:
+        """Return the history with matched calls and results, valid ids and valid tool names."""
+        matched = with_answers(with_matched_ids(history, pattern=self.converter.id_pattern))
+        return names.in_history(matched)
+
+    def _silent(self) -> UpstreamError:
+        return UpstreamError(
+            f"the provider sent nothing for {self._read_timeout:g} seconds",
+            fault=UpstreamFault.TIMEOUT,
+            provider=self.provider,
+        )
+
+    def broken(self, error: Exception) -> UpstreamError:
+        """Convert the exception of a connection that broke before the end of a response."""
+        if is_timeout(error):
+            return self._silent()
+        return UpstreamError(
+            f"the connection broke in the middle of the response: {_first_line(_cause(error))}",
+            fault=UpstreamFault.TRUNCATED,
+            provider=self.provider,
+        )
+
+    def _unreachable(self, error: Exception, tries: int = 1) -> UpstreamError:
+        cause = _cause(error)
+        if is_timeout(error) and not isinstance(cause, ConnectTimeout):
+            silent = self._silent()
+            silent.tries = tries
+            return silent
+        return UpstreamError(
+            f"the provider cannot be reached: {_first_line(cause)}",
+            fault=UpstreamFault.TIMEOUT if is_timeout(error) else UpstreamFault.CONNECTION,
+            provider=self.provider,
+            tries=tries,
+        )
+
+    def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
+        """Redact an error for callers, store the complete description in its ``diagnosis``, and return the same error.
+
+        The method is used for every error of a response: an error status, a connection error, and an error inside the
+        stream.
+
+        Args:
+            error: The error, before it is redacted.
+            url: The URL of the request.
+            headers: The headers of the request.
+        """
+        if error.status in _CREDENTIALS_REFUSED:
+            error.diagnosis = error.diagnosis or error.message
+            error.message = (
+                f"the provider refused this server's credentials; the operator has to check {self._keys}"
+            )
+            error.details = None
+        elif error.fault in _NETWORK_FAULTS:
+            error.diagnosis = error.diagnosis or error.message
+        return Redactor.of_request(url, headers).redact(error)
+
+    @property
+    def _keys(self) -> str:
+        """The names of the settings that contain the API key, for an error message."""
+        try:
+            variables = find_provider(self.provider).key_variables
+        except ConfigurationError:
+            variables = ()
+        return " or ".join(("TAILRACE_API_KEY", *variables))
+
+    def _redirected(self, status: int, headers: Mapping[str, str], url: str) -> UpstreamError:
+        """Return the error for a redirect. The conversation and the key are sent only to the configured URL."""
+        origin = _origin(url, headers.get("location", ""))
+        return UpstreamError(
+            f"the provider redirects to {origin or 'no address'}, and redirects are not followed: set the base URL "
+            "(TAILRACE_BASE_URL, --base-url) to where the API is",
+            fault=UpstreamFault.STATUS,
+            provider=self.provider,
+            status=status,
+        )
+
+    def _refused(
+        self, status: int, headers: Mapping[str, str], body: object, message: str = ""
+    ) -> UpstreamError:
+        """Convert a response with an error status to an exception.
+
+        Args:
+            status: The HTTP status.
+            headers: The headers of the response.
+            body: The body of the response, as a JSON value or as text.
+            message: Description that is used if the body has no message.
+        """
+        words = body.strip() if isinstance(body, str) else None
+        if words is not None and (words.startswith("<") or len(words) > _MAX_MESSAGE):
+            body, report = words, None  # the HTML page of a proxy is not an error message
+        else:
+            report = provider_error(body, self.provider) if body else None
+        return UpstreamError(
+            report.message if report else f"the provider refused: {message or f'HTTP {status}'}",
+            fault=UpstreamFault.STATUS,
+            provider=self.provider,
+            status=status,
+            code=report.code if report else None,
+            retry_after=retry_after(headers),
+            details=body,
+        )
+
+
+class DirectModel(HTTPModel):
+    """A model that sends its requests with tailrace's HTTP client, without an official client.
+
+    A request is retried after a temporary error status (429, 5xx) and after a connection error. The rules are those
+    of the official clients: the retry waits for the delay that the provider requests, otherwise for a delay that
+    doubles each time. A request is not retried if the provider forbids retries (``x-should-retry: false``) or
+    requests a delay of more than two minutes. A request is not retried after a response has started. Cancellation
+    ends a delay immediately.
+
+    Args:
+        name: The model's name.
+        base_url: The root URL of the API; None for the provider's default.
+        api_key: The API key. None to read the key from the environment variables in the provider registry.
+        keyless: True to send no key, because requests are authenticated in another way.
+        arguments: See `HTTPModel`.
+
+    Attributes:
+        default_base_url: The default root URL of the provider's API.
+        has_embeddings: True if the provider supports OpenAI's Embeddings API, which `embed` uses.
+
+    Raises:
+        ConfigurationError: The provider requires an API key, and no key is configured.
+    """
+
+    default_base_url: ClassVar[str] = ""
+    has_embeddings: ClassVar[bool] = False
+
+    _http: HttpClient | None = None
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        keyless: bool = False,
+        **arguments: Unpack[ConnectionArguments],
+    ) -> None:
+        super().__init__(name, **arguments)
+        self._base_url = (base_url or self.default_base_url).rstrip("/")
+        self._api_key = None if keyless else find_key(self.provider, name, api_key)
+
+    @abstractmethod
+    def _request(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], object]:
+        """Return the URL, headers and body of a request. A body that is not bytes is sent as JSON.
+
+        The method is called for every attempt, because some signatures contain the time.
+        """
+
+    def _embeddings_request(self, members: Mapping[str, Any]) -> tuple[str, Mapping[str, str], object]:
+        """Return the URL, headers and body of a request to the Embeddings API of this provider.
+
+        The method is called only if ``has_embeddings`` is True.
+        """
+        raise NotImplementedError
+
+    async def embed(self, members: Mapping[str, Any]) -> bytes:
+        """Send a request to the Embeddings API, and return the body of the response.
+
+        Args:
+            members: Members of the request. The member ``model`` is the name of this model.
+
+        Raises:
+            UpstreamError: The provider rejected the request or failed (as for `stream`), or the response is larger
+                than 64 MiB.
+        """
+        url, headers, body = self._embeddings_request({**members, "model": self.name})
+
+        def encode() -> tuple[str, Mapping[str, str], bytes]:
+            return url, headers, encode_request(body)
+
+        response = await self._post_encoded(json_cost(members), encode)
+        data = bytearray()
+        try:
+            async for piece in response.body:
+                data += piece
+                if len(data) > _MAX_EMBEDDINGS_BYTES:
+                    raise UpstreamError(
+                        f"the provider's response is larger than {_MAX_EMBEDDINGS_BYTES} bytes",
+                        fault=UpstreamFault.INVALID,
+                        provider=self.provider,
+                    )
+        except OSError as error:
+            raise self.withheld(self.broken(error), url, headers) from error
+        finally:
+            response.close()
+        return bytes(data)
+
+    async def aclose(self) -> None:
+        """Close the pooled connections."""
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    def _send(self, history: History, parameters: dict[str, Any]) -> AbstractAsyncContextManager[Body]:
+        return AsyncResource(partial(self._posted, history, parameters))
+
+    async def _posted(self, history: History, parameters: Mapping[str, Any]) -> tuple[Body, Exit]:
+        response = await self._post(history, parameters)
+        return response.body, partial(_close, response)
+
+    def _encoded(
+        self, history: History, parameters: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, str], bytes]:
+        url, headers, body = self._request(history, parameters)
+        return url, headers, body if isinstance(body, bytes) else encode_request(body)
+
+    async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
+        cost = history_cost(history) + json_cost(parameters)
+        return await self._post_encoded(cost, partial(self._encoded, history, parameters))
+
+    async def _post_encoded(
+        self, cost: int, encode: Callable[[], tuple[str, Mapping[str, str], bytes]]
+    ) -> HttpResponse:
+        """Send a request, with retries.
+
+        Args:
+            cost: The cost of ``encode``, for `run_bounded`.
+            encode: Function that returns the URL, headers and body of one attempt.
+        """
+        for attempt in range(self._max_retries + 1):
+            last = attempt == self._max_retries
+            url, headers, payload = await run_bounded(cost, encode)
+            sent = {**REQUEST_HEADERS.get(), "content-type": "application/json", **headers}
+            try:
+                response = await self._client().request("POST", url, sent, payload)
+            except OSError as error:
+                # Do not retry after a read timeout, because the caller set this limit.
+                if last or isinstance(error, ReadTimeout):
+                    raise self.withheld(self._unreachable(error, attempt + 1), url, sent) from error
+                pause = None
+            else:
+                if response.status < 300:
+                    return response
+                refused = await self._read_refusal(response)
+                refused.tries = attempt + 1
+                if last or not _should_retry(response.status, response.headers, refused.retry_after):
+                    raise refused
+                pause = refused.retry_after
+            await anyio.sleep(_pause(attempt, pause))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _read_refusal(self, response: HttpResponse) -> UpstreamError:
+        request = response.body.request
+        body = bytearray()
+        try:
+            if response.status < 400:
+                redirected = self._redirected(response.status, response.headers, request.url)
+                return self.withheld(redirected, request.url, request.headers)
+            # The status is sufficient. An incomplete body is therefore accepted after the timeout.
+            with suppress(OSError):
+                async with asyncio.timeout(self._read_timeout):
+                    async for data in response.body:
+                        body += data
+                        if len(body) >= _MAX_ERROR_BYTES:
+                            break
+        finally:
+            response.close()
+        try:
+            content: object = read_json(bytes(body))
+        except (ValueError, RecursionError):
+            content = body.decode("utf-8", "replace").strip()
+        refused = self._refused(response.status, response.headers, content, response.reason)
+        return self.withheld(refused, request.url, request.headers)
+
+    def _client(self) -> HttpClient:
+        if self._http is None:
+            self._http = HttpClient(self._connect_timeout, self._read_timeout)
+        return self._http
+
+
+async def _close(response: HttpResponse, *_raised: object) -> None:
+    response.close()
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Return True if an exception is a timeout.
+
+    The cause of the exception decides, because official clients also report broken connections as timeouts.
+    """
+    cause = _cause(error)
+    if isinstance(cause, (TransportError, TimeoutError)):
+        return isinstance(cause, TimeoutError)
+    client = sys.modules.get("httpx2")  # the module is imported already if one of its exceptions was raised
+    return client is not None and isinstance(error, client.TimeoutException)
+
+
+def _should_retry(status: int, headers: Mapping[str, str], delay: float | None) -> bool:
+    """Return True if an error status is temporary and the requested delay does not exceed the maximum."""
+    if delay is not None and delay > _MAX_RETRY_AFTER:
+        return False
+    header = headers.get("x-should-retry")
+    return header == "true" or (header != "false" and status in _RETRIED)
+
+
+def _pause(attempt: int, requested: float | None) -> float:
+    if requested:
+        return requested
+    return min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * (1 - 0.25 * random.random())  # noqa: S311
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the delay in seconds that the headers of a response request; None if they request no delay.
+
+    The header ``retry-after-ms``, in milliseconds, takes precedence. The header ``retry-after`` is a number of
+    seconds, possibly with fractions, or a date (RFC 9110, section 10.2.3). The delay for a date in the past is 0.
+    """
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        with suppress(ValueError):
+            value = float(headers.get(name, ""))
+            if math.isfinite(value) and value >= 0:
+                return value / unit
+    with suppress(ValueError, OverflowError):
+        day = parsedate_to_datetime(headers.get("retry-after", ""))
+        day = day if day.tzinfo else day.replace(tzinfo=UTC)
+        return max(0.0, (day - datetime.now(UTC)).total_seconds())
+    return None
+
+
+def _origin(base: str, location: str) -> str:
+    """Return the scheme, host and port of a URL that may be relative to a base.
+
+    The result is empty if the URL is invalid or its scheme is not HTTP.
+    """
+    try:
+        parts = urlsplit(urljoin(base, location))
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return ""
+    host = parts.hostname or ""
+    if parts.scheme not in ("http", "https") or not host:
+        return ""
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the exception of tailrace's transport that caused an exception, otherwise the innermost cause."""
+    while error.__cause__ is not None and not isinstance(error, (TransportError, TimeoutError)):
+        error = error.__cause__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0].removesuffix(":") or type(error).__name__

@@ -1,0 +1,101 @@
+"""Encoding of large JSON values in steps, so that no step holds the global interpreter lock for long.
+
+A call of a C function in any thread holds the lock until it returns, and the event loop waits. The encoding of a
+conversation of 64 MB would block the event loop for 200 ms. In a worker thread (see
+`tailrace.wrappers.concurrency.worker_thread`), long texts are therefore encoded in slices, and the items of a long
+list are encoded one by one. Decoding needs no steps, because requests and stored rows are smaller.
+"""
+
+import base64
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from operator import is_
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+LONG_TEXT = 64 * 1024
+"""A text with more characters, or a file with more bytes, is encoded in slices. It is also the size of a slice."""
+
+# Number of bytes in a slice; divisible by three, so that only the last slice has padding.
+_BASE64_SLICE = 48 * 1024
+
+
+def encode_in_steps(
+    value: object, encode: Callable[[Any], bytes], apart: tuple[type[BaseModel], ...] = ()
+) -> bytes:
+    """Encode a JSON value.
+
+    Args:
+        value: The value. Large texts and files are searched in pydantic models, dicts and lists. Any other value is
+            passed to ``encode`` unchanged.
+        encode: Function that encodes a value or a slice of a text. It encodes bytes as base64.
+        apart: Classes of models. If a list has several of these models, they are encoded one by one.
+
+    Returns:
+        The same JSON as ``encode(value)``.
+    """
+    steps = _Steps(encode, apart)
+    rest = steps.without_large(value)
+    return encode(value) if rest is value else steps.completed(encode(rest))
+
+
+class _Steps:
+    """Encoder that replaces large values with placeholders, and later the placeholders with the values' JSON."""
+
+    def __init__(self, encode: Callable[[Any], bytes], apart: tuple[type[BaseModel], ...]) -> None:
+        self._encode = encode
+        self._apart = apart
+        self._name = secrets.token_hex(16)  # random, so that no text of the value contains a placeholder
+        # The JSON of large values in pieces, by the JSON of their placeholders.
+        self._large: dict[bytes, list[bytes]] = {}
+
+    def without_large(self, value: object) -> Any:
+        """Return the value with placeholders for large values; the same object if no value is large."""
+        if isinstance(value, str):
+            return self._replaced(self._text(value)) if len(value) > LONG_TEXT else value
+        if isinstance(value, bytes):
+            return self._replaced_bytes(value) if len(value) > LONG_TEXT else value
+        if isinstance(value, BaseModel):
+            return self._model_without_large(value)
+        if type(value) is dict:  # an encoder may treat a subclass in another way
+            members = cast("dict[str, object]", value)
+            rest = {name: self.without_large(member) for name, member in members.items()}
+            return members if all(rest[name] is member for name, member in members.items()) else rest
+        if isinstance(value, list | tuple):
+            items = cast("Sequence[object]", value)
+            if len(items) > 1 and isinstance(items[0], self._apart):
+                return [self._replaced([encode_in_steps(item, self._encode, self._apart)]) for item in items]
+            others = [self.without_large(item) for item in items]
+            return items if all(map(is_, others, items)) else others
+        return value
+
+    def completed(self, encoded: bytes) -> bytes:
+        """Return the JSON with the JSON of the large values in place of the placeholders."""
+        places = re.compile(b"(" + b"|".join(map(re.escape, self._large)) + b")")
+        pieces: list[bytes] = []
+        for piece in places.split(encoded):
+            pieces += self._large.get(piece, (piece,))
+        return b"".join(pieces)
+
+    def _model_without_large(self, model: BaseModel) -> BaseModel:
+        rest = {name: self.without_large(member) for name, member in model}
+        changes = {name: rest[name] for name, member in model if rest[name] is not member}
+        return model.model_copy(update=changes) if changes else model
+
+    def _text(self, text: str) -> list[bytes]:
+        slices = (text[at : at + LONG_TEXT] for at in range(0, len(text), LONG_TEXT))
+        return [b'"', *(self._encode(each)[1:-1] for each in slices), b'"']
+
+    def _replaced(self, pieces: list[bytes]) -> str:
+        name = f"{self._name}-{len(self._large)}-"
+        self._large[self._encode(name)] = pieces
+        return name
+
+    def _replaced_bytes(self, data: bytes) -> bytes:
+        name = f"{self._name}-{len(self._large)}-".encode()
+        slices = (data[at : at + _BASE64_SLICE] for at in range(0, len(data), _BASE64_SLICE))
+        pieces = [b'"', *map(base64.b64encode, slices), b'"']
+        self._large[self._encode(base64.b64encode(name).decode("ascii"))] = pieces
+        return name

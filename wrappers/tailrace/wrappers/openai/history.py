@@ -1,5 +1,0 @@
-"""Former name of `tailrace.wrappers.openai.converter`; import `OpenAIConverter` from `tailrace.wrappers.openai`."""
-
-from tailrace.wrappers.openai.converter import OpenAIConverter
-
-__all__ = ("OpenAIConverter",)

@@ -1,0 +1,179 @@
+"""The fields of a response, its token usage, and its outcome: finished, failed or incomplete.
+
+`ResponsesDecoder` uses this module.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tailrace.wrappers.chunks import FinishMessage, FinishReason, Usage
+from tailrace.wrappers.decoding.decoder import merged_usage
+from tailrace.wrappers.decoding.error_reports import provider_error
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+from tailrace.wrappers.openai.delta_shapes import first_count
+
+_ENDS = {
+    "response.completed": "completed",
+    "response.done": "completed",
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+    "response.cancelled": "cancelled",
+}
+_INCOMPLETE_REASONS = {
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "length": FinishReason.LENGTH,
+    "max_output_tokens": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+}
+# Members of a response that repeat the request or that are reported in another way.
+_NON_FACTS = frozenset(
+    {
+        "background",
+        "billing",
+        "error",
+        "frequency_penalty",
+        "include",
+        "incomplete_details",
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "metadata",
+        "object",
+        "output",
+        "output_text",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "previous_response_id",
+        "prompt",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "status",
+        "store",
+        "stream",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "usage",
+        "user",
+    }
+)
+_NON_EVENT_FACTS = frozenset({"event_id", "obfuscation", "response", "sequence_number", "type"})
+
+
+class ResponseFacts:
+    """The fields of a response that have been reported, and its usage.
+
+    Attributes:
+        usage: The usage object so far; empty if there was no usage object.
+    """
+
+    __slots__ = ("_reported", "usage")
+
+    def __init__(self) -> None:
+        self._reported: dict[str, Any] = {}
+        self.usage: dict[str, Any] = {}
+
+    def new(self, event: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the new and changed fields of the response, including further fields of the event.
+
+        Args:
+            event: The event.
+            response: The response in the event, or the event itself if it is a response.
+        """
+        facts = {name: value for name, value in response.items() if name not in _NON_FACTS}
+        if response is not event:
+            facts |= {name: value for name, value in event.items() if name not in _NON_EVENT_FACTS}
+        if "created_at" in facts:
+            facts["created"] = facts.pop("created_at")
+        new = {
+            name: value
+            for name, value in facts.items()
+            if value not in (None, "", 0, [], {}) and self._reported.get(name) != value
+        }
+        self._reported |= new
+        self.usage = merged_usage(self.usage, response.get("usage"))
+        return new
+
+
+def read_usage(fields: Mapping[str, Any]) -> Usage | None:
+    """Return the token counts of a usage object; None if the object has no counts.
+
+    The input tokens of the API include cached tokens, and the output tokens include reasoning.
+    """
+    input_tokens = first_count(fields, "input_tokens", "prompt_tokens")
+    output_tokens = first_count(fields, "output_tokens", "completion_tokens")
+    total = first_count(fields, "total_tokens")
+    if input_tokens is None and output_tokens is None and total is None:
+        return None
+    return Usage(
+        input_tokens or 0,
+        output_tokens or 0,
+        total if total is not None else (input_tokens or 0) + (output_tokens or 0),
+        fields,
+    )
+
+
+def is_end(fields: Mapping[str, Any]) -> bool:
+    """Return True if an object is the last event of a response, or a complete response."""
+    kind = fields.get("type")
+    return kind in _ENDS if isinstance(kind, str) else fields.get("object") == "response"
+
+
+def response_outcome(event: Mapping[str, Any], response: Mapping[str, Any]) -> str:
+    """Return the status of a response in the API's terms.
+
+    The status is final if the response has ended; see `is_final`.
+    """
+    status = as_text(response.get("status"))
+    outcome = _ENDS.get(as_text(event.get("type")), status)
+    return status if outcome == "completed" and status in _ENDS.values() else outcome
+
+
+def is_final(outcome: str) -> bool:
+    """Return True if a status is final."""
+    return outcome in _ENDS.values()
+
+
+def response_finish(outcome: str, response: Mapping[str, Any]) -> FinishMessage | None:
+    """Return the finish message of a response; None if the response failed or continues."""
+    if outcome == "completed":
+        return FinishMessage(FinishReason.STOP, outcome)
+    if outcome != "incomplete":
+        return None
+    details = as_mapping(response.get("incomplete_details")) or {}
+    reason = as_text(details.get("reason")) or outcome
+    return FinishMessage(_INCOMPLETE_REASONS.get(reason, FinishReason.UNSPECIFIED), reason)
+
+
+def response_error(outcome: str, response: Mapping[str, Any], provider: str) -> UpstreamError | None:
+    """Return the error of a failed response; None for any other response."""
+    if outcome not in ("cancelled", "failed"):
+        return None
+    if response.get("error"):
+        return provider_error(response["error"], provider)
+    return UpstreamError(
+        "the response was cancelled" if outcome == "cancelled" else "the response failed",
+        fault=UpstreamFault.PROVIDER,
+        provider=provider,
+        code=outcome,
+    )
+
+
+def reported_error(event: Mapping[str, Any], provider: str) -> UpstreamError:
+    """Return the error in the member ``error`` of an event, or in the members of the event itself."""
+    error = event.get("error")
+    if not error:
+        error = {
+            name: value
+            for name, value in event.items()
+            if name != "sequence_number" and not (name in ("object", "type") and value == "error")
+        }
+    return provider_error(error, provider)

@@ -1,0 +1,223 @@
+"""Record of the content that has been reported for a streamed response, by item and part.
+
+The API repeats content, and `ResponsesDecoder` uses this record to report each content only once.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tailrace.wrappers.decoding.lenient_json import as_index
+
+# Types of parts. The types of parts in messages and reasoning are the content types of the API.
+TEXT, REFUSAL, SUMMARY, THOUGHT = "output_text", "refusal", "summary_text", "reasoning_text"
+ARGUMENTS, INPUT, SERVER_ARGUMENTS, CODE = "arguments", "input", "server arguments", "code"
+
+# For each event name: the type of the part, the event field with the index of the part, and the field of the end
+# event with the complete text.
+_PARTS = {
+    "response.output_text": (TEXT, "content_index", "text"),
+    "response.refusal": (REFUSAL, "content_index", "refusal"),
+    "response.reasoning_text": (THOUGHT, "content_index", "text"),
+    "response.reasoning": (THOUGHT, "content_index", "text"),
+    "response.reasoning_summary_text": (SUMMARY, "summary_index", "text"),
+    "response.reasoning_summary": (SUMMARY, "summary_index", "text"),
+    "response.function_call_arguments": (ARGUMENTS, "", "arguments"),
+    "response.custom_tool_call_input": (INPUT, "", "input"),
+    "response.mcp_call_arguments": (SERVER_ARGUMENTS, "", "arguments"),
+    "response.code_interpreter_call_code": (CODE, "", "code"),
+}
+DELTAS = {f"{name}.delta": (kind, numbered) for name, (kind, numbered, _) in _PARTS.items()}
+"""For each delta event: the type of the part, and the event field with the index of the part."""
+DONES = {f"{name}.done": place for name, place in _PARTS.items()}
+"""For each event that ends a part: the type of the part, the field with its index, and the field with its complete
+text."""
+
+# The item type for each type of part, for servers that omit the index of the item.
+_ITEM_KINDS = {
+    TEXT: "message",
+    REFUSAL: "message",
+    SUMMARY: "reasoning",
+    THOUGHT: "reasoning",
+    ARGUMENTS: "function_call",
+    INPUT: "custom_tool_call",
+    SERVER_ARGUMENTS: "mcp_call",
+    CODE: "code_interpreter_call",
+}
+_UNLIMITED = 1 << 60
+
+
+class Item:
+    """The reported content of one item of the response.
+
+    Attributes:
+        kind: The type of the item.
+        position: The unique position of the item in the response.
+        parts: The parts by type and index, in order of appearance.
+        facts: The fields of a message that have been reported in the metadata of its text.
+        announced: True if the start of the call has been reported.
+        done: True if the item is complete.
+    """
+
+    __slots__ = ("announced", "done", "facts", "kind", "parts", "position")
+
+    def __init__(self, kind: str, position: int) -> None:
+        self.kind = kind
+        self.position = position
+        self.parts: dict[tuple[str, int], Part] = {}
+        self.facts: dict[str, Any] = {}
+        self.announced = False
+        self.done = False
+
+    def parts_by_kind(self, kind: str) -> "list[Part]":
+        """Return the parts of one type, in order of appearance."""
+        return [part for part in self.parts.values() if part.kind == kind]
+
+
+class Part:
+    """The reported content of one part of an item. Only the text of the last delta is stored.
+
+    Attributes:
+        item: The item that contains the part.
+        kind: The type of the part, which is one of the constants of this module.
+        length: Number of reported characters.
+        annotations: Number of reported annotations.
+        logprobs: Number of tokens with reported log probabilities.
+        frozen: True if further deltas are ignored, because the complete part is reported later.
+    """
+
+    __slots__ = ("_tail", "annotations", "frozen", "item", "kind", "length", "logprobs")
+
+    def __init__(self, item: Item, kind: str) -> None:
+        self.item = item
+        self.kind = kind
+        self.length = 0
+        self.annotations = 0
+        self.logprobs = 0
+        self.frozen = False
+        self._tail = ""
+
+    def add(self, text: str) -> None:
+        """Record that a text has been reported."""
+        if text:
+            self.length += len(text)
+            self._tail = text
+
+    def remaining(self, text: str) -> str:
+        """Return the unreported end of a complete text; empty if the text does not begin with the reported text."""
+        length = self.length
+        if not length:
+            return text
+        return text[length:] if len(text) > length and text[:length].endswith(self._tail) else ""
+
+
+class Progress:
+    """Progress of one response.
+
+    Args:
+        single: True to read a single event. All repeated content is then assumed to be reported already.
+
+    Attributes:
+        single: See the argument.
+        open_text: The part of the latest text block.
+        open_reasoning: The part of the latest reasoning block.
+    """
+
+    __slots__ = (
+        "_by_index",
+        "_items_by_kind",
+        "_last",
+        "_last_by_kind",
+        "_last_key",
+        "_positions",
+        "open_reasoning",
+        "open_text",
+        "single",
+    )
+
+    def __init__(self, *, single: bool = False) -> None:
+        self.single = single
+        self._positions = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Start another response in the same stream.
+
+        Positions continue, so that the calls of both responses are distinct.
+        """
+        self.open_text: Part | None = None
+        self.open_reasoning: Part | None = None
+        self._items_by_kind: dict[str, list[Item]] = {}  # the items by type, in order of appearance
+        self._by_index: dict[int, Item] = {}
+        self._last_by_kind: dict[str, Item] = {}  # the latest item by type
+        self._last: Part | None = None  # the part of the latest delta; the next attributes are its indexes
+        self._last_key: tuple[object, object] = (None, None)
+
+    @property
+    def has_started(self) -> bool:
+        """True after the first item."""
+        return bool(self._items_by_kind)
+
+    def items_by_kind(self) -> dict[str, Iterator[Item]]:
+        """Return the items of each type, in order of appearance."""
+        return {kind: iter(items) for kind, items in self._items_by_kind.items()}
+
+    def item(self, event: Mapping[str, Any], kind: str) -> Item:
+        """Return the item with the index of an event, otherwise the latest item with the type ``kind``."""
+        index = as_index(event.get("output_index"))
+        known = self._by_index.get(index) if index is not None else self._last_by_kind.get(kind)
+        return known or self.new_item(kind, index)
+
+    def added_item(self, event: Mapping[str, Any], kind: str) -> Item:
+        """Return the item that an event starts. The item may exist already, if its text arrived earlier."""
+        index = as_index(event.get("output_index"))
+        known = self._by_index.get(index) if index is not None else None
+        return known if known and known.kind == kind and not known.done else self.new_item(kind, index)
+
+    def new_item(self, kind: str, index: int | None = None) -> Item:
+        """Add an item.
+
+        Args:
+            kind: The type of the item.
+            index: The provider's index. It becomes the position of the item, unless another item has it (some servers repeat an index).
+        """
+        position = self._positions if index is None else max(self._positions, index)
+        self._positions = position + 1
+        item = Item(kind, position)
+        self._items_by_kind.setdefault(kind, []).append(item)
+        self._last_by_kind[kind] = item
+        self._last = None
+        if index is not None:
+            self._by_index[index] = item
+        return item
+
+    def part(self, event: Mapping[str, Any], kind: str, index_field: str) -> Part:
+        """Return the part that an event belongs to.
+
+        Args:
+            event: The event.
+            kind: The type of the part.
+            index_field: The event field with the index of the part; empty if the item has only one part.
+        """
+        last, key = self._last, (event.get("output_index"), event.get(index_field))
+        if last is not None and last.kind is kind and key == self._last_key:
+            return last
+        item = self.item(event, _ITEM_KINDS[kind])
+        index = as_index(key[1]) or 0
+        part = item.parts.get((kind, index)) or self.new_part(item, kind, index)
+        self._last, self._last_key = part, key
+        return part
+
+    def new_part(self, item: Item, kind: str, index: int) -> Part:
+        """Add a part to an item."""
+        part = item.parts[kind, index] = Part(item, kind)
+        if not self.single:
+            return part
+        if kind in (CODE, SERVER_ARGUMENTS):
+            part.frozen = True  # the end event reports the complete part
+            return part
+        part.length = part.annotations = part.logprobs = _UNLIMITED
+        if kind == TEXT:
+            self.open_text = part
+        elif kind in (SUMMARY, THOUGHT):
+            self.open_reasoning = part
+        return part
