@@ -51,13 +51,22 @@ async def take_picture(page: "Page", name: str) -> None:
     ``TAILRACE_TEST_PICTURES=1`` writes those of the documentation.
     """
     PICTURES.mkdir(parents=True, exist_ok=True)
-    taken = await page.screenshot(path=PICTURES / f"{name}.png")
+    taken = await _screenshot_at_rest(page)
+    (PICTURES / f"{name}.png").write_bytes(taken)
     published = PUBLISHED / f"{name}.png"
     if os.environ.get("TAILRACE_TEST_PICTURES") and published.exists():
         published.write_bytes(taken)
     if published.exists():
         shares = await _difference(page, taken, published.read_bytes())
         assert shares < TOLERANCE, f"{PICTURES / name}.png differs from {published} by {shares:.1%}"
+
+
+async def _screenshot_at_rest(page: "Page") -> bytes:
+    """Return the first screenshot that equals the one before it: transitions and scrolling have ended."""
+    before = await page.screenshot(animations="disabled")
+    while (taken := await page.screenshot(animations="disabled")) != before:
+        before = taken
+    return taken
 
 
 async def _difference(page: "Page", one: bytes, other: bytes) -> float:

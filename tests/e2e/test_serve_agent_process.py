@@ -157,7 +157,7 @@ def test_what_cannot_be_served_is_one_line_and_status_2(tmp_path: Path) -> None:
     for arguments, words in (
         (["--agent", "http://127.0.0.1:1"], "cannot be reached"),
         (["--agent", "ftp://x"], "not the URL of an agent"),
-        (["--agent", "http://127.0.0.1:1", "--model", "openai:x"], "more than one is given"),
+        (["--agent", "http://127.0.0.1:1", "--model", "openai:x"], "more than one of these is set"),
     ):
         done = subprocess.run(
             tailrace("serve", *arguments),

@@ -36,7 +36,7 @@ async def continued(kind: str, **settings: Any) -> AsyncGenerator[tuple[str, Con
     """A server whose model breaks off in the middle of its first response."""
     server = ContinuingServer(kind, PIECES)
     server.cut = server.first_body.index(b"- Aare")
-    async with ScriptedUpstream(server.respond) as upstream:
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
         model = {"model": "openai:m", "base_url": upstream.base_url, "api_key": "none"}
         async with serving(create_app(Settings(store="sqlite://", **model, **settings))) as url:
             yield url, server
@@ -150,7 +150,7 @@ async def test_a_request_without_streaming_has_the_text_of_the_last_attempt(kind
 
 async def test_a_fallback_is_set_by_its_name_and_address() -> None:
     second = ContinuingServer("anthropic", ["From the other model."])
-    async with ScriptedUpstream(second.respond) as upstream:
+    async with ScriptedUpstream(second.respond, lists_models=True) as upstream:
         target = f"openai:other@{upstream.base_url}"
         first = ContinuingServer("other", [])
         second.kind = "other"
@@ -190,7 +190,7 @@ async def test_a_response_is_continued_after_a_kill(tmp_path: Path) -> None:
         )  # fmt: skip
         folder = tmp_path / str(number)
         folder.mkdir()
-        async with ScriptedUpstream(server.respond) as upstream:
+        async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
             arguments = ["--model", "openai:m", "--base-url", upstream.base_url, "--store", f"sqlite:///{folder}/t.db"]  # fmt: skip
             with served(folder / "first.log", *arguments) as process:
                 await process.ready()

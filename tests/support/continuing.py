@@ -3,7 +3,7 @@
 ::
 
     server = ContinuingServer("vllm", pieces)
-    async with ScriptedUpstream(server.respond) as upstream:
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
         model = server.model(upstream)
 
 The first response is cut where the test wants it; every further one is complete. A server that begins an answer again sends

@@ -143,8 +143,9 @@ class ScriptedUpstream:
 
     Args:
         scripts: One response per request, in the order of requests; the last one is repeated for all further
-            requests. A function receives the request and returns the script. Requests for the list of models, which
-            the server sends before it continues a response, get 404 and are not counted, except from a function.
+            requests. A function receives the request and returns the script.
+        lists_models: Whether the scripts respond to requests for the list of models, which the server sends before
+            it continues a response. Otherwise those get 404 and are not counted.
 
     Attributes:
         requests: All requests so far, in order of arrival.
@@ -154,10 +155,11 @@ class ScriptedUpstream:
     again, unless the test has already failed.
     """
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, lists_models: bool = False) -> None:
         self.requests: list[Received] = []
         self.base_url = ""
         self._scripts = scripts
+        self._lists_models = lists_models
         self._arrival = anyio.Event()
         self._open: dict[anyio.CancelScope, anyio.Event] = {}
         self._errors: list[Exception] = []
@@ -188,11 +190,11 @@ class ScriptedUpstream:
         return self.requests[index]
 
     def _take(self, request: Received) -> Sequence[Step]:
+        if request.method == "GET" and request.path.endswith("/models") and not self._lists_models:
+            return json_answer({"error": {"message": "not found"}}, 404)
         if not self._scripts:
             raise LookupError(f"{request.method} {request.path} arrived, but there is no script")
         script = self._scripts[min(len(self.requests), len(self._scripts) - 1)]
-        if request.method == "GET" and request.path.endswith("/models") and not callable(script):
-            return json_answer({"error": {"message": "not found"}}, 404)
         self.requests.append(request)
         self._arrival.set()
         self._arrival = anyio.Event()

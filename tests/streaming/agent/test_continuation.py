@@ -152,7 +152,7 @@ async def test_a_text_cut_anywhere_is_completed(kind: str) -> None:
         server.cut = chance.randrange(len(server.first_body))
         server.ending = chance.choice(["close", "reset", "error", "silence"])
         run = Run()
-        async with ScriptedUpstream(server.respond) as upstream:
+        async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
             model = server.model(upstream, read_timeout=0.2 if server.ending == "silence" else 20.0)
             with anyio.fail_after(20):
                 await run.drive(Agent(model, continuation=PROMPT))
@@ -188,7 +188,7 @@ async def test_a_tool_call_cut_anywhere_is_complete_when_the_tool_runs(kind: str
         server.ending = chance.choice(["close", "reset", "error"])
         ran, weather = counted_weather()
         run = Run()
-        async with ScriptedUpstream(server.respond) as upstream:
+        async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
             agent = Agent(server.model(upstream), tools=[weather], continuation=PROMPT)
             with anyio.fail_after(20):
                 await run.drive(agent)
@@ -205,7 +205,7 @@ async def test_the_request_of_a_continuation_has_the_text_without_trailing_space
     server = ContinuingServer("llamacpp", ["Rivers ", "flow.\n\n", "Then", " on."])
     server.cut = server.first_body.index(b"Then")
     run = Run()
-    async with ScriptedUpstream(server.respond) as upstream:
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
         await run.drive(Agent(server.model(upstream)))
         sent = [request.json["messages"][-1] for request in upstream.requests if request.method == "POST"]
     assert sent[1] == {"role": "assistant", "content": "Rivers flow."}
@@ -218,7 +218,7 @@ async def test_every_server_that_continues_a_text_receives_its_request(kind: str
     server = ContinuingServer(kind, ["Water flows", " down the river", " to the sea."])
     server.cut = server.first_body.index(b" to the sea")
     run = Run()
-    async with ScriptedUpstream(server.respond) as upstream:
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
         await run.drive(Agent(server.model(upstream)))
     assert run.texts["text"] == "Water flows down the river to the sea."
     assert (run.routes, server.prefills, run.replaced) == (["prefill"], 1, 0)
@@ -228,7 +228,7 @@ async def test_a_server_that_refuses_to_continue_begins_again() -> None:
     server = ContinuingServer("anthropic-4.6", ["Water flows", " down."])
     server.cut = server.first_body.index(b" down")
     run = Run()
-    async with ScriptedUpstream(server.respond) as upstream:
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
         model = server.model(upstream)
         await run.drive(Agent(model))
         assert run.routes == ["prefill", "replace"]
@@ -267,7 +267,7 @@ def _set(**values: Any) -> Callable[[], ContinuationPolicy]:
 async def test_no_attempt_is_made_beyond_the_policy(policy: Callable[[], ContinuationPolicy]) -> None:
     server = ContinuingServer("other", ["Water"], cut=200)
     run = Run()
-    async with ScriptedUpstream(server.respond) as upstream:
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
         await run.drive(Agent(server.model(upstream), continuation=policy()))
     assert run.record.state is TaskState.FAILED
     assert (run.routes, server.generations) == ([], 1)
@@ -278,7 +278,7 @@ async def test_a_fallback_of_another_format_answers_in_place_of_the_model() -> N
     first.cut = first.first_body.index(b"arguments") + 20
     second = ContinuingServer("anthropic", ["The weather."], call=True)
     run = Run()
-    async with ScriptedUpstream(first.respond) as one, ScriptedUpstream(second.respond) as two:
+    async with ScriptedUpstream(first.respond, lists_models=True) as one, ScriptedUpstream(second.respond, lists_models=True) as two:
         agent = Agent(
             first.model(one),
             tools=[weather],
@@ -344,7 +344,7 @@ async def test_a_dead_model_receives_no_request_in_every_turn() -> None:
     def refuse(request: Any) -> Sequence[Any]:
         return [Head(503, {"content-type": "application/json"}), b'{"error": {"message": "down"}}']
 
-    async with ScriptedUpstream(refuse) as one, ScriptedUpstream(alive.respond) as two:
+    async with ScriptedUpstream(refuse) as one, ScriptedUpstream(alive.respond, lists_models=True) as two:
         async with Agent(dead.model(one), fallbacks=[alive.model(two)]) as agent:
             for number in range(CircuitBreaker.FAILURES + 3):
                 assert "Alive." in (await agent.run("Hello?")).output
