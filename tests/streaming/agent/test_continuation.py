@@ -278,7 +278,10 @@ async def test_a_fallback_of_another_format_answers_in_place_of_the_model() -> N
     first.cut = first.first_body.index(b"arguments") + 20
     second = ContinuingServer("anthropic", ["The weather."], call=True)
     run = Run()
-    async with ScriptedUpstream(first.respond, lists_models=True) as one, ScriptedUpstream(second.respond, lists_models=True) as two:
+    async with (
+        ScriptedUpstream(first.respond, lists_models=True) as one,
+        ScriptedUpstream(second.respond, lists_models=True) as two,
+    ):
         agent = Agent(
             first.model(one),
             tools=[weather],
