@@ -198,7 +198,7 @@ async def test_the_keys_of_an_issuer_are_not_fetched_from_another_origin() -> No
     async with another_origin(json_answer({"keys": []})) as other:
         async with ScriptedUpstream(redirect(f"{root(other)}/jwks.json")) as issuer:
             with pytest.raises(OverloadedError):
-                await IssuerKeys(f"{root(issuer)}/jwks.json").find("kid")
+                await IssuerKeys(f"{root(issuer)}/jwks.json").find("kid", "RS256")
             assert len(issuer.requests) == 1
 
 

@@ -3,7 +3,8 @@
 import json
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Any
 
 import jwt
@@ -16,8 +17,12 @@ from support.live_server import serving
 from support.rpc import Rpc
 from support.upstream import Head, ScriptedUpstream
 from tailrace.server import JwtSettings, Settings, create_app
+from tailrace.server.auth.authentication import Credentials
+from tailrace.server.auth.bearer import JwtBearer
 from tailrace.server.cli.doctor import findings
+from tailrace.server.runtime.auth_error import AuthError
 
+RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 JWKS = json.dumps({"keys": [{**RSAAlgorithm.to_jwk(KEY.public_key(), as_dict=True), "kid": "one"}]}).encode()
 CALL = b'{"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}'
@@ -73,6 +78,59 @@ async def test_a_subject_or_issuer_that_is_no_name_is_refused(keys_url: str, cla
 
 async def test_any_printable_subject_is_let_in(keys_url: str) -> None:
     assert await statuses(keys_url, signed(sub="auth0|Zoë 日本")) == [200] * len(PATHS)
+
+
+def jwk(**members: Any) -> dict[str, Any]:
+    return {**RSAAlgorithm.to_jwk(KEY.public_key(), as_dict=True), "kid": "one", **members}
+
+
+async def accepted(algorithms: Iterable[str], *keys: dict[str, Any]) -> list[str]:
+    """Return the algorithms whose tokens are accepted from an issuer with these keys."""
+    body = json.dumps({"keys": [jwk(kid="another"), *keys]}).encode()
+    found: list[str] = []
+    async with ScriptedUpstream([Head(headers={"content-type": "application/json"}), body]) as issuer:
+        authenticator = JwtBearer(issuer.base_url)
+        for algorithm in algorithms:
+            claims = {"sub": "alice", "exp": time.time() + 60}
+            signed = jwt.encode(claims, KEY, algorithm=algorithm, headers={"kid": "one"})
+            with suppress(AuthError):
+                await authenticator.authenticate(Credentials({"authorization": f"Bearer {signed}"}, {}))
+                found.append(algorithm)
+    return found
+
+
+@pytest.mark.parametrize("declared", RSA_ALGORITHMS)
+async def test_a_key_verifies_the_algorithm_that_it_declares_alone(declared: str) -> None:
+    assert await accepted(RSA_ALGORITHMS, jwk(alg=declared)) == [declared]
+
+
+async def test_a_key_that_declares_no_algorithm_verifies_those_of_its_type() -> None:
+    assert await accepted(RSA_ALGORITHMS, jwk()) == list(RSA_ALGORITHMS)
+
+
+async def test_keys_with_one_id_are_distinguished_by_their_algorithm() -> None:
+    assert await accepted(RSA_ALGORITHMS, jwk(alg="PS512"), jwk(alg="RS256")) == ["RS256", "PS512"]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"alg": "RSA-OAEP"},
+        {"alg": "HS256"},
+        {"alg": "none"},
+        {"alg": "ES256"},
+        {"alg": ""},
+        {"alg": ["RS256"]},
+        {"use": "enc"},
+        {"key_ops": ["encrypt"]},
+        {"key_ops": "verify"},
+        {"kty": "oct", "k": "AAAA"},
+        {"kty": ["RSA"]},
+    ],
+    ids=repr,
+)
+async def test_a_key_for_another_purpose_verifies_no_token(members: dict[str, Any]) -> None:
+    assert await accepted(RSA_ALGORITHMS, jwk(**members)) == []
 
 
 @pytest.mark.parametrize("crit", [["\ud800"], ["a\r\nb"], ["x" * 4000], "\ud800", 5], ids=repr)

@@ -83,7 +83,7 @@ async def test_all_who_wait_share_one_fetch() -> None:
         found: list[object] = []
 
         async def find() -> None:
-            found.append(await keys.find("one"))
+            found.append(await keys.find("one", "RS256"))
 
         async with anyio.create_task_group() as group:
             for _ in range(8):
@@ -112,12 +112,12 @@ async def test_an_issuer_that_answers_nonsense_is_an_outage_that_passes(status: 
     async with keys_of(issuer, clock) as keys:
         for _ in range(3):
             with pytest.raises(OverloadedError, match="cannot be fetched at present") as caught:
-                await keys.find("one")
+                await keys.find("one", "RS256")
             assert 0 < caught.value.retry_after <= PAUSE
         assert issuer.fetches == 1
         issuer.status, issuer.text = 200, key_set("one")
         clock.now += PAUSE
-        assert await keys.find("one") is not None
+        assert await keys.find("one", "RS256") is not None
 
 
 async def test_an_unresponsive_issuer_delays_requests_only_briefly() -> None:
@@ -125,31 +125,31 @@ async def test_an_unresponsive_issuer_delays_requests_only_briefly() -> None:
     issuer.gate = anyio.Event()
     async with keys_of(issuer, Clock(), patience=0.1) as keys:
         with anyio.fail_after(10), pytest.raises(OverloadedError):
-            await keys.find("one")
+            await keys.find("one", "RS256")
         issuer.gate.set()
 
 
 async def test_known_keys_are_used_while_the_issuer_is_away_but_not_for_ever() -> None:
     issuer, clock = Issuer(), Clock()
     async with keys_of(issuer, clock) as keys:
-        assert await keys.find("one") is not None
+        assert await keys.find("one", "RS256") is not None
         issuer.status = 503
         clock.now += FRESH + 1
-        assert await keys.find("one") is not None
+        assert await keys.find("one", "RS256") is not None
         clock.now += MAX_AGE
         with pytest.raises(OverloadedError):
-            await keys.find("one")
+            await keys.find("one", "RS256")
 
 
 async def test_new_keys_are_found_and_invented_ones_cost_one_fetch() -> None:
     issuer, clock = Issuer(), Clock()
     async with keys_of(issuer, clock) as keys:
-        assert await keys.find("one") is not None
+        assert await keys.find("one", "RS256") is not None
         clock.now += PAUSE
         issuer.text = key_set("one", "two")
-        assert await keys.find("two") is not None
+        assert await keys.find("two", "RS256") is not None
         before = issuer.fetches
         clock.now += PAUSE
         for number in range(50):
-            assert await keys.find(f"invented {number}") is None
+            assert await keys.find(f"invented {number}", "RS256") is None
         assert issuer.fetches == before + 1

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import jwt
 
@@ -46,9 +46,11 @@ class JwtBearer(Authenticator):
         if not token:
             raise AuthError("a bearer token is required in Authorization", challenge=_CHALLENGE)
         try:
-            key = await self._keys.find(_key_id(token))
+            key = await self._keys.find(*_key_of(token))
             if key is None:
-                raise jwt.InvalidTokenError("its issuer publishes no key with the key id of the token")
+                raise jwt.InvalidTokenError(
+                    "its issuer publishes no key with the key id (kid) and the algorithm (alg) of the token"
+                )
             claims = self._claims(token, key)
         except jwt.PyJWTError as error:
             raise _not_valid(str(error)) from None
@@ -81,8 +83,8 @@ class JwtBearer(Authenticator):
     def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
         return jwt.decode(
             token,
-            key.key,
-            algorithms=ALGORITHMS,
+            key,
+            algorithms=[key.algorithm_name],
             audience=self._audience or None,
             issuer=self._issuer or None,
             options={"require": ["exp", "sub"], "verify_aud": bool(self._audience)},
@@ -122,8 +124,8 @@ def _user(claims: Mapping[str, Any]) -> str:
     return f"{issuer}|{subject}"
 
 
-def _key_id(token: str) -> str:
-    """Return the key id from the header of a token. No other part of the token is read before its signature is verified.
+def _key_of(token: str) -> tuple[str, str]:
+    """Return the key id and the algorithm in the header of a token. Nothing else is read before its signature is verified.
 
     Raises:
         PyJWTError: The text is not a token, the token has no key id, or its algorithm is not accepted.
@@ -134,7 +136,7 @@ def _key_id(token: str) -> str:
         raise jwt.InvalidTokenError("it has no key id (kid)")
     if algorithm not in ALGORITHMS:
         raise jwt.InvalidAlgorithmError("The specified alg value is not allowed")
-    return kid
+    return kid, cast("str", algorithm)
 
 
 def _not_valid(why: str) -> AuthError:

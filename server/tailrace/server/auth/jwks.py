@@ -17,7 +17,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -36,10 +36,22 @@ FRESH = 300.0
 MAX_AGE = 3600.0
 PAUSE = 5.0
 
-ALGORITHMS = (
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
-)  # fmt: skip
+_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_ALGORITHMS_BY_TYPE: Mapping[tuple[object, object], tuple[str, ...]] = {
+    ("RSA", None): _RSA,
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+    ("OKP", "Ed448"): ("EdDSA",),
+}
+"""The algorithms by the type and the curve of a key (RFC 7518, section 3.1; RFC 8037, section 3.1)."""
+
+ALGORITHMS = (*_RSA, "ES256", "ES384", "ES512", "EdDSA")
 """Accepted signature algorithms. Algorithms with a shared secret (HS256) are not accepted, since the keys are public."""
+
+SigningKeys = Mapping[tuple[str, str], jwt.PyJWK]
+"""Keys by key id and algorithm. A key that declares its ``alg`` verifies this algorithm only (RFC 8725, section 3.1)."""
 
 _MAX_BYTES = 1024 * 1024  # maximum size of a key set; large sets have about 10,000 bytes
 
@@ -50,11 +62,11 @@ class UnusableKeysError(Exception):
     """The response of an issuer is not a set of keys for signatures."""
 
 
-def read_keys(body: bytes) -> dict[str, jwt.PyJWK]:
-    """Return the signature keys of a JWK Set by key id.
+def read_keys(body: bytes) -> SigningKeys:
+    """Return the signature keys of a JWK Set by key id and algorithm.
 
-    Keys for encryption, keys of unknown types and keys without an id are ignored (RFC 7517, section 5). If two keys have the same id,
-    the first one is used.
+    A key without ``alg`` is returned for each algorithm of its type. Keys for encryption, keys of unknown types and keys without an
+    id are ignored (RFC 7517, section 5). If two keys have the same id and algorithm, the first one is used.
 
     Args:
         body: The JWK Set as JSON.
@@ -69,27 +81,43 @@ def read_keys(body: bytes) -> dict[str, jwt.PyJWK]:
     members: Any = cast("dict[str, Any]", value).get("keys") if isinstance(value, dict) else None
     if not isinstance(members, list):
         raise UnusableKeysError("the response is not a JWK Set")
-    found: dict[str, jwt.PyJWK] = {}
+    found: dict[tuple[str, str], jwt.PyJWK] = {}
     for member in cast("list[Any]", members):
-        if (key := _read_key(member)) is not None and key.key_id is not None:
-            found.setdefault(key.key_id, key)
+        for key in _read_member(member):
+            found.setdefault((cast("str", key.key_id), key.algorithm_name), key)
     if not found:
         raise UnusableKeysError("the response has no key for signatures")
     return found
 
 
-def _read_key(member: Any) -> jwt.PyJWK | None:
+def _read_member(member: Any) -> Iterator[jwt.PyJWK]:
+    """Yield a member of a JWK Set once for each algorithm that it may verify."""
     if not isinstance(member, dict):
-        return None
+        return
     fields = cast("dict[str, Any]", member)
-    kid, use = fields.get("kid"), fields.get("use", "sig")
-    if not isinstance(kid, str) or not kid or use != "sig":
-        return None
-    try:
-        key = jwt.PyJWK(fields)
-    except (jwt.PyJWTError, TypeError, ValueError, LookupError, AttributeError):
-        return None  # PyJWT raises many types of errors for invalid keys
-    return key if key.algorithm_name in ALGORITHMS else None
+    kid = fields.get("kid")
+    if not isinstance(kid, str) or not kid or not _verifies(fields):
+        return
+    for algorithm in _algorithms_of(fields):
+        try:
+            yield jwt.PyJWK(fields, algorithm)
+        except (jwt.PyJWTError, TypeError, ValueError, LookupError, AttributeError):
+            return  # PyJWT raises many types of errors for invalid keys
+
+
+def _verifies(fields: Mapping[str, Any]) -> bool:
+    """Return whether a key is for signatures (RFC 7517, sections 4.2 and 4.3)."""
+    operations: object = fields.get("key_ops", ["verify"])
+    return fields.get("use", "sig") == "sig" and isinstance(operations, list) and "verify" in operations
+
+
+def _algorithms_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the algorithms of a key: its ``alg`` (RFC 7517, section 4.4), or those of its type."""
+    kind, curve = fields.get("kty"), fields.get("crv")
+    if not isinstance(kind, str) or not isinstance(curve, str | None):
+        return ()
+    fitting = _ALGORITHMS_BY_TYPE.get((kind, None if kind == "RSA" else curve), ())
+    return tuple(each for each in fitting if fields.get("alg", each) == each)
 
 
 class IssuerKeys:
@@ -119,7 +147,7 @@ class IssuerKeys:
         self._url = url
         self._timeout = timeout
         self._clock = clock
-        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._keys: SigningKeys = {}
         self._fetched_at = -math.inf
         self._failing_until = -math.inf
         self._unknown_until = -math.inf
@@ -139,11 +167,11 @@ class IssuerKeys:
                     self._tasks = None
                 tasks.cancel_scope.cancel()
 
-    async def find(self, kid: str) -> jwt.PyJWK | None:
-        """Return the key with this id; None if the issuer publishes no such key.
+    async def find(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
+        """Return the key with this id for this algorithm; None if the issuer publishes no such key.
 
-        An unknown id causes a fetch, so that new keys are found, but at most one fetch in `PAUSE` seconds, so that invented ids
-        cause no load. Cancellation ends only the wait of this caller.
+        An unknown key causes a fetch, so that new keys are found, but at most one fetch in `PAUSE` seconds, so that invented
+        ids cause no load. Cancellation ends only the wait of this caller.
 
         Raises:
             OverloadedError: The issuer is unavailable. The error contains the time to wait before a retry.
@@ -156,14 +184,14 @@ class IssuerKeys:
                 raise self._unavailable()
         elif age > FRESH:
             await self._renew()
-        if kid in self._keys:
-            return self._keys[kid]
+        if (kid, algorithm) in self._keys:
+            return self._keys[kid, algorithm]
         if self._fetches == before and self._clock() >= self._unknown_until:
             await self._fetch()
         if self._fetches != before:
             self._unknown_until = self._clock() + PAUSE
-        if kid in self._keys:
-            return self._keys[kid]
+        if (kid, algorithm) in self._keys:
+            return self._keys[kid, algorithm]
         if self._is_failing:
             raise self._unavailable()
         return None
