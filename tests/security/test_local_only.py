@@ -1,7 +1,9 @@
 """Without authentication, a server accepts local programs only; pages of other sites reach no server."""
 
+import gc
 import json
 import socket
+import tracemalloc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +21,9 @@ from support.rpc import message
 from tailrace.server import Settings, create_app, create_router
 from tailrace.server.app import Authenticator
 from tailrace.server.auth.authentication import Credentials, Identity
+from tailrace.server.http.forwarded_addresses import names_remote_client
+from tailrace.server.http.request_guard import RequestGuard, is_loopback
+from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.settings import ENDPOINTS
 
 EVIL = "http://evil.example"
@@ -57,6 +62,11 @@ def settings(**given: Any) -> Settings:
 
 def keyed(**given: Any) -> Settings:
     return settings(caller_keys="alice:key", **given)
+
+
+def traced_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
 
 
 @asynccontextmanager
@@ -251,7 +261,7 @@ LAN, REMOTE = ("192.0.2.1", 8000), ("192.0.2.7", 50000)
 
 
 async def response_status(
-    app: Any, client: Any, server: Any, host: str = "localhost", path: str = "/tasks"
+    app: Any, client: Any, server: Any, host: str = "localhost", path: str = "/tasks", **headers: str
 ) -> int:
     """Call an application as a server would, for a connection between two addresses."""
     sent: list[Any] = []
@@ -263,7 +273,10 @@ async def response_status(
         "path": path,
         "query_string": b"",
         "root_path": "",
-        "headers": [(b"host", host.encode())],
+        "headers": [
+            (b"host", host.encode()),
+            *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()),
+        ],
         "client": client,
         "server": server,
     }
@@ -308,6 +321,98 @@ async def test_only_local_connections_are_served_by_any_asgi_server(
     async with app.router.lifespan_context(app):
         assert await response_status(app, client, server, host) == (200 if served else 403)
         assert await response_status(app, client, server, host, "/healthz") == 200
+
+
+HERE_FOR = {
+    "forwarded": ("for=127.0.0.1", 'For="127.0.0.1:50000";proto=http;by=_proxy', 'for="[::1]:50000"'),
+    "x_forwarded_for": ("127.0.0.1", "::1", "[::1]:50000", "127.0.0.1:50000", "127.0.0.1, ::ffff:127.0.0.2"),
+    "x_real_ip": ("127.0.0.1", "::1"),
+}
+"""Headers of proxies that name clients on this machine."""
+
+REMOTE_FOR = {
+    "forwarded": (
+        "for=192.0.2.7",
+        'FOR="[2001:db8::7]:50000"',
+        "proto=https;for=192.0.2.7;by=127.0.0.1",
+        "for=127.0.0.1, for=192.0.2.7",  # the client sent the first element, and the proxy added the second one
+        "for=192.0.2.7, for=127.0.0.1",
+        "for=127.0.0.1;for=192.0.2.7",
+        'for="127.0.0.1, for=192.0.2.7"',
+        "for=unknown",
+        "for=_hidden",
+        "for=localhost",
+        "by=127.0.0.1",
+        "",
+        ", ".join(["for=127.0.0.1"] * 1_000),
+    ),
+    "x_forwarded_for": ("192.0.2.7", "2001:db8::7", "127.0.0.1, 192.0.2.7", "192.0.2.7:50000", "unknown", ""),
+    "x_real_ip": ("192.0.2.7", "[2001:db8::7]"),
+}
+"""Headers of proxies that name clients on other machines, or do not show where the clients are."""
+
+PEERS = [(("127.0.0.1", 50000), HERE), (("127.0.0.1", 0), HERE), (None, UNIX)]
+"""Connections of a proxy on this machine."""
+
+
+@pytest.mark.parametrize(("client", "server"), PEERS, ids=["loopback", "loopback, by uvicorn", "socket"])
+async def test_a_proxy_on_this_machine_makes_no_client_local(client: Any, server: Any) -> None:
+    app = create_app(settings(public_url="https://agent.example.com"), handler=Scripted())
+    wrong: list[object] = []
+    async with app.router.lifespan_context(app):
+        for expected, headers in ((200, HERE_FOR), (403, REMOTE_FOR)):
+            for name, values in headers.items():
+                for value in values:
+                    given = {name: value}
+                    wrong += [
+                        (host, path, given)
+                        for host, path, status in (
+                            ("localhost", "/tasks", expected),
+                            (
+                                "agent.example.com",
+                                "/tasks",
+                                200,
+                            ),  # a proxy may forward requests for this host
+                            ("localhost", "/metrics", expected),
+                            ("agent.example.com", "/metrics", 403),
+                        )
+                        if await response_status(app, client, server, host, path, **given) != status
+                    ]
+    assert wrong == []
+
+
+async def test_the_refusal_of_a_forwarded_request_gives_the_reason() -> None:
+    async with agent(settings()) as (url, http):
+        async with http.get(f"{url}/tasks", headers={"Forwarded": "for=192.0.2.7"}) as response:
+            assert response.status == 403
+            assert "a proxy forwards this request" in await response.text()
+
+
+@pytest.mark.parametrize("name", HERE_FOR)
+async def test_a_proxy_on_this_machine_makes_no_grpc_client_local(name: str) -> None:
+    header = name.replace("_", "-")
+    outcomes: dict[bool, set[str]] = {}
+    for has_url in (False, True):
+        given: dict[str, Any] = {"card": {"grpc_url": "grpc.example.com:443"}} if has_url else {}
+        guard = RequestGuard(settings(**given), authenticated=False)
+        for value in (*HERE_FOR[name], *REMOTE_FOR[name]):
+            try:
+                guard.check_call("ipv4:127.0.0.1:50000", {header: value})
+            except AuthError:
+                outcomes.setdefault(has_url, set()).add(value)
+    assert outcomes == {False: set(REMOTE_FOR[name])}
+
+
+async def test_long_addresses_are_not_kept_in_memory() -> None:
+    # A client that a proxy names without a check would fill a cache of addresses.
+    tracemalloc.start()
+    before = traced_bytes()
+    for number in range(200):
+        assert not is_loopback(f"{number}" + "x" * 100_000)
+        assert names_remote_client([("x-forwarded-for", f"{number}" + "x" * 100_000)])
+    kept = traced_bytes() - before
+    tracemalloc.stop()
+    assert kept < 1_000_000
 
 
 async def test_a_local_only_server_on_all_interfaces_refuses_remote_connections() -> None:

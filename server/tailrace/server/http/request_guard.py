@@ -3,7 +3,9 @@
 Each route and gRPC call is checked before it runs. Without authentication, a server accepts only local programs. It rejects a request
 with 403 if:
 
-1. The request comes from another machine, that is, neither over loopback nor over a Unix socket.
+1. The request comes from another machine, that is, neither over loopback nor over a Unix socket, or a proxy on this machine forwards it
+   for a client on another machine (`tailrace.server.http.forwarded_addresses`). With a configured public URL, a proxy on this machine
+   may forward requests for its host.
 2. The ``Host`` header is neither a loopback name nor configured. In a DNS rebinding attack, a web page uses a domain that resolves to
    127.0.0.1, and the browser sends this domain as ``Host``.
 3. The request comes from a web page of another site: ``Origin`` is neither this server nor in ``allowed_origins``, or
@@ -15,15 +17,15 @@ site cannot send. With ``allow_anonymous``, only check 3 applies.
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from starlette.types import Scope
 
 from tailrace.server.auth.authentication import API_KEY_HEADER
+from tailrace.server.http.forwarded_addresses import names_remote_client, parse_address
 from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.settings import Settings
 
@@ -54,14 +56,13 @@ def answers_every_host(endpoint: _Endpoint) -> _Endpoint:
     return endpoint
 
 
-@lru_cache(maxsize=4096)
 def is_loopback(host: str) -> bool:
     """Return whether a host is ``localhost``, ``*.localhost``, ``::1``, or an address in 127.0.0.0/8.
 
     Args:
         host: A name or an address, without a port and without brackets.
     """
-    address = _address(host)
+    address = parse_address(host)
     if address is not None:
         return address.is_loopback
     name = host.lower().removesuffix(".")
@@ -82,6 +83,7 @@ class RequestGuard:
         self._checks_host = self._local_only or bool(settings.allowed_hosts)
         self._any_origin = "*" in settings.allowed_origins
         origins = [origin.lower() for origin in settings.allowed_origins if origin != "*"]
+        self._has_grpc_url = bool(settings.card.grpc_url)
         self._public_hosts = frozenset(_hosts_of(settings.public_url, settings.card.grpc_url))
         if settings.public_url:
             parts = urlsplit(settings.public_url)
@@ -148,8 +150,10 @@ class RequestGuard:
         """
         kind, _, address = unquote(peer).partition(":")
         is_local = kind.startswith("unix") or is_loopback(address.rpartition(":")[0].strip("[]"))
+        if not self._has_grpc_url:
+            is_local = is_local and not names_remote_client(metadata.items())
         if self._local_only and not is_local:
-            raise _not_local({"client": (address.rpartition(":")[0], 0)})
+            raise _not_local({"client": (address.rpartition(":")[0].strip("[]"), 0)})
         origin = metadata.get("origin")
         if origin is None or self._any_origin or origin.lower() in self._origins:
             return
@@ -183,18 +187,19 @@ class RequestGuard:
         the connection. A connection to a loopback address always comes from this machine.
         """
         client, server = scope.get("client"), scope.get("server")
-        address = _address(server[0]) if server else None
+        address = parse_address(server[0]) if server else None
         # ``server`` is None for a Unix socket, and for a test client that calls the application directly.
         came_here = server is not None and (address is None or address.is_loopback)
+        peer = parse_address(client[0]) if client is not None else None
+        is_remote = peer is not None and not peer.is_loopback
+        if is_remote or names_remote_client(_decoded(scope)):
+            is_socket = server is not None and (address is not None or server[1] is None)
+            return came_here and is_socket and named is not None and named.host in self._public_hosts
         if client is None:
             return came_here
-        peer = _address(client[0])
         if peer is None:
             return came_here and address is None
-        if peer.is_loopback:
-            return came_here or server is None
-        is_socket = server is not None and (address is not None or server[1] is None)
-        return came_here and is_socket and named is not None and named.host in self._public_hosts
+        return came_here or server is None
 
     def _is_known(self, named: _Authority | None, scope: Scope) -> bool:
         if named is None:
@@ -220,7 +225,10 @@ class RequestGuard:
 
 def _not_local(scope: Mapping[str, Any]) -> AuthError:
     client = scope.get("client")
-    peer = f" ({_shown(str(client[0]))} is not local)" if client else ""
+    if client is None or is_loopback(str(client[0])):
+        peer = " (a proxy forwards this request for a client on another machine)"
+    else:
+        peer = f" ({_shown(str(client[0]))} is not local)"
     return _refused(
         f"this server has no authentication and accepts local connections only{peer}; set TAILRACE_CALLER_KEYS or "
         "TAILRACE_CALLER_JWT to authenticate callers, TAILRACE_PUBLIC_URL behind a proxy on the same machine, or "
@@ -271,14 +279,8 @@ def _parse_short(value: bytes) -> _Authority | None:
     return _Authority(found[1].lower().strip("[]").removesuffix("."), port)
 
 
-@lru_cache(maxsize=4096)
-def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """Parse an IP address; return None for a name. Convert an IPv4-mapped IPv6 address to IPv4."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
+def _decoded(scope: Scope) -> Iterator[tuple[str, str]]:
+    return ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
 
 
 def _hosts_of(*urls: str | None) -> list[str]:

@@ -1,0 +1,63 @@
+"""Reads the addresses of clients from the headers that proxies add to requests.
+
+A request that passed a proxy comes from the proxy's address. The headers name the clients before it: ``Forwarded`` (RFC 7239),
+``X-Forwarded-For``, to which each proxy appends an address, and ``X-Real-IP``. A client can send these headers itself, so the names
+of this module can only show that a request is not local, never that it is.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+_HEADERS = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})
+_MAX_PROXIES = 32  # addresses in a header; the request of a longer chain is not local
+_MAX_ADDRESS = 64  # characters; only these are cached, so that clients cannot fill the memory
+
+
+def names_remote_client(headers: Iterable[tuple[str, str]]) -> bool:
+    """Return whether a header names a client that is not on this machine.
+
+    All addresses count, because a proxy may leave the header of a client unchanged and add another one. An obfuscated, unknown or
+    missing address (RFC 7239, sections 6.2 and 6.3) is not on this machine.
+
+    Args:
+        headers: The names in lower case, and the values.
+    """
+    return any(
+        name in _HEADERS and not all(_is_here(name, element) for element in value.split(",", _MAX_PROXIES))
+        for name, value in headers
+    )
+
+
+def parse_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Parse an IP address; return None for a name. Convert an IPv4-mapped IPv6 address to IPv4."""
+    return _parse_short(host) if len(host) <= _MAX_ADDRESS else None
+
+
+@lru_cache(maxsize=4096)
+def _parse_short(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _is_here(header: str, element: str) -> bool:
+    address = parse_address(_host_of(_node_of(element) if header == "forwarded" else element))
+    return address is not None and address.is_loopback
+
+
+def _node_of(element: str) -> str:
+    """Return the value of ``for`` in an element of ``Forwarded``; empty if it has none, or several."""
+    pairs = [pair.partition("=") for pair in element.split(";", _MAX_PROXIES)]
+    values = [value for name, _, value in pairs if name.strip().lower() == "for"]
+    return values[0] if len(values) == 1 else ""
+
+
+def _host_of(node: str) -> str:
+    """Return the address of a node, without quotes, brackets and port."""
+    node = node.strip().strip('"')
+    if node.startswith("["):
+        return node[1:].partition("]")[0]
+    return node.partition(":")[0] if node.count(":") == 1 else node
