@@ -17,7 +17,7 @@ import importlib, pkgutil, sys
 for layer in sys.argv[1:]:
     package = importlib.import_module(layer)
     for info in pkgutil.walk_packages(package.__path__, layer + "."):
-        if info.name not in ("tailrace.streaming.tools.mcp_bounds", "tailrace.streaming.tools.mcp_connection"):
+        if not info.name.startswith("tailrace.streaming.tools.mcp_"):
             importlib.import_module(info.name)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 print(*sorted({".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("tailrace.")}))

@@ -181,7 +181,7 @@ async def test_tools_are_chosen_and_get_a_prefix_and_a_time() -> None:
         async with chosen.connected() as tools:
             assert [(tool.definition.name, tool.timeout) for tool in tools] == [("my_echo", 7)]
             assert (await call(tools, "my_echo", {"texts": ["a"]})).output == "a"
-        with pytest.raises(ConfigurationError, match=r"has no tool 'nope'; it has: attachments, count"):
+        with pytest.raises(ConfigurationError, match=r"has no tool 'nope'; it has: 'attachments', 'count'"):
             async with McpToolset.http(f"{url}/mcp", include=["echo", "nope"]).connected():
                 raise AssertionError
 

@@ -21,11 +21,12 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except Exception as error:
         from tailrace.wrappers.errors import TailraceError
+        from tailrace.wrappers.redaction.log_records import printable
 
         if not isinstance(error, TailraceError):
             raise
-        # The operator may see details that callers may not.
-        print(f"tailrace: {getattr(error, 'diagnosis', '') or error}", file=sys.stderr)  # noqa: T201
+        # The operator may see details that callers may not. A provider or a tool's server may have written them.
+        print(f"tailrace: {printable(getattr(error, 'diagnosis', '') or error)}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     finally:
         if catches:

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import cast
 
 from tailrace.wrappers import TailraceError
+from tailrace.wrappers.redaction.log_records import printable
 
 logger = logging.getLogger("tailrace.server")
 
@@ -126,7 +127,7 @@ def _run(work: Work, listeners: Sequence[socket.socket]) -> None:
     try:
         work(listeners)
     except TailraceError as error:
-        print(f"tailrace: {error}", file=sys.stderr)  # noqa: T201
+        print(f"tailrace: {printable(error)}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
 
 

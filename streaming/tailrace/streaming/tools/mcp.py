@@ -146,7 +146,7 @@ class McpToolset(Toolset):
             if unknown:
                 raise ConfigurationError(
                     f"the MCP server {self.server} has no tool {', '.join(map(repr, unknown))}; "
-                    f"it has: {', '.join(sorted(link.tools)) or 'none'}"
+                    f"it has: {', '.join(map(repr, sorted(link.tools))) or 'none'}"
                 )
             selected = {name: tool for name, tool in selected.items() if name in self._include}
         try:

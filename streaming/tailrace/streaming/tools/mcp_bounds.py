@@ -1,11 +1,11 @@
 """Limits for MCP servers: the size of a response, the JSON values of a message, the size of all tools, requests, and resumptions.
 
-`tailrace.streaming.tools.mcp_connection` uses this module, because the SDK limits only the events of a stream. The
+The connection and the transports use this module, because the SDK limits only the events of a stream. The
 SDK also validates results against the output schemas of the server, in the event loop, with patterns that may take
 exponential time. This module therefore removes output schemas before the SDK reads them. It validates results with
 `tailrace.streaming.schemas.structured_output`, which matches patterns in linear time and rejects large schemas.
 
-The SDK starts a task for each request of a server (`ServerRequests` limits them), and resumes a response that the server ends
+The SDK starts a task for each request of a server (`MessageFilter` limits them), and resumes a response that the server ends
 early as often as the server ends it, after the pause that the server chooses (`limited_resumptions`).
 """
 
@@ -13,8 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import httpx2
 import msgspec
@@ -28,6 +27,9 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 from tailrace.wrappers.conversion.request_options import OutputFormat
 
 logger = logging.getLogger("tailrace.streaming.tools.mcp")
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Maximum size of one message of a server: a result, with its files."""
 
 MAX_VALUES = 50_000
 """Maximum number of JSON values in one message of a server, for example a result or a page of tools."""
@@ -70,25 +72,6 @@ class BoundedBody(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-def bounded_message(message: SessionMessage) -> SessionMessage:
-    """Return a message of a server, or an error in place of a result with more than `MAX_VALUES` JSON values.
-
-    A notification or request with too many values is returned without its parameters.
-    """
-    content = message.message
-    if isinstance(content, JSONRPCResponse):
-        if count_values(content.result, MAX_VALUES) > MAX_VALUES:
-            error = ErrorData(
-                code=INTERNAL_ERROR, message=f"its result has more than {MAX_VALUES} JSON values"
-            )
-            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=content.id, error=error))
-    elif not isinstance(content, JSONRPCError) and count_values(content.params, MAX_VALUES) > MAX_VALUES:
-        kind = "request" if isinstance(content, JSONRPCRequest) else "notification"
-        logger.warning("a %s of an MCP server has more than %d JSON values", kind, MAX_VALUES)
-        return SessionMessage(content.model_copy(update={"params": None}))
-    return message
-
-
 class BoundedTools:
     """The tools of a server by name, within `MAX_TOOLS_BYTES`."""
 
@@ -109,57 +92,46 @@ class BoundedTools:
         self.by_name[tool.name] = fields
 
 
-class ServerRequests:
-    """The requests of a server that have no response yet."""
+class MessageFilter:
+    """Decides which messages of a server the client processes; counts the server's requests that have no response yet.
+
+    Attributes:
+        output_schemas: The output schemas, which are removed from lists of tools.
+    """
 
     def __init__(self) -> None:
+        self.output_schemas = OutputSchemas()
         self._waiting = 0
 
-    def accept(self, message: SessionMessage) -> bool:
-        """Return whether a message of the server is processed: not a notification, nor a request above the limit."""
-        if isinstance(message.message, JSONRPCResponse | JSONRPCError):
-            return True
-        if not isinstance(message.message, JSONRPCRequest) or self._waiting >= MAX_REQUESTS:
-            return False
-        self._waiting += 1
-        return True
+    def accept(self, message: SessionMessage) -> SessionMessage | None:
+        """Return a message of the server within the bounds; None for a notification, or a request above `MAX_REQUESTS`.
+
+        No notification is used. A result with more than `MAX_VALUES` JSON values becomes an error, and a request with as many has no
+        parameters.
+        """
+        content = message.message
+        if isinstance(content, JSONRPCResponse):
+            if count_values(content.result, MAX_VALUES) > MAX_VALUES:
+                error = ErrorData(
+                    code=INTERNAL_ERROR, message=f"its result has more than {MAX_VALUES} JSON values"
+                )
+                return SessionMessage(JSONRPCError(jsonrpc="2.0", id=content.id, error=error))
+            self.output_schemas.take(content)
+        elif isinstance(content, JSONRPCRequest):
+            if self._waiting >= MAX_REQUESTS:
+                return None
+            self._waiting += 1
+            if count_values(content.params, MAX_VALUES) > MAX_VALUES:
+                logger.warning("a request of an MCP server has more than %d JSON values", MAX_VALUES)
+                return SessionMessage(content.model_copy(update={"params": None}))
+        elif not isinstance(content, JSONRPCError):
+            return None
+        return message
 
     def end(self, message: SessionMessage) -> None:
         """Register a message to the server that was sent, or failed; only responses count."""
         if isinstance(message.message, JSONRPCResponse | JSONRPCError):
             self._waiting -= 1
-
-
-class RespondingStream:
-    """The stream of messages to a server; it counts responses.
-
-    Args:
-        stream: The stream of the SDK.
-        requests: The requests of the server.
-    """
-
-    def __init__(self, stream: Any, requests: ServerRequests) -> None:
-        self._stream = stream
-        self._requests = requests
-
-    async def send(self, item: SessionMessage, /) -> None:
-        """Send a message."""
-        try:
-            await self._stream.send(item)
-        finally:
-            self._requests.end(item)
-
-    async def aclose(self) -> None:
-        """Close the stream."""
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 _RESUMPTIONS = ContextVar[list[None] | None]("tailrace_mcp_resumptions", default=None)
@@ -194,10 +166,9 @@ class OutputSchemas:
         self._schemas: dict[str, dict[str, Any]] = {}
         self._readers: dict[str, OutputReader | None] = {}
 
-    def take(self, message: SessionMessage) -> None:
-        """Move the output schemas in a list of tools from a message to this object."""
-        content = message.message
-        tools = content.result.get("tools") if isinstance(content, JSONRPCResponse) else None
+    def take(self, response: JSONRPCResponse) -> None:
+        """Move the output schemas in a list of tools from a response to this object."""
+        tools = response.result.get("tools")
         for tool in cast("list[object]", tools) if isinstance(tools, list) else ():
             if not isinstance(tool, dict):
                 continue

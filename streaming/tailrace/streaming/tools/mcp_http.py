@@ -1,0 +1,145 @@
+"""The transport to an MCP server at a URL: the SDK's, over an HTTP client with limits and with errors for single requests."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+
+import anyio
+import httpx2
+import mcp.client.streamable_http
+from mcp import MCPError
+from mcp.types import INTERNAL_ERROR
+
+from tailrace.streaming.tools.mcp_bounds import (
+    MAX_MESSAGE_BYTES,
+    BoundedBody,
+    MessageFilter,
+    take_resumption,
+)
+from tailrace.streaming.tools.mcp_servers import HttpServer
+from tailrace.streaming.tools.mcp_streams import Streams, filtered
+from tailrace.wrappers import TailraceError, UpstreamError, UpstreamFault
+
+FORGOTTEN = "the session is not known to the server"
+"""The error of a call whose session the server does not know."""
+
+_SESSION = "mcp-session-id"
+
+
+class HttpTransport:
+    """The SDK's transport, over a client that converts failures of a request to JSON-RPC errors.
+
+    Args:
+        server: The server.
+        messages: Filters its messages.
+        ended: Set when the stream of its messages ends.
+        connect_timeout: Seconds until a connection is open.
+    """
+
+    def __init__(
+        self, server: HttpServer, messages: MessageFilter, ended: anyio.Event, connect_timeout: float
+    ) -> None:
+        self._server = server
+        self._client = _HttpClient(server, connect_timeout)
+        self._messages = messages
+        self._ended = ended
+
+    def trouble(self, error: Exception | None) -> TailraceError | None:
+        """Return the last HTTP failure, if an error at the start is caused by it."""
+        return self._client.trouble if isinstance(error, MCPError) else None
+
+    @asynccontextmanager
+    async def streams(self) -> AsyncGenerator[Streams]:
+        """Open the SDK's transport."""
+        streams = mcp.client.streamable_http.streamable_http_client(
+            self._server.url, http_client=self._client, max_sse_event_size=MAX_MESSAGE_BYTES
+        )
+        async with self._client, streams as (received, sent):
+            yield filtered(received, sent, self._messages, self._ended)
+
+
+class _HttpClient(httpx2.AsyncClient):
+    """An HTTP client that fails single requests.
+
+    The SDK ends the whole session, with all its calls, when one request finds no connection; and it reports neither status
+    nor reason of a refusal. Both become JSON-RPC errors here, which the SDK returns to the single call.
+
+    Attributes:
+        session_lost: The server reported that it does not know the session.
+        trouble: The latest failure.
+    """
+
+    def __init__(self, server: HttpServer, connect_timeout: float) -> None:
+        # Reads have no timeout of their own: the agent limits the duration of calls, and the stream of a server's own
+        # messages is silent for most of the time.
+        headers = {"accept-encoding": "identity", **server.headers}
+        super().__init__(
+            headers=headers, timeout=httpx2.Timeout(connect_timeout, read=None), follow_redirects=False
+        )
+        self.session_lost = False
+        self.trouble: UpstreamError | None = None
+        self._server = server
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; a message that cannot be sent, or is refused, gets a JSON-RPC error."""
+        if request.method == "DELETE" and self.session_lost:
+            return httpx2.Response(204, request=request)  # there is no session to end
+        if request.method == "GET" and not take_resumption():
+            # A server's own stream would carry only notifications, and would be opened again as often as it ends.
+            return httpx2.Response(405, request=request)
+        try:
+            response = await super().send(request, **options)
+        except httpx2.TransportError as error:
+            if request.method != "POST":
+                raise
+            timeout = isinstance(error, httpx2.TimeoutException)
+            fault = UpstreamFault.TIMEOUT if timeout else UpstreamFault.CONNECTION
+            return self._failed(request, 502, f"no connection: {first_line(error)}", fault)
+        unusable = _unusable(response)
+        if unusable:
+            await response.aclose()
+            if request.method != "POST":
+                return httpx2.Response(405, request=request)  # like a server without a stream of its own
+            return self._failed(request, 502, unusable, UpstreamFault.INVALID)
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            body = cast("httpx2.AsyncByteStream", response.stream)
+            response.stream = BoundedBody(body, MAX_MESSAGE_BYTES)  # the SDK bounds events only
+        if request.method != "POST" or response.status_code < 400:
+            return response
+        if response.status_code == 404 and _SESSION in request.headers:
+            self.session_lost = True
+            await response.aclose()
+            return self._failed(request, 404, FORGOTTEN, UpstreamFault.STATUS)
+        with suppress(httpx2.StreamError):
+            if b'"jsonrpc"' in await response.aread():
+                return response
+        await response.aclose()
+        reason = f"HTTP {response.status_code} {response.reason_phrase}".strip()
+        return self._failed(request, response.status_code, reason, UpstreamFault.STATUS)
+
+    def _failed(
+        self, request: httpx2.Request, status: int, reason: str, fault: UpstreamFault
+    ) -> httpx2.Response:
+        self.trouble = UpstreamError(
+            f"the MCP server {self._server}: {reason}",
+            fault=fault,
+            status=status if fault is UpstreamFault.STATUS else None,
+        )
+        error: Mapping[str, object] = {"code": INTERNAL_ERROR, "message": reason}
+        return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
+
+
+def _unusable(response: httpx2.Response) -> str:
+    """Return why a response is not read; empty if it is."""
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        return "it has a compressed body, which was not requested"  # it could exceed the memory
+    if response.has_redirect_location:
+        return (
+            f"HTTP {response.status_code}: redirects are not followed; give the address that it redirects to"
+        )
+    return ""
+
+
+def first_line(error: BaseException | None) -> str:
+    """Return the first line of an error's text, or the name of its class."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

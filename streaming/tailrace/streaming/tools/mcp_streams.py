@@ -1,0 +1,109 @@
+"""The streams of messages between the SDK's client and a server, with the limits of `tailrace.streaming.tools.mcp_bounds`."""
+
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from mcp.shared.message import SessionMessage
+
+from tailrace.streaming.tools.mcp_bounds import MessageFilter
+
+
+class ReceivingStream:
+    """The stream of a server's messages; it sets an event when it ends, which the SDK reports to pending calls only.
+
+    Args:
+        stream: The stream of a transport.
+        messages: Leaves out messages.
+        ended: Set at the end of the stream.
+    """
+
+    def __init__(self, stream: Any, messages: MessageFilter, ended: anyio.Event) -> None:
+        self._stream = stream
+        self._messages = messages
+        self._ended = ended
+
+    @property
+    def last_context(self) -> Any:
+        """Part of the SDK's interface."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message."""
+        while True:
+            try:
+                message = await self._stream.receive()
+            except (anyio.EndOfStream, anyio.ClosedResourceError):
+                self._ended.set()
+                raise
+            if not isinstance(message, SessionMessage):
+                return message
+            accepted = self._messages.accept(message)
+            if accepted is not None:
+                return accepted
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class SendingStream:
+    """The stream of messages to a server; it counts responses, and sets an event when the server does not receive any more.
+
+    Args:
+        stream: The stream of a transport.
+        messages: Counts the responses.
+        ended: Set when a message cannot be sent.
+    """
+
+    def __init__(self, stream: Any, messages: MessageFilter, ended: anyio.Event) -> None:
+        self._stream = stream
+        self._messages = messages
+        self._ended = ended
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message."""
+        try:
+            await self._stream.send(item)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._ended.set()
+            raise
+        finally:
+            self._messages.end(item)
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+Streams = tuple[ReceivingStream, SendingStream]
+
+
+def filtered(received: Any, sent: Any, messages: MessageFilter, ended: anyio.Event) -> Streams:
+    """Return the two streams of a transport, with limits."""
+    return ReceivingStream(received, messages, ended), SendingStream(sent, messages, ended)
