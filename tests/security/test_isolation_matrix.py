@@ -6,10 +6,11 @@ sends requests with her ids and with unknown ids, and an unauthenticated client 
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from fastapi import FastAPI
 from starlette.routing import Route
 
@@ -18,6 +19,7 @@ from support.callers import CALLER_KEYS, recalling_agent, serving_callers
 from support.isolation import MARKER, Answer, Client, Ids, begin, client_of, shape_of
 from support.isolation_cases import GROUPS, NOTHING_NAMED, TARGETS
 from tailrace.server import Settings, create_app
+from tailrace.server.protocols.a2a.card_signing import CardSigner
 from tailrace.server.protocols.a2a.grpc_v0_3 import Grpc03
 from tailrace.server.protocols.a2a.grpc_v1_0 import Grpc10
 from tailrace.server.protocols.a2a.grpc_version import GrpcVersion
@@ -40,7 +42,8 @@ UNAUTHENTICATED = {"401", "UNAUTHENTICATED"}
 
 def test_every_route_and_method_has_an_isolation_case() -> None:
     settings = Settings.model_validate({"store": "sqlite://", **EVERYTHING})
-    app = create_app(settings, handler=Scripted(), extended_card=lambda _: None)
+    signer = CardSigner(rsa.generate_private_key(65537, 2048), "k")
+    app = create_app(settings, handler=Scripted(), extended_card=lambda _: None, card_signers=(signer,))
     there = set(targets_of(app))
     missing = sorted(there - TARGETS - NOTHING_NAMED.keys())
     assert not missing, (
@@ -104,6 +107,45 @@ async def test_another_callers_ids_are_as_ids_that_nothing_has(group: str) -> No
     assert before[:3] == ["TASK_STATE_COMPLETED", "TASK_STATE_INPUT_REQUIRED", "TASK_STATE_WORKING"]
     assert after == before
     assert not problems, "\n\n".join(problems)
+
+
+NOT_DISTINGUISHED: Mapping[str, str] = {
+    "DELETE /conversations/{contextId}": "deleting a conversation that does not exist succeeds",
+    "DELETE /{tenant}/conversations/{contextId}": "as above",
+    "JSON-RPC 1.0 DeleteConversation": "as above",
+    "DELETE /v1/conversations/{conversation_id}": "as above",
+    "DELETE /ai-sdk/{chat_id}/stream": "stopping a stream that does not exist succeeds",
+    "POST /v1/completions": "has neither a conversation nor a stored object",
+}
+"""Routes and methods that give a caller the same response for its own id and an unknown one, with the reason."""
+
+
+@pytest.mark.parametrize("group", GROUPS)
+async def test_the_callers_own_ids_are_not_as_ids_that_nothing_has(group: str) -> None:
+    """The control: a case that reaches nothing even as its owner would not find a leak."""
+    distinguished: dict[str, bool] = {}
+    async with recalling_agent() as (agent, _, recalling):
+        async with serving_callers(agent=agent, **EVERYTHING) as url, client_of(url) as client:
+            tenant = "north" if "tenant" in group else ""
+            alice, unknown = await begin(client, "alice", tenant), Ids.unknown(tenant)
+            recalling.go_on.set()
+            for case in sorted(GROUPS[group], key=lambda case: destruction(case.target)):
+                hers = await case.ask(client, "alice", alice)
+                nobodys = await case.ask(client, "alice", unknown)
+                differs = shape_of(hers, alice) != shape_of(nobodys, unknown)
+                distinguished[case.target] = distinguished.get(case.target, False) or differs
+    insensitive = {target for target, differs in distinguished.items() if not differs}
+    assert insensitive == NOT_DISTINGUISHED.keys() & distinguished.keys()
+
+
+def destruction(target: str) -> int:
+    """Return how much of the caller's objects a request removes: the requests that remove more are sent last."""
+    method = target.lower()
+    if "delete" not in method:
+        return 0
+    if "config" in method or "item" in method:
+        return 1
+    return 3 if "conversation" in method else 2
 
 
 async def test_what_names_nothing_shows_nothing_of_another_caller() -> None:

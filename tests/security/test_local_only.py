@@ -50,6 +50,9 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("GET", "/tailrace-chat.js", None),
     ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
     ("POST", "/v1/responses", {"input": "hi"}),
+    ("POST", "/v1/completions", {"prompt": "hi"}),
+    ("POST", "/v1/embeddings", {"input": "hi"}),
+    ("POST", "/v1/conversations", {}),
     ("GET", "/v1/models", None),
     ("POST", "/ai-sdk", {"id": "c", "messages": []}),
     ("POST", "/ag-ui", {"threadId": "t", "runId": "r", "messages": []}),
@@ -90,7 +93,8 @@ async def tasks_of(http: aiohttp.ClientSession, url: str, **headers: str) -> lis
 def assert_is_refusal(path: str, status: int, body: Any) -> None:
     """Assert a 403 in the error format of that address, with the name of the setting that would allow the request."""
     assert status == 403, (path, status, body)
-    if "/v1/chat" in path or "/v1/responses" in path or "/v1/models" in path:
+    a2a = ("/v1/message", "/v1/tasks", "/v1/card")
+    if "/v1/" in path and not any(each in path for each in a2a):
         assert body["error"]["type"] == "permission_error"
         error_message = body["error"]["message"]
     elif "/v1/" in path:

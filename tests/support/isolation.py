@@ -12,7 +12,6 @@ import aiohttp
 import grpc
 import grpc.aio
 from google.protobuf.json_format import MessageToJson, ParseDict
-from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from support.callers import headers_of
@@ -38,6 +37,7 @@ class Ids:
         context: The conversation of these tasks, and of the OpenAI-compatible API and the chats.
         response: A response of the Responses API.
         completion: A stored chat completion.
+        item: An item of the conversation, in the Conversations API.
         call: A tool call whose result a task of the conversation requires.
         name: A task of A2A 0.1, as its caller named it.
         key: The idempotency key of a message.
@@ -51,6 +51,7 @@ class Ids:
     context: str
     response: str
     completion: str
+    item: str
     call: str
     name: str
     key: str
@@ -65,6 +66,7 @@ class Ids:
             **{name: f"{name}-{uuid4().hex}" for name in ("config", "context", "call", "name", "key")},
             response=f"resp_{uuid4()}_1",
             completion=f"chatcmpl-{uuid4()}-1",
+            item=f"msg_{uuid4()}_0",
             tenant=tenant,
         )
 
@@ -128,7 +130,9 @@ class Client:
         calls: Any = self._channel
         send = (calls.unary_stream if method.server_streaming else calls.unary_unary)(
             path,
-            request_serializer=Message.SerializeToString,
+            request_serializer=type(
+                message
+            ).SerializeToString,  # an error of a serializer sends an empty message
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
         given = tuple({**headers_of(caller), **metadata}.items())
@@ -208,6 +212,8 @@ async def begin(client: Client, caller: str, tenant: str = "") -> Ids:
     chat = {"model": "", "messages": [{"role": "user", "content": MARKER}], "store": True}
     completed = await client.http(caller, "POST", "/v1/chat/completions", chat)
     assert completed.status == "200", completed
+    items = await client.http(caller, "GET", f"/v1/conversations/{made.context}/items")
+    assert items.status == "200", items
     # The last task of the conversation, since its turns run one after the other.
     running = await send("hold", returnImmediately=True)
     return Ids(
@@ -218,6 +224,7 @@ async def begin(client: Client, caller: str, tenant: str = "") -> Ids:
         context=made.context,
         response=json.loads(responded.body)["id"],
         completion=json.loads(completed.body)["id"],
+        item=json.loads(items.body)["data"][0]["id"],
         call=made.call,
         name=made.name,
         key=made.key,

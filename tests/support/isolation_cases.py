@@ -28,6 +28,7 @@ NOTHING_NAMED: Mapping[str, str] = {
     "GET /openapi.json": "describes the routes",
     "GET /.well-known/agent-card.json": "the card, the same for all callers",
     "GET /.well-known/agent.json": "the card, the same for all callers",
+    "GET /.well-known/jwks.json": "the public keys that sign the card",
     "GET /healthz": "the server's health",
     "GET /readyz": "the server's health",
     "GET /metrics": "metrics without callers",
@@ -247,6 +248,23 @@ def _rpc_0_3() -> Iterable[Case]:
 
 
 def _rpc_0_1() -> Iterable[Case]:
+    # Before the tasks of the caller itself, which may have these names.
+    for method in ("tasks/get", "tasks/cancel", "tasks/resubscribe", "tasks/pushNotification/get"):
+        yield _rpc("0.1", method, "name", _task_params("name"))
+        yield _rpc("0.1", method, "a response", _task_params("response"))
+        yield _rpc("0.1", method, "a conversation", _task_params("context"))
+    yield _rpc(
+        "0.1",
+        "tasks/pushNotification/set",
+        "a task",
+        lambda ids: {"id": ids.config, "pushNotificationConfig": WEBHOOK},
+    )
+    yield _rpc(
+        "0.1",
+        "tasks/pushNotification/set",
+        "name",
+        lambda ids: {"id": ids.name, "pushNotificationConfig": WEBHOOK},
+    )
     for method in ("tasks/send", "tasks/sendSubscribe"):
         # Callers name their tasks: each id may be the name of a new one.
         for which in ("task", "waiting", "running", "name"):
@@ -266,16 +284,6 @@ def _rpc_0_1() -> Iterable[Case]:
                 "message": _old_message("type"),
             },
         )
-    # Not "task" and the other ids: the caller has tasks with these names by now.
-    for method in ("tasks/get", "tasks/cancel", "tasks/resubscribe", "tasks/pushNotification/get"):
-        yield _rpc("0.1", method, "a response", _task_params("response"))
-        yield _rpc("0.1", method, "a conversation", _task_params("context"))
-    yield _rpc(
-        "0.1",
-        "tasks/pushNotification/set",
-        "a task",
-        lambda ids: {"id": ids.config, "pushNotificationConfig": WEBHOOK},
-    )
 
 
 # --- gRPC -----------------------------------------------------------------------------------------------------------
@@ -359,6 +367,7 @@ COMPLETIONS = "POST /v1/completions"
 
 
 def _openai() -> Iterable[Case]:
+    yield from _conversations()  # first: later requests create conversations with these ids
     chat_body: Fields = {"model": "", "messages": [{"role": "user", "content": TEXT}]}
     responses_body: Fields = {"model": "", "input": TEXT}
     for target, body in ((CHAT, chat_body), (RESPONSES, responses_body)):
@@ -406,7 +415,6 @@ def _openai() -> Iterable[Case]:
         )
     for which in ("response", "task", "waiting", "running"):
         yield from _stored(which)
-    yield from _conversations()
     yield _http(RESPONSES, "a conversation", lambda ids: {**responses_body, "conversation": ids.context})
     yield _http(
         RESPONSES, "a conversation's id", lambda ids: {**responses_body, "conversation": {"id": ids.context}}
@@ -466,7 +474,7 @@ def _conversations() -> Iterable[Case]:
         ("DELETE", one, None),
     )
     for method, path, body in routes:
-        named = {"conversation_id": "context", **({"item_id": "call"} if "item_id" in path else {})}
+        named = {"conversation_id": "context", **({"item_id": "item"} if "item_id" in path else {})}
         build: Build | None = None if body is None else lambda _, body=body: body
         yield _http(f"{method} {path}", "a conversation", build, query="", headers=None, **named)
 
@@ -512,17 +520,32 @@ def _chats() -> Iterable[Case]:
     )
 
 
+def _ordered(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """Put requests that only read first, when the caller has nothing with these ids yet, and again in their place."""
+    listed = tuple(cases)
+    return (*(case for case in listed if _reads(case.target)), *listed)
+
+
+def _reads(target: str) -> bool:
+    method = target.rpartition("/" if target.startswith("gRPC") else " ")[2]
+    if ":subscribe" in target:
+        return False  # it does not end for a task that waits for input
+    return (
+        target.startswith("GET ") or method.startswith(("Get", "List")) or method.endswith(("/get", "/list"))
+    )
+
+
 GROUPS: Mapping[str, tuple[Case, ...]] = {
-    "HTTP+JSON 1.0": tuple(_v1_0("")),
-    "HTTP+JSON 1.0 in a tenant": tuple(_v1_0("/{tenant}")),
-    "HTTP+JSON 0.3": tuple(_v0_3()),
-    "JSON-RPC 1.0": tuple(_rpc_1_0()),
-    "JSON-RPC 0.3": tuple(_rpc_0_3()),
-    "JSON-RPC 0.1": tuple(_rpc_0_1()),
-    "gRPC 1.0": tuple(_grpc_1_0()),
-    "gRPC 0.3": tuple(_grpc_0_3()),
-    "OpenAI": tuple(_openai()),
-    "AI SDK and AG-UI": tuple(_chats()),
+    "HTTP+JSON 1.0": _ordered(_v1_0("")),
+    "HTTP+JSON 1.0 in a tenant": _ordered(_v1_0("/{tenant}")),
+    "HTTP+JSON 0.3": _ordered(_v0_3()),
+    "JSON-RPC 1.0": _ordered(_rpc_1_0()),
+    "JSON-RPC 0.3": _ordered(_rpc_0_3()),
+    "JSON-RPC 0.1": _ordered(_rpc_0_1()),
+    "gRPC 1.0": _ordered(_grpc_1_0()),
+    "gRPC 0.3": _ordered(_grpc_0_3()),
+    "OpenAI": _ordered(_openai()),
+    "AI SDK and AG-UI": _ordered(_chats()),
 }
 """The cases by binding."""
 

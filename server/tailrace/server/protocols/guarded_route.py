@@ -20,8 +20,14 @@ logger = logging.getLogger("tailrace.server")
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})  # the body of these requests has no meaning
 
 # Error formats other than google.rpc.Status, by a part of the path.
-_OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/models", "/v1/conversations")
-
+_OPENAI_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/conversations",
+    "/v1/embeddings",
+    "/v1/models",
+    "/v1/responses",
+)
 
 _V0_3_PATHS = ("/v1/message", "/v1/tasks", "/v1/card")
 
