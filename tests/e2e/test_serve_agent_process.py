@@ -149,7 +149,7 @@ async def test_a_token_lets_the_server_in(tmp_path: Path) -> None:
             async with Rpc(server.url) as rpc:
                 refused = await send(rpc, "river")
     assert refused["status"]["state"] == "TASK_STATE_FAILED"
-    assert "does not let us in" in str(refused["status"]["message"])
+    assert "rejected the server's credentials" in str(refused["status"]["message"])
     assert "secret" not in (tmp_path / "with").read_text()
 
 

@@ -21,7 +21,7 @@ from support.valkey import ValkeyServer
 from tailrace.server import Settings, create_app
 from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.message_authentication import Authentication, EntryRejected
-from tailrace.server.cluster.node_commands import Cancel, Command, Commands, NoAnswer
+from tailrace.server.cluster.node_commands import Cancel, Command, Commands, NoReply
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler
 from tailrace.server.store.secret_keys import SecretKeys
@@ -427,7 +427,7 @@ async def test_messages_of_nodes_with_another_secret_are_ignored(
 ) -> None:
     monkeypatch.setattr("tailrace.server.cluster.node_commands.REQUEST_TIMEOUT", 0.5)
     async with talking(valkey, SecretKeys(SECRET), SecretKeys(OTHER_SECRET)) as (a, b):
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoReply):
             await a.commands.ask("b", Cancel("t", "ann"))
         assert b.carried_out == []
     assert "another TAILRACE_SECRET_KEY" in caplog.text

@@ -130,7 +130,7 @@ async def test_an_answer_that_is_too_large_fails_the_task(results: Callable[[], 
 
 
 async def test_all_events_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_calls, "MAX_ANSWER_BYTES", 1_000_000)
+    monkeypatch.setattr(http_calls, "MAX_RESPONSE_BYTES", 1_000_000)
     growing = [artifact("a", {"text": "x" * 100_000}, append=number > 0) for number in range(12)]
     task, _ = await answer_of(agent(*growing))
     assert task["status"]["state"] == "TASK_STATE_FAILED"
@@ -265,7 +265,7 @@ async def test_large_messages_to_and_from_an_agent_are_converted_outside_of_the_
 
         monkeypatch.setattr(owner, name, watched)
 
-    watch(agent_handler, "_name_of")
+    watch(agent_handler, "_idempotency_key")
     watch(client, "read_model")
     watch(Binding, "read")
     watch(Binding, "write")
@@ -278,4 +278,4 @@ async def test_large_messages_to_and_from_an_agent_are_converted_outside_of_the_
             task = (await rpc.result("SendMessage", message(large)))["task"]
     assert task["artifacts"][0]["parts"] == [{"text": large}]
     assert in_loop == []
-    assert off_loop == {"_name_of", "read_model", "read", "write", "to_dict"}
+    assert off_loop == {"_idempotency_key", "read_model", "read", "write", "to_dict"}

@@ -35,7 +35,7 @@ from tailrace.server.protocols.guarded_route import guarded_route
 from tailrace.server.protocols.openai import OpenAIFacade
 from tailrace.server.protocols.openai.models import ServedModels, embedding_targets
 from tailrace.server.protocols.openapi import add_description_to
-from tailrace.server.protocols.unknown_routes import answer_unknown_routes
+from tailrace.server.protocols.unknown_routes import add_unknown_route_handlers
 from tailrace.server.push_notifications import create_notifier
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
@@ -139,7 +139,7 @@ def create_app(
         routes=list(router.routes),
         lifespan=router.lifespan_context,
     )
-    answer_unknown_routes(app, router)
+    add_unknown_route_handlers(app, router)
     allow_origins(app, settings.allowed_origins)
     return app
 

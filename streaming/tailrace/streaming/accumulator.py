@@ -67,7 +67,7 @@ class Accumulator:
 
     __slots__ = (
         "_cause",
-        "_is_barren",
+        "_is_empty",
         "_joined_at",
         "_merge_choices",
         "_replaced",
@@ -92,7 +92,7 @@ class Accumulator:
         # The choices that the first content of the current attempt replaces; None if there is nothing to replace.
         self._replaced: dict[int, MessageAssembly] | None = None
         self._joined_at: int | None = None  # length of the text that the current attempt continues
-        self._is_barren = False  # True if the current attempt ended before content arrived
+        self._is_empty = False  # True if the current attempt ended before content arrived
         self._cause: UpstreamError | None = None  # error of the last attempt that had content
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
@@ -139,11 +139,11 @@ class Accumulator:
         """End the current attempt. The content of the earlier attempts remains if no content has replaced it."""
         if self._replaced is not None:
             self.choices, self._replaced = self._replaced, None
-            self._is_barren = True
+            self._is_empty = True
         elif self._joined_at is not None:
-            self._is_barren = self.first is None or len(self.first.plain_text) == self._joined_at
+            self._is_empty = self.first is None or len(self.first.plain_text) == self._joined_at
         else:
-            self._is_barren = not self.choices
+            self._is_empty = not self.choices
 
     def continue_response(self, attempt: Attempt, *, replaces: bool) -> None:
         """Continue a response that broke off, with the chunks of another attempt, after `end_attempt`.
@@ -154,10 +154,10 @@ class Accumulator:
                 Otherwise its chunks follow those that have arrived.
         """
         self.attempts.append(attempt)
-        if not self._is_barren:
+        if not self._is_empty:
             self._cause = attempt.error
         self.error = self.usage = self._joined_at = None
-        self._is_barren = False
+        self._is_empty = False
         if replaces:
             self._settled.clear()
             self._replaced, self.choices = self.choices, {}
@@ -170,7 +170,7 @@ class Accumulator:
     @property
     def reported_error(self) -> UpstreamError | None:
         """The reason why the response is incomplete: the error of the last attempt that had content, or else of the last one."""
-        return self._cause if self._is_barren and self.error is not None and self._cause else self.error
+        return self._cause if self._is_empty and self.error is not None and self._cause else self.error
 
     @property
     def failure(self) -> UpstreamError | None:

@@ -76,7 +76,7 @@ class TurnDelta(msgspec.Struct, frozen=True):
 _NOTHING = TurnDelta()
 
 
-class _Growing(Generic[T]):
+class _ResponseItems(Generic[T]):
     """A growing list, in which the items of the last response may become void."""
 
     __slots__ = ("_given", "_response", "add", "items")
@@ -101,13 +101,13 @@ class _Growing(Generic[T]):
         self._given = len(self.items)
         return new
 
-    def take_again(self) -> None:
+    def repeat_all(self) -> None:
         """Return all items in the next `take`."""
         self._given = 0
 
 
-class _GrowingText:
-    """A growing text, as `_Growing`, stored as UTF-8."""
+class _ResponseText:
+    """A growing text, as `_ResponseItems`, stored as UTF-8."""
 
     __slots__ = ("_given", "_response", "_text")
 
@@ -126,7 +126,7 @@ class _GrowingText:
         del self._text[self._response :]
         return self._given > self._response
 
-    def whole(self) -> str:
+    def full(self) -> str:
         return from_utf8(self._text)
 
     def take(self) -> str:
@@ -134,7 +134,7 @@ class _GrowingText:
         self._given = len(self._text)
         return new
 
-    def take_again(self) -> None:
+    def repeat_all(self) -> None:
         self._given = 0
 
 
@@ -196,10 +196,10 @@ class TurnAccumulator:
         self._messages = list(messages)
         self._given_messages = 0
         self._ids: set[str] | None = None  # of all calls, as soon as there is a call
-        self._output = _GrowingText()
-        self._reasoning = _GrowingText()
-        self._files: _Growing[ContentPartFile] = _Growing()
-        self._links: _Growing[ContentPartFile] = _Growing()
+        self._output = _ResponseText()
+        self._reasoning = _ResponseText()
+        self._files: _ResponseItems[ContentPartFile] = _ResponseItems()
+        self._links: _ResponseItems[ContentPartFile] = _ResponseItems()
         self._new_metadata: dict[str, Any] = {}
         self._replaces = False
         self._separate = False  # tools ran since the last visible text: the next begins on a new line
@@ -284,7 +284,7 @@ class TurnAccumulator:
         if results:
             self._messages.append(Message(role=Role.TOOL, content=results))
             self._unanswered = tuple(call for call in self._unanswered if call.id in open_ids)
-            self._separate = bool(self._output.whole())
+            self._separate = bool(self._output.full())
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class TurnAccumulator:
     @property
     def output(self) -> str:
         """The visible text of all responses; a line break separates texts between which tools ran."""
-        return self._output.whole()
+        return self._output.full()
 
     @property
     def last_text(self) -> str:
@@ -332,7 +332,7 @@ class TurnAccumulator:
     @property
     def reasoning(self) -> str:
         """The reasoning text of all responses, concatenated."""
-        return self._reasoning.whole()
+        return self._reasoning.full()
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -431,7 +431,7 @@ class TurnAccumulator:
         if any(taken):
             self._replaces = True
             for each in growing:
-                each.take_again()
+                each.repeat_all()
 
 
 class _CollectedResponse(Accumulator):

@@ -97,6 +97,6 @@ def test_remarks_and_other_answers_stand_below_what_was_drawn() -> None:
 
 @given(st.text(alphabet="a\n`~- #", max_size=60))
 def test_a_text_is_parted_into_blocks_without_losing_any(text: str) -> None:
-    done, rest = ask_output._parted(text)  # pyright: ignore[reportPrivateUsage]
+    done, rest = ask_output._split_blocks(text)  # pyright: ignore[reportPrivateUsage]
     assert done + rest == text
     assert not done or done.endswith("\n")

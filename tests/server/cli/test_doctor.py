@@ -34,8 +34,8 @@ async def test_a_model_that_streams_is_well_and_its_key_is_not_shown() -> None:
     async with ScriptedUpstream(openai_stream(["one, ", "two"])) as upstream:
         seen = await found(**asking(upstream))
     assert seen["upstream"].verdict == seen["model"].verdict == seen["port"].verdict == "ok"
-    assert "first chunk" in seen["upstream"].says
-    assert "the key in TAILRACE_API_KEY" in seen["model"].says
+    assert "first chunk" in seen["upstream"].details
+    assert "the key in TAILRACE_API_KEY" in seen["model"].details
     assert "topsecret" not in str(seen)
 
 
@@ -53,17 +53,17 @@ async def test_a_faulty_upstream_is_reported_with_advice(script: Any, words: str
     async with ScriptedUpstream(script) as upstream:
         finding = (await found(**asking(upstream)))["upstream"]
     assert finding.verdict == "problem"
-    assert words in finding.says
+    assert words in finding.details
     assert advice in finding.advice
 
 
 async def test_a_model_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(doctor, "_RESPONSE_SECONDS", 0.3)
     async with ScriptedUpstream([*openai_stream(["half"], finish=None), Hang()]) as upstream:
         finding = (await found(**asking(upstream)))["upstream"]
         await (await upstream.received()).client_left.wait()
     assert finding.verdict == "problem"
-    assert "0.3 s" in finding.says
+    assert "0.3 s" in finding.details
 
 
 async def test_what_is_missing_or_taken_is_named() -> None:
@@ -71,25 +71,25 @@ async def test_what_is_missing_or_taken_is_named() -> None:
         port = taken.getsockname()[1]
         seen = await found(port=port, host="127.0.0.1")
         assert seen["port"].verdict == "problem"
-        assert str(port) in seen["port"].says
+        assert str(port) in seen["port"].details
     assert seen["model"].verdict == "problem"
     assert "--model" in seen["model"].advice
     assert seen["store"].verdict == "warning"  # in memory
     seen = await found(model="nobody:x", host="0.0.0.0")
-    assert "unknown provider" in seen["model"].says
+    assert "unknown provider" in seen["model"].details
     assert seen["access"].verdict == "problem"
 
 
 async def test_a_store_is_looked_at_and_not_made(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "t.db"
     url = f"sqlite:///{path}"
-    assert "will be created" in (await found(store=url))["store"].says
+    assert "will be created" in (await found(store=url))["store"].details
     assert not path.parent.exists()
     async with serving(create_app(Settings(store=url), handler=Scripted())):
         running = (await found(store=url))["store"]
     assert running.verdict in ("ok", "warning")
     before = path.read_bytes()
-    assert "0 tasks" in (await found(store=url))["store"].says
+    assert "0 tasks" in (await found(store=url))["store"].details
     assert path.read_bytes() == before
     path.write_bytes(b"no database at all, but long enough to be looked at " * 40)
     assert (await found(store=url))["store"].verdict == "problem"
@@ -97,7 +97,7 @@ async def test_a_store_is_looked_at_and_not_made(tmp_path: Path) -> None:
 
 async def test_postgresql_is_checked(postgres: PostgresServer) -> None:
     url = await postgres.empty_database()
-    assert (await found(store=url))["store"].says.startswith("PostgreSQL ")
+    assert (await found(store=url))["store"].details.startswith("PostgreSQL ")
     gone = (await found(store="postgresql://u:topsecret@127.0.0.1:1/d"))["store"]
     assert gone.verdict == "problem"
     assert "topsecret" not in str(gone)
@@ -126,7 +126,7 @@ async def test_a_broker_that_may_lose_what_was_shown_is_no_good(
     finally:
         valkey.command("CONFIG", "SET", setting, good)
     assert broker.verdict == "warning"
-    assert f"{setting} is {bad}" in broker.says
+    assert f"{setting} is {bad}" in broker.details
     assert broker.advice == f"set it to {good}"
 
 

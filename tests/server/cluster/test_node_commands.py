@@ -9,7 +9,7 @@ from support.valkey import ValkeyServer
 from tailrace.server.cluster import node_commands
 from tailrace.server.cluster.broker import Broker
 from tailrace.server.cluster.message_authentication import Authentication
-from tailrace.server.cluster.node_commands import Cancel, Command, Commands, NoAnswer, NotHere
+from tailrace.server.cluster.node_commands import Cancel, Command, Commands, NoReply, NotHere
 from tailrace.server.store.secret_keys import SecretKeys
 
 CANCEL = Cancel("t", "ann")
@@ -123,7 +123,7 @@ async def test_a_request_that_is_too_old_is_not_begun(node: Make, monkeypatch: p
             group.start_soon(asker.run, "a")
             group.start_soon(receiver.run, "b")
             await anyio.wait_all_tasks_blocked()
-            with pytest.raises(NoAnswer):
+            with pytest.raises(NoReply):
                 await asker.ask("b", CANCEL)
             group.cancel_scope.cancel()
     assert not office.received
@@ -147,7 +147,7 @@ async def test_a_request_is_as_old_as_its_first_publication(
                 await receiver.run("b")
 
             group.start_soon(listen_late)
-            with pytest.raises(NoAnswer):
+            with pytest.raises(NoReply):
                 await asker.ask("b", CANCEL)
             group.cancel_scope.cancel()
     assert not office.received

@@ -307,12 +307,12 @@ async def test_a_message_whose_fate_is_unknown_is_sent_again_only_under_its_name
 async def test_an_answer_that_is_left_is_cancelled_and_one_that_is_over_is_not():
     scripted = Scripted()
     async with serving(create_app(STORE, handler=scripted)) as url, RemoteAgent(url) as agent:
-        async with agent.answer(user("hold")) as events:
+        async with agent.stream_or_cancel(user("hold")) as events:
             async for event in events:
                 if isinstance(event, TaskArtifactUpdateEvent):
                     break
         assert scripted.stopped.is_set()
-        async with agent.answer(user("ask")) as events:
+        async with agent.stream_or_cancel(user("ask")) as events:
             waiting = [event async for event in events]
         [task] = [event for event in waiting if isinstance(event, Task)]
         assert (await agent.get_task(task.id)).status.state is TaskState.INPUT_REQUIRED
@@ -327,7 +327,7 @@ async def test_a_cancelled_reader_leaves_nothing_behind():
         async with anyio.create_task_group() as group:
 
             async def follow() -> None:
-                async with agent.answer(user("hold")) as events:
+                async with agent.stream_or_cancel(user("hold")) as events:
                     async for event in events:
                         if isinstance(event, TaskArtifactUpdateEvent):
                             group.cancel_scope.cancel()
@@ -351,7 +351,7 @@ async def test_credentials_are_sent_as_the_card_asks_for_them():
                 with pytest.raises(UpstreamError) as caught:
                     await ask(agent, "hello")
             assert (caught.value.fault, caught.value.status) == (UpstreamFault.STATUS, 401)
-            assert "does not let us in" in str(caught.value)
+            assert "rejected the server's credentials" in str(caught.value)
             sent = (await upstream.received(1)).headers
             assert (sent[header], sent["x-more"]) == (value, "1")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.server.runtime.messages import check_message, whole_rounds
+from tailrace.server.runtime.messages import check_message, complete_rounds
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.models import Message, Part, Task
 from tailrace.streaming.a2a.models import Role as A2ARole
@@ -49,7 +49,7 @@ def a2a(**members: Any) -> Message:
 def test_a_conversation_begins_with_a_users_words(
     kept: tuple[CommonMessage, ...], handed_on: tuple[CommonMessage, ...]
 ) -> None:
-    assert whole_rounds(kept) == handed_on
+    assert complete_rounds(kept) == handed_on
 
 
 def test_only_a_users_message_of_a_bounded_context_is_taken() -> None:

@@ -153,9 +153,9 @@ async def test_a_failing_store_is_retried_without_further_writes(sqlite_url: str
         group.start_soon(writer.run)
         with anyio.fail_after(5):
             await store.tried.wait()
-            assert "locked" in str(writer.trouble)
+            assert "locked" in str(writer.last_error)
             other.execute("ROLLBACK")
-            while writer.trouble is not None:
+            while writer.last_error is not None:
                 await anyio.lowlevel.checkpoint()
         writer.close()
     [(_, error)] = outcomes.reported
@@ -204,7 +204,7 @@ async def test_a_writer_that_is_to_hurry_tries_once_more_and_then_gives_up_all_t
     async with anyio.create_task_group() as group:
         group.start_soon(writer.run)
         await anyio.wait_all_tasks_blocked()
-        writer.hurry()
+        writer.stop_retries()
         writer.put(write("t", 1), unexpected, on_error)
         with anyio.fail_after(10):
             await failed.wait()

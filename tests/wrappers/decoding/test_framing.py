@@ -272,7 +272,7 @@ def test_reads_of_whole_events_give_the_same_as_single_bytes(reads: list[bytes])
 def test_what_is_seen_at_a_glance_is_what_feeding_gives(reads: list[bytes]) -> None:
     decoder = SSEDecoder()
     for read in reads:
-        event, payloads = decoder.whole_events(read) if decoder.idle else ("", [])
+        event, payloads = decoder.complete_events(read) if decoder.idle else ("", [])
         events = decoder.feed(read)
         if payloads:
             assert [(found.event, found.data) for found in events] == [(event, data) for data in payloads]

@@ -53,14 +53,14 @@ class Credentials:
         scheme, _, token = self.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return token.strip()
-        return self._beside_headers(TOKEN_QUERY)
+        return self._read_query_or_cookie(TOKEN_QUERY)
 
     @property
     def api_key(self) -> str:
         """The API key from the header ``X-API-Key``, the query ``api_key``, or the cookie; empty if there is none."""
-        return self.headers.get(API_KEY_HEADER.lower(), "") or self._beside_headers(API_KEY_QUERY)
+        return self.headers.get(API_KEY_HEADER.lower(), "") or self._read_query_or_cookie(API_KEY_QUERY)
 
-    def _beside_headers(self, parameter: str) -> str:
+    def _read_query_or_cookie(self, parameter: str) -> str:
         if not self.reads:
             return ""
         return self.query.get(parameter, "") or _cookie(self.headers.get("cookie", ""), COOKIE)

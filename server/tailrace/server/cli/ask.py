@@ -75,7 +75,7 @@ def ask(
     console = Console(stderr=True, highlight=False)
     drawn = sys.stdout.isatty() if markdown is None else markdown
     screen = MarkdownScreen(sys.stdout, console) if drawn and not as_json else Screen(sys.stdout, console)
-    asking = partial(
+    request = partial(
         ask_agent,
         url,
         prompt,
@@ -89,20 +89,20 @@ def ask(
         as_json=as_json,
     )
     try:
-        status = anyio.run(_until_interrupted, asking)
+        status = anyio.run(_until_interrupted, request)
     except KeyboardInterrupt:
         status = INTERRUPTED
     return status
 
 
-async def _until_interrupted(asking: Callable[[], Awaitable[int]]) -> int:
+async def _until_interrupted(request: Callable[[], Awaitable[int]]) -> int:
     """Run a function until it ends or Ctrl-C is pressed.
 
     A cancelled scope stays cancelled; asyncio raises the exception for Ctrl-C once, possibly where it is caught by a
     task that ends anyway.
     """
     if sys.platform == "win32":
-        return await asking()  # event loops of Windows have no signal handlers
+        return await request()  # event loops of Windows have no signal handlers
     status, failure = INTERRUPTED, None
     async with anyio.create_task_group() as group:
 
@@ -116,7 +116,7 @@ async def _until_interrupted(asking: Callable[[], Awaitable[int]]) -> int:
         group.start_soon(listen)
         await listening.wait()
         try:
-            status = await asking()
+            status = await request()
         except Exception as error:
             failure = error  # raised itself, not in a group
         group.cancel_scope.cancel()

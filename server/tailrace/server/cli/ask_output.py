@@ -118,9 +118,9 @@ class MarkdownScreen(Screen):
             self.note("the agent has replaced its answer; this is the new one:", "yellow")
         self._end_line()
         self._block += for_terminal(text)
-        done, self._block = _parted(self._block)
+        done, self._block = _split_blocks(self._block)
         if done:
-            self._draw_for_good(done)
+            self._print_final(done)
         if self._drawing.is_terminal:
             if self._live is None:
                 self._live = Live(console=self._drawing, auto_refresh=False, vertical_overflow="visible")
@@ -144,13 +144,13 @@ class MarkdownScreen(Screen):
 
     def _finish(self) -> None:
         if self._block.strip():
-            self._draw_for_good(self._block, last=True)
+            self._print_final(self._block, last=True)
         self._block = ""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def _draw_for_good(self, text: str, *, last: bool = False) -> None:
+    def _print_final(self, text: str, *, last: bool = False) -> None:
         if self._live is not None:
             self._live.update(TerminalMarkdown(text), refresh=True)
             self._live.stop()  # its last output remains
@@ -161,7 +161,7 @@ class MarkdownScreen(Screen):
             self._drawing.print()
 
 
-def _parted(text: str) -> tuple[str, str]:
+def _split_blocks(text: str) -> tuple[str, str]:
     """Split a Markdown text at the last blank line outside a fence, into final blocks and the rest.
 
     Lists and quotes continue after a blank line: a block that begins with a space or a list marker stays with the one

@@ -39,7 +39,7 @@ class DemoView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._pace = Pace()
-        self._open: _Growing | None = None
+        self._open: _ArtifactPrinter | None = None
 
     def title(self, text: str) -> None:
         """Print the first line."""
@@ -118,7 +118,7 @@ class DemoView:
             name = update.artifact.name if update is not None else ""
             channel = "" if item.channel == ANSWER else f" ({item.channel})"
             self._event_row(event.id, "artifact", f'"{name or item.source}"{channel}')
-            self._open = _Growing(self._console, item.source, event.id)
+            self._open = _ArtifactPrinter(self._console, item.source, event.id)
         self._pace.record_text()
         self._open.write(for_terminal(item.text))
 
@@ -148,7 +148,7 @@ class DemoView:
         self._console.print(Styled.assemble(*pieces), soft_wrap=True)
 
 
-class _Growing:
+class _ArtifactPrinter:
     """Growing text of one artifact: indented, and wrapped on a terminal.
 
     Args:
@@ -179,10 +179,10 @@ class _Growing:
             elif word.isspace():
                 self._spaces += 1
             else:
-                self._place(word, written)
+                self._write_word(word, written)
         self._console.print(Styled("".join(written)), end="", soft_wrap=True)
 
-    def _place(self, word: str, written: list[str]) -> None:
+    def _write_word(self, word: str, written: list[str]) -> None:
         width = cell_len(word)
         # Words arrive in parts: a line may end only at a space.
         full = self._width is not None and self._column + self._spaces + width > self._width

@@ -36,12 +36,12 @@ from tailrace.wrappers import ContentPartText, History, Message, Role, TailraceE
 from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.providers import find_provider
 
-WELL, ILL = 0, 1
+EXIT_OK, EXIT_PROBLEM = 0, 1
 
 Verdict = Literal["ok", "warning", "problem"]
 _SIGNS = {"ok": ("ok  ", "green"), "warning": ("warn", "yellow"), "problem": ("FAIL", "red bold")}
 
-_ANSWER_SECONDS = 60.0  # for the model's response
+_RESPONSE_SECONDS = 60.0  # for the model's response
 _CONNECT_SECONDS = 5.0
 _LITTLE_SPACE = 200 * 1024 * 1024  # bytes on the store's disk
 _QUESTION = "Count from one to ten in words."
@@ -63,13 +63,13 @@ class Finding:
     Attributes:
         name: The checked part.
         verdict: The result.
-        says: The details, in one line.
+        details: One line.
         advice: The remedy; empty for none.
     """
 
     name: str
     verdict: Verdict
-    says: str
+    details: str
     advice: str = ""
 
 
@@ -90,7 +90,7 @@ def doctor(env_file: Path | None, *, ask_model: bool = True, as_json: bool = Fal
     console = Console(highlight=False, soft_wrap=True)
 
     async def examine() -> int:
-        status = WELL
+        status = EXIT_OK
         async with aclosing(findings(settings, ask=ask_model)) as found:
             async for finding in found:
                 if as_json:
@@ -98,7 +98,7 @@ def doctor(env_file: Path | None, *, ask_model: bool = True, as_json: bool = Fal
                 else:
                     _show(console, finding)
                 if finding.verdict == "problem":
-                    status = ILL
+                    status = EXIT_PROBLEM
         return status
 
     return anyio.run(examine)
@@ -107,7 +107,9 @@ def doctor(env_file: Path | None, *, ask_model: bool = True, as_json: bool = Fal
 def _show(console: Console, finding: Finding) -> None:
     sign, style = _SIGNS[finding.verdict]
     line = (
-        Text(sign, style).append(f" {finding.name}: ", "bold").append(for_terminal(finding.says), "default")
+        Text(sign, style)
+        .append(f" {finding.name}: ", "bold")
+        .append(for_terminal(finding.details), "default")
     )
     console.print(line)
     if finding.advice:
@@ -121,8 +123,8 @@ async def findings(settings: Settings, *, ask: bool = True) -> AsyncGenerator[Fi
         settings: The settings of the server.
         ask: Send a prompt to the model or the agent, too.
     """
-    for look in (_versions, _access, _store_file, _ports):
-        for finding in look(settings):
+    for check in (_versions, _access, _store_file, _ports):
+        for finding in check(settings):
             yield finding
     for finding in await _database(settings):
         yield finding
@@ -141,8 +143,8 @@ async def findings(settings: Settings, *, ask: bool = True) -> AsyncGenerator[Fi
 
 
 def _versions(_settings: Settings) -> Generator[Finding]:
-    says = f"tailrace {version('tailrace')}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield Finding("versions", "ok", says)
+    details = f"tailrace {version('tailrace')}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield Finding("versions", "ok", details)
     there = [name for name, (module, _) in _EXTRAS.items() if _is_installed(module)]
     missing = [f"{name} ({use})" for name, (_, use) in _EXTRAS.items() if name not in there]
     if missing:
@@ -173,8 +175,8 @@ def _access(settings: Settings) -> Generator[Finding]:
 
             warning = unchecked_claims(settings.caller_jwt.issuer, settings.caller_jwt.audience)
             if warning:
-                says, _, advice = warning.rpartition(": ")
-                yield Finding("tokens", "warning", says, advice)
+                details, _, advice = warning.rpartition(": ")
+                yield Finding("tokens", "warning", details, advice)
     elif settings.allow_anonymous:
         yield Finding(
             "access",
@@ -301,14 +303,14 @@ async def _broker(settings: Settings) -> list[Finding]:
             stack.push_async_callback(broker.close)
             weaknesses = await broker.weaknesses()
     except ReplyError as error:
-        says = f"{where} responds, but its durability settings cannot be read: {error.reply}"
-        return [Finding("broker", "warning", says, "docs/scaling.md lists the required settings")]
+        details = f"{where} responds, but its durability settings cannot be read: {error.reply}"
+        return [Finding("broker", "warning", details, "docs/scaling.md lists the required settings")]
     except TailraceError as error:
         advice = "check that it runs, and host, port and password in TAILRACE_EVENTS"
         return [Finding("broker", "problem", f"{where} cannot be used: {error}", advice)]
     if not weaknesses:
         return [Finding("broker", "ok", f"{where} responds, and its settings prevent data loss")]
-    return [Finding("broker", "warning", f"{where}: {says}", advice) for says, advice in weaknesses]
+    return [Finding("broker", "warning", f"{where}: {details}", advice) for details, advice in weaknesses]
 
 
 # --- model and agent ------------------------------------------------------------------------------------------------
@@ -329,8 +331,8 @@ def _model_named(settings: Settings) -> Finding:
         return Finding("model", "problem", str(error), "`tailrace providers` shows names and keys")
     key = next((name for name in provider.key_variables if os.environ.get(name)), "")
     source = "TAILRACE_API_KEY" if settings.api_key else key
-    says = f"{settings.model}, {f'with the key in {source}' if source else 'without a key'}"
-    return Finding("model", "ok", says)
+    details = f"{settings.model}, {f'with the key in {source}' if source else 'without a key'}"
+    return Finding("model", "ok", details)
 
 
 async def _upstream(settings: Settings) -> Finding:
@@ -341,7 +343,7 @@ async def _upstream(settings: Settings) -> Finding:
         async with AsyncExitStack() as stack:
             model = create_model(settings)
             stack.push_async_callback(model.aclose)
-            with anyio.fail_after(_ANSWER_SECONDS):
+            with anyio.fail_after(_RESPONSE_SECONDS):
                 batches = await stack.enter_async_context(
                     model.stream(History(conversation=(question,)), RequestOptions())
                 )
@@ -356,22 +358,24 @@ async def _upstream(settings: Settings) -> Finding:
         return Finding(
             "upstream",
             "problem",
-            f"no complete response within {_ANSWER_SECONDS:g} s",
+            f"no complete response within {_RESPONSE_SECONDS:g} s",
             "try a smaller model, or later",
         )
     except TailraceError as error:
-        says = error.diagnosis if isinstance(error, UpstreamError) else ""  # the operator may see addresses
-        return Finding("upstream", "problem", says or str(error), _advice_for(error))
+        details = (
+            error.diagnosis if isinstance(error, UpstreamError) else ""
+        )  # the operator may see addresses
+        return Finding("upstream", "problem", details or str(error), _advice_for(error))
     seconds = time.monotonic() - began
-    says = f"responds: first chunk after {first - began:.2f} s, complete after {seconds:.2f} s"
+    details = f"responds: first chunk after {first - began:.2f} s, complete after {seconds:.2f} s"
     if reads == 1 and seconds > 1:
         return Finding(
             "upstream",
             "warning",
-            f"{says}, but in one piece",
+            f"{details}, but in one piece",
             "a proxy buffers the stream: disable its buffering (nginx: proxy_buffering off)",
         )
-    return Finding("upstream", "ok", says)
+    return Finding("upstream", "ok", details)
 
 
 def _advice_for(error: TailraceError) -> str:

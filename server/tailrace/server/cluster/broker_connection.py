@@ -107,7 +107,7 @@ class _Exchange(asyncio.Protocol):
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self._pending.append(_PendingRequest(future, [], count, self._loop.time() + seconds))
         if self._timer is None:
-            self._timer = self._loop.call_later(seconds, self._look)
+            self._timer = self._loop.call_later(seconds, self._check_deadline)
         self.send(data)
         return future
 
@@ -162,7 +162,7 @@ class _Exchange(asyncio.Protocol):
         with anyio.CancelScope(shield=True):
             await self._lost.wait()
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         self._timer = None
         if not self._pending:
             return
@@ -170,7 +170,7 @@ class _Exchange(asyncio.Protocol):
         if left <= 0:
             self.end(TimeoutError("no reply in time"))
         else:
-            self._timer = self._loop.call_later(left, self._look)
+            self._timer = self._loop.call_later(left, self._check_deadline)
 
 
 async def _open(address: Address, seconds: float) -> _Exchange:

@@ -24,7 +24,7 @@ from tailrace.server.cluster.node_commands import (
     DeleteWebhook,
     Forget,
     Look,
-    NoAnswer,
+    NoReply,
     NotHere,
     Send,
     Sent,
@@ -83,7 +83,7 @@ class ClusterEngine(Engine):
         self._shared = store
         self._node = node
         self._broker = broker
-        self._following = Following(store, store.streams, self._look_anew)
+        self._following = Following(store, store.streams, self._reload)
         self._commands = Commands(broker, authentication, self._carry_out)
         self._known_nodes: set[str] | None = None
         # The owners of tasks of dead nodes that this node has claimed and not yet taken over.
@@ -220,7 +220,7 @@ class ClusterEngine(Engine):
             if location.node != self._node.id and location.is_alive:
                 return location
             if each in self._orphans or (location.node != self._node.id and location.has_turn):
-                raise NoAnswer(
+                raise NoReply(
                     "the server that ran the task is gone, and another one is taking over the task; try again later"
                 )
             if location.node != self._node.id:
@@ -228,7 +228,7 @@ class ClusterEngine(Engine):
                 if webhooks is None:
                     raise _moving()
                 if self._push is not None:
-                    self._push.take_up([(webhook, True) for webhook in webhooks])
+                    self._push.schedule([(webhook, True) for webhook in webhooks])
             self._tasks.retire(each, owner)
             return None
         return None
@@ -280,8 +280,8 @@ class ClusterEngine(Engine):
         """As `RemoteTasks.refresh`."""
         await self._following.refresh(active)
 
-    async def stand_in(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
-        """Return the task as `RemoteTasks.stand_in`: from the node that writes it, else without the missing events."""
+    async def fetch_snapshot(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
+        """Return the task as `RemoteTasks.fetch_snapshot`: from the node that writes it, else without the missing events."""
         location = await self._shared.locate(stored.task.id, owner)
         if location is not None and location.is_alive and location.node != self._node.id:
             task = Task.model_validate_json(await self._ask(location, Look(location.task_id, owner)))
@@ -291,7 +291,7 @@ class ClusterEngine(Engine):
             return again
         return StoredTask(stored.task, first - 1, stored.node)
 
-    def _look_anew(self, active: ActiveTask) -> None:
+    def _reload(self, active: ActiveTask) -> None:
         self._tasks.retire(active.record.id, active.owner)
 
     async def _forget(self, task_id: str, owner: str) -> None:
@@ -301,7 +301,7 @@ class ClusterEngine(Engine):
         async def forget_at(node: str) -> None:
             try:
                 await self._commands.ask(node, Forget(task_id, owner))
-            except (NoAnswer, StoreError) as error:
+            except (NoReply, StoreError) as error:
                 logger.warning("a node has a deleted task in memory for a while longer: %s", error)
 
         async with anyio.create_task_group() as group:
@@ -375,7 +375,7 @@ class ClusterEngine(Engine):
                     self._following.run,
                     self._listen,
                     self._beat,
-                    self._keep_up,
+                    self._run_takeovers,
                 ):
                     group.start_soon(each)
                 try:
@@ -439,11 +439,11 @@ class ClusterEngine(Engine):
         self._shared.forget_ours(unkept)
         await self._node.join(self._shared.database)
 
-    async def _keep_up(self) -> None:
+    async def _run_takeovers(self) -> None:
         """Take over the tasks of dead nodes, without end."""
         while True:
             try:
-                await self._node.bury(self._shared.database)
+                await self._node.remove_dead_nodes(self._shared.database)
                 if self._turns.group is not None and not self._turns.stopping:
                     await self._take_over()
                 for claim in list(self._to_release):
@@ -460,19 +460,19 @@ class ClusterEngine(Engine):
             taken, webhooks = await self._shared.take_over()
             self._orphans.update(taken)
             if self._push is not None:
-                self._push.take_up(webhooks)
+                self._push.schedule(webhooks)
             if not self._orphans:
                 break
             for task_id, owner in list(self._orphans.items()):
-                await self._take_up_orphan(task_id, owner)
+                await self._recover_orphan(task_id, owner)
         present = await self._shared.node_ids()
         if self._known_nodes is None or self._known_nodes - present:
             found = await self._shared.take_over_webhooks()
             if self._push is not None:
-                self._push.take_up(found)
+                self._push.schedule(found)
         self._known_nodes = present
 
-    async def _take_up_orphan(self, task_id: str, owner: str) -> None:
+    async def _recover_orphan(self, task_id: str, owner: str) -> None:
         await self._shared.streams.fence(self._node.id, task_id)
         self._shared.note_fenced(task_id)
         self._orphans.pop(task_id, None)
@@ -481,7 +481,7 @@ class ClusterEngine(Engine):
             active = await self._tasks.find(task_id, owner)
             if active.record.state.terminal or active.running:
                 return
-            await self._interrupted.take_up(task_id, owner)
+            await self._interrupted.recover(task_id, owner)
         except EventsDropped:
             logger.exception("task %s cannot be taken over", task_id)
         except StoreError:

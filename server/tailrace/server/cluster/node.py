@@ -81,7 +81,7 @@ class Node:
         self._beat = now
         return True
 
-    async def bury(self, database: "NodeDatabase") -> list[str]:
+    async def remove_dead_nodes(self, database: "NodeDatabase") -> list[str]:
         """Remove the nodes whose heartbeat is too old, by the database's clock; return their ids.
 
         Raises:
@@ -153,9 +153,9 @@ class NodeDatabase(PostgresqlDatabase):
         idle = str(max(1, round(self._node.ttl * 500)))
         return {**super()._session(), "idle_in_transaction_session_timeout": idle}
 
-    def _bring_up_to_date(self, connection: Connection) -> None:
+    def _migrate_schema(self, connection: Connection) -> None:
         connection.execute(_ONE_AT_A_TIME)  # nodes are started together
-        super()._bring_up_to_date(connection)
+        super()._migrate_schema(connection)
 
     def _check_place(self, connection: Connection) -> None:
         if "tailrace" not in connection.info:

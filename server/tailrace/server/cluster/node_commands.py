@@ -143,7 +143,7 @@ class NotHere(TailraceError):
     """The requested node does not run the task; another node may."""
 
 
-class NoAnswer(OverloadedError):
+class NoReply(OverloadedError):
     """The node that runs the task did not reply in time; the request may have been carried out."""
 
 
@@ -177,7 +177,7 @@ class Commands:
 
         Raises:
             NotHere: The node does not run the task.
-            NoAnswer: The node cannot be reached, or does not reply.
+            NoReply: The node cannot be reached, or does not reply.
             A2AError: The error of the node.
             StoreError: The error of the node.
         """
@@ -191,7 +191,7 @@ class Commands:
                     with anyio.move_on_after(REPEAT_INTERVAL):
                         await answered.wait()
         except (BrokerError, TimeoutError) as error:
-            raise NoAnswer("the server that runs the task does not reply; try again later") from error
+            raise NoReply("the server that runs the task does not reply; try again later") from error
         finally:
             del self._waiting[request.id]
         [answer] = answers

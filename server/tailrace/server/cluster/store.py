@@ -124,22 +124,22 @@ class ClusterStore(Store):
             raise StoreError(
                 f"this node could not write a heartbeat within {self._node.ttl:g} s, so it may not write"
             )
-        whole = {write.task_id for write in further_writes(writes)}
-        whole |= {write.task_id for write in writes if write.task_id not in self._ours}
+        bound_ids = {write.task_id for write in further_writes(writes)}
+        bound_ids |= {write.task_id for write in writes if write.task_id not in self._ours}
         refused: dict[str, StoreError] = {}
-        bound = [write for write in writes if write.task_id in whole]
-        free = _additions([write for write in writes if write.task_id not in whole], self._ours)
+        bound = [write for write in writes if write.task_id in bound_ids]
+        free = _additions([write for write in writes if write.task_id not in bound_ids], self._ours)
         if bound:
             failure: list[StoreError] = []
             async with anyio.create_task_group() as group:
                 if free:
                     group.start_soon(self._add, free, refused)
                 try:
-                    await self._keep_whole(bound)
+                    await self._write_bound(bound)
                 except StoreError as error:
                     failure.append(error)
             if failure and free and failure[0].temporary:
-                raise TasksRefused(dict.fromkeys(whole, failure[0]), temporary=True)
+                raise TasksRefused(dict.fromkeys(bound_ids, failure[0]), temporary=True)
             if failure:
                 raise failure[0]
             for task_id in self._foreign:
@@ -158,7 +158,7 @@ class ClusterStore(Store):
                 self._ours.pop(task_id, None)
             raise TasksRefused(refused)
 
-    async def _keep_whole(self, bound: list[TaskWrite]) -> None:
+    async def _write_bound(self, bound: list[TaskWrite]) -> None:
         """Write PostgreSQL's part of a batch in one transaction, and only once however often the batch is retried."""
         kept = set(map(id, self._kept))
         missing = [write for write in bound if id(write) not in kept]
@@ -314,22 +314,22 @@ class ClusterStore(Store):
             EventsDropped: Neither has the next event.
             StoreError: One of them cannot be read, and may have the next event.
         """
-        trouble: BrokerError | None = None
+        failure: BrokerError | None = None
         first = 0
         for attempt in range(2):
             # Events added meanwhile are in PostgreSQL first; the second read of the stream finds the ones before them.
             try:
                 found = await self._read_stream(task_id, after, limit, max_bytes)
             except BrokerError as error:
-                trouble, found = error, []
+                failure, found = error, []
             if found and found[0].number == after + 1:
                 return found
             rows, first, over_since = await self._read_rows(task_id, after, limit, max_bytes)
             if rows:
                 return rows
             first = min((number for number in (first, found[0].number if found else 0) if number), default=0)
-            if trouble is not None and (over_since is None or (first and not self._has_expired(over_since))):
-                raise trouble  # they may be in the stream
+            if failure is not None and (over_since is None or (first and not self._has_expired(over_since))):
+                raise failure  # they may be in the stream
             if not first:
                 return []
             if attempt:

@@ -32,10 +32,10 @@ ENTRIES = 200
 STREAMS = 20
 """Streams in one read."""
 
-LOOK_INTERVAL = 1.0
+POLL_INTERVAL = 1.0
 """Seconds between two reads of PostgreSQL for events that no stream has."""
 
-LOOK_AGAIN = 0.1
+REPEATED_POLL_INTERVAL = 0.1
 """Seconds between two such reads while events are missing."""
 
 
@@ -94,7 +94,7 @@ class Following:
         async with anyio.create_task_group() as self._group:
             self._group.start_soon(self._listen)
             self._group.start_soon(self._read_streams)
-            self._group.start_soon(self._look)
+            self._group.start_soon(self._poll_store)
 
     # --- published events ---------------------------------------------------------------------------------------
 
@@ -169,12 +169,12 @@ class Following:
 
     # --- events that streams do not have ------------------------------------------------------------------------
 
-    async def _look(self) -> None:
-        pause = LOOK_INTERVAL
+    async def _poll_store(self) -> None:
+        pause = POLL_INTERVAL
         while True:
             await self._some.wait()
             await anyio.sleep(pause)
-            pause = LOOK_INTERVAL
+            pause = POLL_INTERVAL
             for key, followed in list(self._followed.items()):
                 if followed.task() is None:
                     self._drop(key)
@@ -194,7 +194,7 @@ class Following:
                 if active is not None and task_id not in known:  # it was deleted
                     active.log.end()
                 elif active is not None and known[task_id] > active.record.number:
-                    pause = LOOK_AGAIN
+                    pause = REPEATED_POLL_INTERVAL
                     self._repair_soon(followed)
 
     def _repair_soon(self, followed: _Followed) -> None:
@@ -235,14 +235,14 @@ def feed(active: ActiveTask, events: Sequence[Event]) -> bool:
     if active.moved or active.log.ended or not events or events[-1].number <= record.number:
         return True
     new = [event for event in events if event.number > record.number]
-    whole = True
+    is_complete = True
     for at, event in enumerate(new):
         if event.number != record.number + 1:
-            new, whole = new[:at], False
+            new, is_complete = new[:at], False
             break
         record.replay(event)
     if new:
         active.log.publish(new)
         if record.state.terminal:
             active.log.end()
-    return whole
+    return is_complete

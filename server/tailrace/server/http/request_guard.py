@@ -37,7 +37,7 @@ _API_KEY = API_KEY_HEADER.lower().encode()
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?", re.ASCII)
 _PORTS = {"http": 80, "https": 443}
 _MAX_AUTHORITY = 262  # bytes: a name of DNS, a port, and brackets
-_MAX_SHOWN = 100
+_MAX_QUOTED = 100
 
 
 EXEMPT = "__tailrace_answers_every_host__"
@@ -228,7 +228,7 @@ def _not_local(scope: Mapping[str, Any]) -> AuthError:
     if client is None or is_loopback(str(client[0])):
         peer = " (a proxy forwards this request for a client on another machine)"
     else:
-        peer = f" ({_shown(str(client[0]))} is not local)"
+        peer = f" ({_quoted(str(client[0]))} is not local)"
     return _refused(
         f"this server has no authentication and accepts local connections only{peer}; set TAILRACE_CALLER_KEYS or "
         "TAILRACE_CALLER_JWT to authenticate callers, TAILRACE_PUBLIC_URL behind a proxy on the same machine, or "
@@ -237,7 +237,7 @@ def _not_local(scope: Mapping[str, Any]) -> AuthError:
 
 
 def _foreign_host(host: bytes | None) -> AuthError:
-    given = _shown((host or b"").decode("latin-1"))
+    given = _quoted((host or b"").decode("latin-1"))
     return _refused(
         f"the host {given} is not accepted; use localhost, or set TAILRACE_PUBLIC_URL to the address of this server, or "
         "add the host to TAILRACE_ALLOWED_HOSTS"
@@ -245,7 +245,7 @@ def _foreign_host(host: bytes | None) -> AuthError:
 
 
 def _foreign_page(origin: bytes | None) -> AuthError:
-    given = "another site" if origin is None else f"the origin {_shown(origin.decode('latin-1'))}"
+    given = "another site" if origin is None else f"the origin {_quoted(origin.decode('latin-1'))}"
     return _refused(
         f"web pages of {given} may not call this server; to allow them, add the origin to TAILRACE_ALLOWED_ORIGINS"
     )
@@ -255,8 +255,8 @@ def _refused(message: str) -> AuthError:
     return AuthError(message, challenge="", forbidden=True)
 
 
-def _shown(value: str) -> str:
-    return ascii(value[:_MAX_SHOWN])
+def _quoted(value: str) -> str:
+    return ascii(value[:_MAX_QUOTED])
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

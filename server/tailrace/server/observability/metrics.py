@@ -74,7 +74,7 @@ class Metrics:
         )
         build.labels(version("tailrace")).set(1)
 
-        self.answer_seconds = histogram(
+        self.response_seconds = histogram(
             "gen_ai_client_operation_duration_seconds",
             "Duration of model responses",
             (*_MODEL, "error_type"),

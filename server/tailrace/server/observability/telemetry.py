@@ -228,7 +228,7 @@ class _Turn(TurnWatch, RunObserver):
 
     def answering(self, model: Model, options: RequestOptions, turn: TurnAccumulator) -> AnswerWatch:
         """Begin a span for a model response."""
-        return _Answer(self._telemetry, self, model, options, turn)
+        return _ObservedResponse(self._telemetry, self, model, options, turn)
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
         """Record the continuation of a response: an event of the turn's span, and a metric."""
@@ -260,7 +260,7 @@ class _Turn(TurnWatch, RunObserver):
         self._error = error
 
 
-class _Answer(AnswerWatch):
+class _ObservedResponse(AnswerWatch):
     """Observes one response of a model."""
 
     def __init__(
@@ -342,7 +342,7 @@ class _Answer(AnswerWatch):
         metrics = self._telemetry.metrics
         if metrics is None:
             return
-        metrics.answer_seconds.labels(*self._labels, why).observe(now - self._began)
+        metrics.response_seconds.labels(*self._labels, why).observe(now - self._began)
         if self._first:
             metrics.first_chunk_seconds.labels(*self._labels).observe(self._first - self._began)
             if self.chunks > 1:

@@ -94,9 +94,9 @@ def is_same_conversation(
         stored: The conversation.
         status_texts: Texts of statuses, by the id of the stored message before them.
     """
-    theirs = _joined(_given_sides(given, calls_run_here(stored)))
-    ours = _joined(_stored_sides(stored, status_texts or {}))
-    return len(theirs) == len(ours) and all(map(_agree, theirs, ours))
+    given_sides = _joined(_given_sides(given, calls_run_here(stored)))
+    stored_sides = _joined(_stored_sides(stored, status_texts or {}))
+    return len(given_sides) == len(stored_sides) and all(map(_agree, given_sides, stored_sides))
 
 
 def _agree(given: _Side, stored: _Side) -> bool:

@@ -66,11 +66,11 @@ def with_files(message: Message) -> Message:
         return message
     content: list[ContentPart] = []
     for part in message.content:
-        content += _parted(part) if isinstance(part, ContentPartText) else (part,)
+        content += _split_text(part) if isinstance(part, ContentPartText) else (part,)
     return message.model_copy(update={"content": tuple(content)})
 
 
-def _parted(part: ContentPartText) -> list[ContentPart]:
+def _split_text(part: ContentPartText) -> list[ContentPart]:
     text = part.text
     content: list[ContentPart] = []
     at = after = 0  # the end of the last file, and of the last data URL, which a name does not reach beyond

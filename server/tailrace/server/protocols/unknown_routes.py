@@ -19,7 +19,7 @@ from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
 _OLD_PREFIXES = ("/v1/message", "/v1/tasks", "/v1/card")
 
 
-def answer_unknown_routes(app: FastAPI, router: APIRouter) -> None:
+def add_unknown_route_handlers(app: FastAPI, router: APIRouter) -> None:
     """Install error handlers for 404 and 405 that respond in the form of the protocol version of the path.
 
     Args:
@@ -27,7 +27,7 @@ def answer_unknown_routes(app: FastAPI, router: APIRouter) -> None:
         router: The routes of the agent, which are at the root of the application.
     """
 
-    async def answer(request: Request, error: Exception) -> Response:
+    async def respond(request: Request, error: Exception) -> Response:
         failure = cast("HTTPException", error)
         redact_query(request.scope)
         path = request.url.path
@@ -44,7 +44,7 @@ def answer_unknown_routes(app: FastAPI, router: APIRouter) -> None:
         body = write_problem(problem) if path.startswith(_OLD_PREFIXES) else problem.body()
         return Response(body, problem.code, headers=problem.headers, media_type="application/json")
 
-    app.add_exception_handler(HTTPException, answer)
+    app.add_exception_handler(HTTPException, respond)
 
 
 def _methods_at(request: Request, app: FastAPI, router: APIRouter) -> str:

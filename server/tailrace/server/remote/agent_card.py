@@ -247,11 +247,13 @@ def _allows(origins: AgentOrigins, interface: _Interface) -> bool:
 
 def _choose(interfaces: Iterable[_Interface], bindings: Sequence[str]) -> _Interface | None:
     has_grpc = find_spec("grpc") is not None and find_spec("a2a") is not None
-    spoken = [each for each in bindings if each != "GRPC" or has_grpc]
+    supported = [each for each in bindings if each != "GRPC" or has_grpc]
     usable = [
-        each for each in interfaces if each.url and each.binding in spoken and _age(each.version) is not None
+        each
+        for each in interfaces
+        if each.url and each.binding in supported and _age(each.version) is not None
     ]
-    return min(usable, key=lambda each: (_age(each.version), spoken.index(each.binding)), default=None)
+    return min(usable, key=lambda each: (_age(each.version), supported.index(each.binding)), default=None)
 
 
 def _age(version: str) -> int | None:

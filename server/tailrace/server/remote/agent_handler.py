@@ -72,42 +72,42 @@ class RemoteAgentHandler(Handler):
         """Relay the remote's response; if the agent cannot be reached, the task fails with the text that arrived."""
         yield StatusUpdate(TaskState.WORKING)
         before = _messages_before(turn)
-        place = _place_of(before, self._agent.url, turn.context_id)
+        state = _find_state(before, self._agent.url, turn.context_id)
         relay, begun, failure = Relay(), turn.number, None
         try:
             artifacts: tuple[Artifact, ...] = ()
-            if place is not None and place.task_id:
-                place, artifacts = await self._waiting_task(place, turn)
-            if place is not None and place.task_id:
-                begun = place.begun
+            if state is not None and state.task_id:
+                state, artifacts = await self._waiting_task(state, turn)
+            if state is not None and state.task_id:
+                begun = state.begun
             suffix = f"-turn-{begun}" if begun > 1 else ""
             relay = Relay(artifacts, suffix=suffix, turn=turn.number - begun + 1)
-            unsent = () if place is not None else before
+            unsent = () if state is not None else before
             cost = history_cost(turn.history) + json_cost(turn.metadata)
-            message = await run_bounded(cost, _to_send, turn, place, unsent)
+            message = await run_bounded(cost, _message_for, turn, state, unsent)
             metadata = _request_metadata(turn)
-            answer = self._agent.answer(
+            response = self._agent.stream_or_cancel(
                 message,
                 metadata=metadata,
                 accepted_output_modes=turn.accepted_output_modes,
                 extensions=turn.extensions,
                 # The same after a restart: an agent that knows the key continues the task that it created.
-                key=await run_bounded(cost, _name_of, turn, message, metadata),
+                key=await run_bounded(cost, _idempotency_key, turn, message, metadata),
             )
-            async with self._gate.call(OWNER.get()), answer as events:
+            async with self._gate.call(OWNER.get()), response as events:
                 async for event in events:
                     for at, update in enumerate(relay.feed(event)):
                         if at:  # a copy of a task may have many artifacts
                             await anyio.lowlevel.checkpoint()
                         yield update
         except UpstreamError as error:
-            failure = _failed_for(error)
+            failure = _failure_status(error)
         *updates, ending = relay.close(failure)
         for update in updates:
             yield update
-        known = _Place(
+        known = _RemoteState(
             agent=self._agent.url,
-            context_id=relay.context_id or (place.context_id if place is not None else ""),
+            context_id=relay.context_id or (state.context_id if state is not None else ""),
         )
         if isinstance(ending, StatusUpdate) and ending.state.interrupted:
             known = msgspec.structs.replace(known, task_id=relay.task_id, task=turn.task_id, begun=begun)
@@ -118,21 +118,23 @@ class RemoteAgentHandler(Handler):
                 yield MessageAdded(message)
         yield ending
 
-    async def _waiting_task(self, place: "_Place", turn: Turn) -> tuple["_Place", tuple[Artifact, ...]]:
+    async def _waiting_task(
+        self, state: "_RemoteState", turn: Turn
+    ) -> tuple["_RemoteState", tuple[Artifact, ...]]:
         """Return the remote's task that the message continues, and its artifacts; none if it has ended."""
-        over = msgspec.structs.replace(place, task_id="")
-        if place.task != turn.task_id:
-            return over, ()
+        ended = msgspec.structs.replace(state, task_id="")
+        if state.task != turn.task_id:
+            return ended, ()
         try:
-            task = await self._agent.get_task(place.task_id)
+            task = await self._agent.get_task(state.task_id)
         except UpstreamError as error:
             if error.code == "TASK_NOT_FOUND":
-                return over, ()
+                return ended, ()
             raise
-        return (over, ()) if task.status.state.terminal else (place, task.artifacts)
+        return (ended, ()) if task.status.state.terminal else (state, task.artifacts)
 
 
-class _Place(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class _RemoteState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The state of a conversation at the remote; see the module."""
 
     agent: str
@@ -147,7 +149,7 @@ def _messages_before(turn: Turn) -> tuple[CommonMessage, ...]:
     return messages[: len(messages) - 1 - turn.resumed]
 
 
-def _place_of(messages: Iterable[CommonMessage], agent: str, context_id: str) -> _Place | None:
+def _find_state(messages: Iterable[CommonMessage], agent: str, context_id: str) -> _RemoteState | None:
     """Return the state of a conversation at an agent, from the newest message that has it.
 
     Args:
@@ -161,11 +163,11 @@ def _place_of(messages: Iterable[CommonMessage], agent: str, context_id: str) ->
         fact = extension_metadata(message.metadata).get("remote")
         if isinstance(fact, dict) and cast("dict[str, Any]", fact).get("agent") == agent:
             try:
-                place = msgspec.convert(fact, _Place)
+                state = msgspec.convert(fact, _RemoteState)
             except msgspec.ValidationError:
                 continue
-            if not _is_callers_id(place.context_id, context_id):
-                return place
+            if not _is_callers_id(state.context_id, context_id):
+                return state
     return None
 
 
@@ -178,7 +180,7 @@ def _is_callers_id(remote_id: str, context_id: str) -> bool:
     return context_id == remote_id or context_id.startswith(f"{remote_id[:200]}~")
 
 
-def _to_send(turn: Turn, place: _Place | None, unsent: Iterable[CommonMessage]) -> Message:
+def _message_for(turn: Turn, state: _RemoteState | None, unsent: Iterable[CommonMessage]) -> Message:
     """Return the message for the remote, with the earlier messages that the remote did not receive.
 
     A remote may treat a message whose id it has seen as the same message, so its id is not the caller's either.
@@ -187,8 +189,8 @@ def _to_send(turn: Turn, place: _Place | None, unsent: Iterable[CommonMessage]) 
     return turn.message.model_copy(
         update={
             "message_id": turn.external_message_id or str(uuid4()),
-            "context_id": place.context_id if place is not None else turn.external_context_id,
-            "task_id": place.task_id if place is not None else "",
+            "context_id": state.context_id if state is not None else turn.external_context_id,
+            "task_id": state.task_id if state is not None else "",
             "reference_task_ids": (),  # the remote knows none of our tasks
             "metadata": without_facts(turn.message.metadata, *REQUEST_FACTS),
             "parts": (Part(text=transcript), *turn.message.parts) if transcript else turn.message.parts,
@@ -203,13 +205,13 @@ def _request_metadata(turn: Turn) -> Mapping[str, Any]:
     return with_extension_metadata(metadata, **facts) if facts else metadata
 
 
-def _name_of(turn: Turn, message: Message, metadata: Mapping[str, Any]) -> str:
+def _idempotency_key(turn: Turn, message: Message, metadata: Mapping[str, Any]) -> str:
     """Return the idempotency key of a request; it depends on the message's id, which is unique to the owner."""
     request = [message.to_dict(), metadata, turn.accepted_output_modes]
     return str(uuid5(NAMESPACE_URL, json.dumps(request, sort_keys=True)))
 
 
-def _failed_for(error: UpstreamError) -> StatusUpdate:
+def _failure_status(error: UpstreamError) -> StatusUpdate:
     facts = {
         "type": str(error.fault),
         "status": error.status,
@@ -233,15 +235,15 @@ def _transcript(messages: Iterable[CommonMessage]) -> str:
 
 
 def _line(role: Role, part: ContentPart) -> str:
-    who = "Agent" if role is Role.MODEL else "User"
+    name = "Agent" if role is Role.MODEL else "User"
     if isinstance(part, ContentPartText):
-        return f"{who}: {part.text}" if part.text else ""
+        return f"{name}: {part.text}" if part.text else ""
     if isinstance(part, ContentPartFile):
-        return f"{who}: [file {part.filename or part.url or part.media_type}]"
+        return f"{name}: [file {part.filename or part.url or part.media_type}]"
     if isinstance(part, ContentPartData):
-        return f"{who}: {_json(part.data)}"
+        return f"{name}: {_json(part.data)}"
     if isinstance(part, ContentPartToolCall):
-        return f"{who} calls the tool {part.name}: {_json(part.arguments)}"
+        return f"{name} calls the tool {part.name}: {_json(part.arguments)}"
     if isinstance(part, ContentPartToolResult):
         return f"The tool {part.name} answers: {part.output if isinstance(part.output, str) else _json(part.output)}"
     return ""  # reasoning is not shared

@@ -72,7 +72,7 @@ class AgentTool(Tool):
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> None:
         self._agent = agent
-        self._places: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._remote_ids: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self.timeout = timeout
         self.definition = ToolDefinition(
             name=name or _tool_name(card.name),
@@ -94,9 +94,9 @@ class AgentTool(Tool):
         if not isinstance(text, str) or not text:
             raise ToolError("message: a text that is not empty is required")
         conversation = context.external_context_id
-        context_id, task_id = self._places.get(conversation, (conversation, ""))
+        context_id, task_id = self._remote_ids.get(conversation, (conversation, ""))
         if task_id:
-            self._places[conversation] = (context_id, "")  # only one message is the reply
+            self._remote_ids[conversation] = (context_id, "")  # only one message is the reply
         message = Message(
             message_id=str(uuid4()),
             role=Role.USER,
@@ -106,7 +106,7 @@ class AgentTool(Tool):
         )
         relay = Relay()
         try:
-            async with self._agent.answer(message) as events:
+            async with self._agent.stream_or_cancel(message) as events:
                 async for event in events:
                     relay.feed(event)
                     if relay.ending is not None and relay.ending.state is TaskState.AUTH_REQUIRED:
@@ -122,22 +122,26 @@ class AgentTool(Tool):
     def _remember(self, conversation: str, relay: Relay, *, waits: bool) -> None:
         if not conversation:
             return
-        self._places.pop(conversation, None)
-        self._places[conversation] = (relay.context_id or conversation, relay.task_id if waits else "")
-        while len(self._places) > MAX_CONVERSATIONS:
-            self._places.popitem(last=False)
+        self._remote_ids.pop(conversation, None)
+        self._remote_ids[conversation] = (relay.context_id or conversation, relay.task_id if waits else "")
+        while len(self._remote_ids) > MAX_CONVERSATIONS:
+            self._remote_ids.popitem(last=False)
 
     def _result(self, relay: Relay, ending: StatusUpdate) -> object:
-        words = _joined(ending.message.parts) if ending.message is not None else []
+        status_message = _joined(ending.message.parts) if ending.message is not None else []
         if ending.state is TaskState.INPUT_REQUIRED:
             question = Part(text="The agent requests input. Send the reply as the next message:")
             # Without a question the response is complete: some agents never complete a task.
-            return _output([*_parts(relay.artifacts), *((question, *words) if words else ())])
+            return _output(
+                [*_parts(relay.artifacts), *((question, *status_message) if status_message else ())]
+            )
         if ending.state is not TaskState.COMPLETED:
-            raise ToolError(_words(words) or "the agent sent no response")
-        parts = _parts(relay.artifacts) or words
-        if not parts and relay.words is not None:
-            parts = _joined(relay.words.parts)  # some agents send their response as progress messages
+            raise ToolError(_text_of(status_message) or "the agent sent no response")
+        parts = _parts(relay.artifacts) or status_message
+        if not parts and relay.status_message is not None:
+            parts = _joined(
+                relay.status_message.parts
+            )  # some agents send their response as progress messages
         return _output(parts)
 
 
@@ -214,20 +218,21 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
 def _output(parts: Sequence[Part]) -> object:
     if all(part.text is not None for part in parts):
         return join_texts(part.text or "" for part in parts)
-    return [_shown(part) for part in parts]
+    return [_json_of(part) for part in parts]
 
 
-def _shown(part: Part) -> dict[str, Any]:
+def _json_of(part: Part) -> dict[str, Any]:
     """Return a part as JSON for the model, without the bytes of a file."""
-    shown = part.model_copy(update={"metadata": {}}).to_dict()
+    fields = part.model_copy(update={"metadata": {}}).to_dict()
     if part.raw is not None:
-        del shown["raw"]
-        shown["omitted"] = f"{len(part.raw)} bytes"
-    return shown
+        del fields["raw"]
+        fields["omitted"] = f"{len(part.raw)} bytes"
+    return fields
 
 
-def _words(parts: Sequence[Part]) -> str:
+def _text_of(parts: Sequence[Part]) -> str:
     """Return the parts as one text."""
     return " ".join(
-        part.text if part.text is not None else json.dumps(_shown(part), ensure_ascii=False) for part in parts
+        part.text if part.text is not None else json.dumps(_json_of(part), ensure_ascii=False)
+        for part in parts
     )

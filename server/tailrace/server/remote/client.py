@@ -59,7 +59,7 @@ POLL_DELAYS = (0.2, 0.5, 1.0, 2.0, 5.0)
 COPY_INTERVAL = 1.0
 """Seconds between full copies of a task's artifacts, for an agent that does not number its events."""
 
-ANSWER_TIMEOUT = 600.0
+RESPONSE_TIMEOUT = 600.0
 """Timeout in seconds for the response of an agent that does not stream."""
 
 CARD_TIMEOUT = 60.0
@@ -99,11 +99,12 @@ class AgentClient:
         connect_timeout: Timeout for opening a connection in seconds.
         read_timeout: Time in seconds without data after which a connection is considered lost. Most agents send
             keep-alive comments about every 15 seconds.
-        answer_timeout: Timeout in seconds for the response of an agent that does not stream.
+        response_timeout: Timeout in seconds for the response of an agent that does not stream.
         retry_delays: See `RETRY_DELAYS`; empty for no attempts.
         on_reconnect: Called before each attempt to resume a stream, with the error and the number of the attempt, from 1.
         allowed_origins: Origins (``https://HOST:PORT``) that the card may use in addition to the origin of ``url``.
             Credentials and messages are not sent to other origins.
+        answer_timeout: Deprecated name of ``response_timeout``; to be removed in 0.3.
 
     Raises:
         ConfigurationError: An origin is not valid.
@@ -119,11 +120,14 @@ class AgentClient:
         bindings: Sequence[str] = BINDINGS,
         connect_timeout: float = 10.0,
         read_timeout: float = 60.0,
-        answer_timeout: float = ANSWER_TIMEOUT,
+        response_timeout: float = RESPONSE_TIMEOUT,
         retry_delays: Sequence[float] = RETRY_DELAYS,
         on_reconnect: Callable[[TailraceError, int], None] | None = None,
         allowed_origins: Sequence[str] = (),
+        answer_timeout: float | None = None,
     ) -> None:
+        if answer_timeout is not None:
+            response_timeout = answer_timeout
         self.url = url if "://" in url else f"http://{url}"
         self._origins = AgentOrigins(self.url, allowed_origins)
         self._token = token
@@ -131,7 +135,9 @@ class AgentClient:
         self._card = card
         self._bindings = bindings
         self._timeout = aiohttp.ClientTimeout(None, sock_connect=connect_timeout, sock_read=read_timeout)
-        self._patience = aiohttp.ClientTimeout(None, sock_connect=connect_timeout, sock_read=answer_timeout)
+        self._unary_timeout = aiohttp.ClientTimeout(
+            None, sock_connect=connect_timeout, sock_read=response_timeout
+        )
         self._retry_delays = retry_delays
         self._on_reconnect = on_reconnect
         self._http: aiohttp.ClientSession | None = None
@@ -320,7 +326,7 @@ class AgentClient:
     ) -> AsyncGenerator[StreamEvent]:
         attempts = 0
         while True:
-            trouble = UpstreamError(
+            failure = UpstreamError(
                 "the agent ended the stream before the task was over", fault=UpstreamFault.TRUNCATED
             )
             try:
@@ -338,15 +344,15 @@ class AgentClient:
             except UpstreamError as error:
                 if error.fault not in _TRANSIENT_FAULTS and error.status not in _TRANSIENT_STATUSES:
                     raise
-                trouble = error
+                failure = error
             if position.authorizing and attempts >= len(self._retry_delays):
                 return  # the task waits for credentials; a connection is not needed
             # Without the id of the task, the client cannot determine whether the message arrived.
             if attempts >= len(self._retry_delays) or not (position.task_id or repeatable):
-                raise trouble
+                raise failure
             attempts += 1
             if self._on_reconnect is not None:
-                self._on_reconnect(trouble, attempts)
+                self._on_reconnect(failure, attempts)
             await anyio.sleep(self._retry_delays[attempts - 1])
 
     async def _send(
@@ -431,7 +437,7 @@ class AgentClient:
 
             self._calls = GrpcCalls(card)
         elif self._calls is None:
-            self._calls = HttpCalls(session, card, self._patience)
+            self._calls = HttpCalls(session, card, self._unary_timeout)
         return self._calls
 
     async def _result(self, operation: Operation, params: dict[str, Any]) -> dict[str, Any]:

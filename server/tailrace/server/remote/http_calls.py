@@ -21,7 +21,7 @@ from tailrace.wrappers.http.http_model import retry_after
 MAX_CARD_BYTES = 1024 * 1024
 """Maximum size of an agent card."""
 
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Maximum size of all events of one response."""
 
 MAX_EVENT_VALUES = 100_000
@@ -77,14 +77,14 @@ class HttpCalls:
             if _EVENTS not in response.headers.get("content-type", ""):
                 yield await self._read(operation, await read_body(response)), ""
                 return
-            decoder, room = SSEDecoder(), MAX_ANSWER_BYTES
+            decoder, room = SSEDecoder(), MAX_RESPONSE_BYTES
             async for data in response.content.iter_any():
                 for frame in decoder.feed(data[:room]):
                     if frame.data:
                         yield await self._read(operation, frame.data), _event_id(frame.id)
                 room -= len(data)
                 if room < 0:
-                    raise _too_large(f"{MAX_ANSWER_BYTES} bytes")
+                    raise _too_large(f"{MAX_RESPONSE_BYTES} bytes")
 
     async def result(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]

@@ -97,7 +97,7 @@ class Relay:
         self._parts = 0
         self._bytes: dict[str, int] = {}
         self._copies: dict[str, GrowingArtifact] = {}
-        self._words: Message | None = None
+        self._status_message: Message | None = None
         self._question: Message | None = None
         self._answers_in_statuses = False
         for artifact in [part for each in known for part in split_reasoning(each)]:
@@ -133,8 +133,8 @@ class Relay:
                 raise _too_large(f"{MAX_ARTIFACTS} artifacts")
             for artifact in [part for each in event.artifacts for part in split_reasoning(each)]:
                 # A copy has the deltas of a text as its server stored them; as one text they are equivalent.
-                whole = artifact.model_copy(update={"parts": tuple(_joined(artifact.parts))})
-                updates += self._replace(self._renamed(whole), last=event.status.state.terminal)
+                complete = artifact.model_copy(update={"parts": tuple(_joined(artifact.parts))})
+                updates += self._replace(self._renamed(complete), last=event.status.state.terminal)
             return updates + self._status(event.status, event.metadata)
         self._take_ids(event.task_id, event.context_id)
         self.ending = StatusUpdate(TaskState.COMPLETED)
@@ -153,8 +153,10 @@ class Relay:
             # The response of an agent without artifacts: it becomes one.
             updates += self._message(message)
             message = None
-        elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._words is not None:
-            message = self._words  # gemini-cli: a call to be confirmed, or an error
+        elif (
+            message is None and ending.state is TaskState.INPUT_REQUIRED and self._status_message is not None
+        ):
+            message = self._status_message  # gemini-cli: a call to be confirmed, or an error
         elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._answers_in_statuses:
             pass  # the response ends with the agent's question
         elif message is None and ending.state in _WORDS:
@@ -165,12 +167,12 @@ class Relay:
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
         """The complete artifacts that this response created or changed."""
-        return tuple(copy.whole() for copy in self._copies.values() if copy.changed)
+        return tuple(copy.complete() for copy in self._copies.values() if copy.changed)
 
     @property
-    def words(self) -> Message | None:
+    def status_message(self) -> Message | None:
         """The last message in a status."""
-        return self._words
+        return self._status_message
 
     def _take_ids(self, task_id: str, context_id: str) -> None:
         if task_id not in ("", MISSING_ID):
@@ -201,9 +203,9 @@ class Relay:
         )
         if output is not None:
             self._answers_in_statuses = True
-            self.ending = self._words = None
+            self.ending = self._status_message = None
             return self._artifact(self._renamed(output), append=True, last=False)
-        self._words = message or self._words
+        self._status_message = message or self._status_message
         if status.state.terminal or status.state.interrupted:
             if status.state is TaskState.AUTH_REQUIRED:
                 return self._authorization(message, facts)
@@ -248,7 +250,7 @@ class Relay:
             self._check_appended(artifact)
             copy.add_parts(artifact.parts)
             copy.open = not last
-            return [ArtifactUpdate(copy.whole(), last=last)]
+            return [ArtifactUpdate(copy.complete(), last=last)]
         copy.open = not last
         if copy.ends_in_text and all(map(_is_bare_text, artifact.parts)):
             text = "".join(part.text or "" for part in artifact.parts)
@@ -265,7 +267,7 @@ class Relay:
         """Handle a full copy: return nothing if it is known, the new text if it extends the known one, else all of it."""
         copy = self._copies.get(artifact.artifact_id)
         if copy is not None:
-            rest = _rest(copy.whole(), artifact)
+            rest = _rest(copy.complete(), artifact)
             if rest is not None and (copy.open or not rest):
                 if not rest and (not copy.open or not last):
                     return []
@@ -275,7 +277,7 @@ class Relay:
                 return [ArtifactUpdate(artifact, last=True)]
         if copy is None and len(self._copies) >= MAX_ARTIFACTS:
             raise _too_large(f"{MAX_ARTIFACTS} artifacts")
-        self._check_parts(len(artifact.parts) - (len(copy.whole().parts) if copy is not None else 0))
+        self._check_parts(len(artifact.parts) - (len(copy.complete().parts) if copy is not None else 0))
         self._check_bytes(artifact, 0)
         copy = self._copies[artifact.artifact_id] = GrowingArtifact(artifact, open=not last)
         copy.changed = True

@@ -9,7 +9,7 @@
 """
 
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
@@ -19,7 +19,7 @@ import anyio
 from tailrace.server.remote.agent_card import BINDINGS, RemoteCard
 from tailrace.server.remote.agent_events import MISSING_ID, RemoteEvent, event_of
 from tailrace.server.remote.agent_origins import origin_of
-from tailrace.server.remote.client import ANSWER_TIMEOUT, RETRY_DELAYS, AgentClient
+from tailrace.server.remote.client import RESPONSE_TIMEOUT, RETRY_DELAYS, AgentClient
 from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -49,9 +49,10 @@ class RemoteAgent:
         bindings: Allowed bindings in order of preference.
         connect_timeout: Timeout for opening a connection in seconds.
         read_timeout: Time in seconds without data after which a stream is considered lost and resumed.
-        answer_timeout: Timeout in seconds for the response of an agent that does not stream.
+        response_timeout: Timeout in seconds for the response of an agent that does not stream.
         retry_delays: Delay in seconds before each attempt to resume a lost stream; empty for no attempts.
         allowed_origins: Origins (``https://HOST:PORT``) that the card may use in addition to the origin of ``url``.
+        answer_timeout: Deprecated name of ``response_timeout``; to be removed in 0.3.
 
     Raises:
         ConfigurationError: The URL or an origin is not valid.
@@ -67,9 +68,10 @@ class RemoteAgent:
         bindings: Sequence[str] = BINDINGS,
         connect_timeout: float = 10.0,
         read_timeout: float = READ_TIMEOUT,
-        answer_timeout: float = ANSWER_TIMEOUT,
+        response_timeout: float = RESPONSE_TIMEOUT,
         retry_delays: Sequence[float] = RETRY_DELAYS,
         allowed_origins: Sequence[str] = (),
+        answer_timeout: float | None = None,
     ) -> None:
         self._client = AgentClient(
             url,
@@ -79,7 +81,7 @@ class RemoteAgent:
             bindings=bindings,
             connect_timeout=connect_timeout,
             read_timeout=read_timeout,
-            answer_timeout=answer_timeout,
+            response_timeout=response_timeout if answer_timeout is None else answer_timeout,
             retry_delays=retry_delays,
             allowed_origins=allowed_origins,
         )
@@ -123,7 +125,7 @@ class RemoteAgent:
         """Send a message, and yield the events until the task is finished or waits for input.
 
         The events are those of `AgentClient.stream` without their envelopes. A cancellation, or closing the generator,
-        closes the connection and does not cancel the task (see `answer`).
+        closes the connection and does not cancel the task (see `stream_or_cancel`).
 
         Args:
             message: The message, with the ids of the conversation and the task that it continues.
@@ -151,7 +153,9 @@ class RemoteAgent:
                     yield self._redacted(event_of(event.response))
 
     @asynccontextmanager
-    async def answer(self, message: Message, **options: Any) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
+    async def stream_or_cancel(
+        self, message: Message, **options: Any
+    ) -> AsyncGenerator[AsyncGenerator[RemoteEvent]]:
         """Send a message as `stream` does, and cancel the task if the block ends before the task.
 
         A task in AUTH_REQUIRED is not cancelled if the block ends without an exception: the next message continues it.
@@ -188,6 +192,12 @@ class RemoteAgent:
                         active
                     )  # errors are ignored: the task is finished, or the agent cannot be reached
 
+    def answer(
+        self, message: Message, **options: Any
+    ) -> AbstractAsyncContextManager[AsyncGenerator[RemoteEvent]]:
+        """Deprecated name of `stream_or_cancel`; to be removed in 0.3."""
+        return self.stream_or_cancel(message, **options)
+
     async def get_task(self, task_id: str) -> Task:
         """Return the current state of a task.
 
@@ -222,13 +232,15 @@ class RemoteAgent:
                 yield
             except A2AError as error:
                 raise UpstreamError(
-                    f"the agent refuses: {error}", fault=UpstreamFault.PROVIDER, code=error.reason
+                    f"the agent rejected the request: {error}",
+                    fault=UpstreamFault.PROVIDER,
+                    code=error.reason,
                 ) from None
         except UpstreamError as error:
             status = error.status or int(error.code if error.code in ("401", "403") else 0)
             if status in (401, 403):
                 error.fault, error.status, error.code = UpstreamFault.STATUS, status, None
-                error.message = "the agent does not let us in; the operator has to check TAILRACE_AGENT_TOKEN"
+                error.message = "the agent rejected the server's credentials; the operator has to check TAILRACE_AGENT_TOKEN"
             if error.fault is not UpstreamFault.PROVIDER:  # the text is not from the agent
                 error.diagnosis = error.diagnosis or error.message
             self._redactor.redact(error)

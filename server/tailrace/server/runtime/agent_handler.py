@@ -150,8 +150,8 @@ def _calls_lost(turn: Turn) -> Sequence[ContentPartToolCall]:
     """Return the tool calls that were running when a crash interrupted the turn. Their effects are unknown."""
     if not turn.resumed:
         return ()
-    theirs = turn.facts.tool_names
-    return [call for call in _open_calls(turn.history) if call.name not in theirs]
+    caller_tools = turn.facts.tool_names
+    return [call for call in _open_calls(turn.history) if call.name not in caller_tools]
 
 
 def _ends_in_results(history: History) -> bool:

@@ -167,7 +167,7 @@ class Engine(TaskAccess):
                 ending_failed = anyio.CancelScope()
                 writing.start_soon(self._end_failed, ending_failed)
                 async with anyio.create_task_group() as self._turns.group:
-                    await self._interrupted.take_up_all()
+                    await self._interrupted.recover_all()
                     try:
                         yield self
                     except BaseException:
@@ -374,16 +374,16 @@ class Engine(TaskAccess):
             problems["engine"] = "not running"
         elif self._turns.stopping or self.stop_requested.is_set():
             problems["engine"] = "stopping"
-        trouble = "it does not respond"
+        problem = "it does not respond"
         with anyio.move_on_after(HEALTH_TIMEOUT):
             try:
                 await self._store.check()
-                trouble = "the last transaction failed" if self.writer.trouble is not None else ""
+                problem = "the last transaction failed" if self.writer.last_error is not None else ""
             except StoreError as error:
                 logger.warning("the store is not ready: %s", error)
-                trouble = "it reports an error"
-        if trouble:
-            problems["store"] = trouble
+                problem = "it reports an error"
+        if problem:
+            problems["store"] = problem
         return Health(problems, ("engine", "store"))
 
     # --- start and stop -----------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ class Engine(TaskAccess):
         self.stop(let_finish=True)
         with grace:  # cancelled as soon as all turns have ended
             await anyio.sleep(self._stop_grace)
-        self.writer.hurry()
+        self.writer.stop_retries()
         self.stop()
 
     def stop(self, *, let_finish: bool = False) -> None:

@@ -297,7 +297,7 @@ def _turns_of(messages: Sequence[Message]) -> list[list[Message]]:
     return turns
 
 
-def whole_rounds(conversation: Iterable[CommonMessage]) -> tuple[CommonMessage, ...]:
+def complete_rounds(conversation: Iterable[CommonMessage]) -> tuple[CommonMessage, ...]:
     """Drop messages at the beginning of a shortened conversation, until the conversation begins with a complete round.
 
     Providers reject a conversation that begins with a message of the model, or with tool results without their calls. The newest

@@ -52,12 +52,12 @@ class InterruptedTasks:
         self._turns = turns
         self._restart = restart
 
-    async def take_up_all(self) -> None:
+    async def recover_all(self) -> None:
         """Recover every task that is running according to the store."""
         for task_id, owner in await self._store.load_unfinished():
-            await self.take_up(task_id, owner)
+            await self.recover(task_id, owner)
 
-    async def take_up(self, task_id: str, owner: str) -> None:
+    async def recover(self, task_id: str, owner: str) -> None:
         """Fail a task, which keeps all published events, or restart its turn."""
         try:
             active = await self._tasks.find(task_id, owner)

@@ -42,7 +42,7 @@ class RemoteTasks(Protocol):
         """Read all published events of a followed task."""
         ...
 
-    async def stand_in(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
+    async def fetch_snapshot(self, stored: StoredTask, owner: str, first: int) -> StoredTask:
         """Return a snapshot of a task whose events before the number ``first`` no longer exist."""
         ...
 
@@ -251,7 +251,7 @@ class TaskRegistry:
             except EventsDropped as dropped:
                 if self._remote_tasks is None:
                     raise
-                other = await self._remote_tasks.stand_in(stored, owner, dropped.first)
+                other = await self._remote_tasks.fetch_snapshot(stored, owner, dropped.first)
                 if other.number <= record.number:
                     raise
                 if other.task is not stored.task:

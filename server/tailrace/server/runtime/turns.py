@@ -25,12 +25,12 @@ from tailrace.server.runtime.handlers import Handler, Item, Turn
 from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
 from tailrace.server.runtime.limits import Permit, RateLimitError
 from tailrace.server.runtime.messages import (
+    complete_rounds,
     cut_text,
     history_of,
     messages_from_artifacts,
     open_call_ids,
     results_in_artifacts,
-    whole_rounds,
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
 from tailrace.server.runtime.upstream_gate import OWNER
@@ -499,7 +499,7 @@ def _messages_to(record: TaskRecord, message: Message) -> Sequence[Message]:
 
 def _common_history(messages: Sequence[Message]) -> History:
     common = map(to_common_message, map(without_caller_options, messages))
-    return History(conversation=whole_rounds(common))
+    return History(conversation=complete_rounds(common))
 
 
 def _messages_since_caller(messages: Sequence[Message]) -> int:

@@ -33,8 +33,8 @@ from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFu
 from tailrace.server.runtime.messages import (
     check_message,
     check_request,
+    complete_rounds,
     messages_from_artifacts,
-    whole_rounds,
 )
 from tailrace.server.runtime.operations import Caller
 from tailrace.server.runtime.provider_references import check_file_urls
@@ -169,7 +169,7 @@ class AgentExecutor(SdkAgentExecutor):
 
 
 def _history_of(messages: Iterable[Message]) -> History:
-    return History(conversation=whole_rounds(map(to_common_message, messages)))
+    return History(conversation=complete_rounds(map(to_common_message, messages)))
 
 
 class _Publisher:

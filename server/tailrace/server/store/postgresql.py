@@ -15,7 +15,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from tailrace.server.store.database import Database, Work, engine_options, is_lost_connection
-from tailrace.server.store.schema_version import bring_up_to_date
+from tailrace.server.store.schema_version import migrate_schema
 from tailrace.wrappers import ConfigurationError, StoreError
 
 READERS = 5
@@ -111,7 +111,7 @@ class PostgresqlDatabase(Database):
         )
         watch_connections(self._engine)
         try:
-            await _to_its_end(self._open(self._engine))
+            await _complete_transaction(self._open(self._engine))
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.close()
@@ -121,7 +121,7 @@ class PostgresqlDatabase(Database):
         try:
             with self.translating("open the store", *self._driver_errors):
                 self._connection = await engine.connect()
-                await self._transaction(self._connection, self._bring_up_to_date)
+                await self._transaction(self._connection, self._migrate_schema)
         except TypeError as error:  # the driver's, for an unknown option of the URL
             raise ConfigurationError(
                 f"TAILRACE_STORE: an option of the address is not known: {error}"
@@ -139,7 +139,7 @@ class PostgresqlDatabase(Database):
 
     async def write(self, work: Work[T], *, tasks: Collection[str] = ()) -> T:
         """Run a transaction as `Database.write`."""
-        return await _to_its_end(self._write(work))
+        return await _complete_transaction(self._write(work))
 
     async def _write(self, work: Work[T]) -> T:
         async with self._writing:
@@ -163,8 +163,8 @@ class PostgresqlDatabase(Database):
         """Return the settings of every session."""
         return dict(_SESSION)
 
-    def _bring_up_to_date(self, connection: Connection) -> None:
-        bring_up_to_date(connection)
+    def _migrate_schema(self, connection: Connection) -> None:
+        migrate_schema(connection)
 
     def _check_place(self, connection: Connection) -> None:
         """Check that this server may write, on the writing connection: a new one takes the lock first.
@@ -185,7 +185,7 @@ class PostgresqlDatabase(Database):
 
     async def read(self, work: Work[T]) -> T:
         """Run a transaction as `Database.read`."""
-        return await _to_its_end(self._read(work))
+        return await _complete_transaction(self._read(work))
 
     async def _read(self, work: Work[T]) -> T:
         if self._engine is None:
@@ -216,7 +216,7 @@ def _state_of(error: BaseException) -> str:
     return getattr(error, "sqlstate", None) or ""
 
 
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def _complete_transaction(work: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine to its end, and raise a cancellation after it.
 
     Interrupting a statement costs its connection; cancelled callers must not cost the writer's connection, which holds

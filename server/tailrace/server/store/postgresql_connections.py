@@ -40,7 +40,7 @@ class BoundedConnection(Connection):
 
 def watch_connections(engine: AsyncEngine) -> None:
     """Discard connections of an engine that do not work, before they are used or when an error shows it."""
-    for name, listener in (("connect", _note_new), ("checkout", _ping), ("handle_error", _doubt)):
+    for name, listener in (("connect", _note_new), ("checkout", _ping), ("handle_error", _discard_timed_out)):
         event.listen(engine.sync_engine, name, listener)
 
 
@@ -54,7 +54,7 @@ def _ping(connection: DBAPIConnection, record: ConnectionPoolEntry, proxy: objec
         return
     adapted = cast("AdaptedConnection", connection)
     try:
-        adapted.run_async(_answer)
+        adapted.run_async(_ping_driver)
     except BaseException as error:
         adapted.driver_connection.terminate()
         if not isinstance(error, Exception):
@@ -63,12 +63,12 @@ def _ping(connection: DBAPIConnection, record: ConnectionPoolEntry, proxy: objec
         raise DisconnectionError(str(error) or type(error).__name__) from error
 
 
-async def _answer(driver: Any) -> None:
+async def _ping_driver(driver: Any) -> None:
     async with asyncio.timeout(PING_SECONDS):
         await driver.execute("")
 
 
-def _doubt(context: ExceptionContext) -> None:
+def _discard_timed_out(context: ExceptionContext) -> None:
     """Discard a connection that did not reply in time."""
     if isinstance(context.original_exception, TimeoutError):
         context.is_disconnect = True

@@ -36,18 +36,18 @@ def drop_expired(connection: Connection, retention: Retention, now: datetime, ba
     if retention.tasks is not None:
         before = now - timedelta(seconds=retention.tasks)
         found = _over_since(connection, before)
-        whole, batch = _drop_events(connection, found, batch)
-        if whole:
+        complete, batch = _drop_events(connection, found, batch)
+        if complete:
             for column in (tasks.c.id, *(table.c.task_id for table in (messages, push_configs, send_keys))):
-                connection.execute(delete(column.table).where(column.in_(whole)))
+                connection.execute(delete(column.table).where(column.in_(complete)))
         if batch <= 0 or len(found) == _BATCH:
             return True
     if retention.events is not None:
         before = now - timedelta(seconds=retention.events)
         found = _over_since(connection, before, tasks.c.events_kept)
-        whole, batch = _drop_events(connection, found, batch)
-        if whole:
-            connection.execute(update(tasks).where(tasks.c.id.in_(whole)).values(events_kept=False))
+        complete, batch = _drop_events(connection, found, batch)
+        if complete:
+            connection.execute(update(tasks).where(tasks.c.id.in_(complete)).values(events_kept=False))
         return batch <= 0 or len(found) == _BATCH
     return False
 

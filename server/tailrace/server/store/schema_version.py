@@ -30,7 +30,7 @@ def is_up_to_date(connection: Connection) -> bool:
     return _version(connection) == HEAD
 
 
-def bring_up_to_date(connection: Connection) -> None:
+def migrate_schema(connection: Connection) -> None:
     """Create the tables of a new database, or migrate those of an older one, in the current transaction.
 
     A database from before versions were recorded is migrated from the first version.

@@ -147,7 +147,7 @@ class SqliteDatabase(Database):
 
     async def write(self, work: Work[T], *, tasks: Collection[str] = ()) -> T:
         """Run a transaction as `Database.write`, in the writing thread, one after the other."""
-        done = await self._in_line(lambda: self._patiently(lambda: self._with_work((), work, tasks)))
+        done = await self._run_serially(lambda: self._retry_locked(lambda: self._with_work((), work, tasks)))
         self._count(1)
         return done
 
@@ -172,7 +172,7 @@ class SqliteDatabase(Database):
             else:
                 self._count(len(rows))
                 return
-        await self._in_line(lambda: self._patiently(write))
+        await self._run_serially(lambda: self._retry_locked(write))
         self._count(LARGE_ROWS if is_large else len(rows))
 
     def tail(self, task_id: str) -> Sequence[Row]:
@@ -209,7 +209,7 @@ class SqliteDatabase(Database):
                 self._journal.undo(connection.connection.driver_connection)
                 raise
 
-    def _patiently(self, write: Callable[[], T], patience: int | None = None) -> T:
+    def _retry_locked(self, write: Callable[[], T], patience: int | None = None) -> T:
         """Write, and wait while another program has the database locked; in the writing thread.
 
         Args:
@@ -237,7 +237,7 @@ class SqliteDatabase(Database):
             return False
         return self._writing is not None and self._connection is not None and not self._pending
 
-    async def _in_line(self, work: Callable[[], T]) -> T:
+    async def _run_serially(self, work: Callable[[], T]) -> T:
         if self._writing is None:
             raise StoreError("the store is closed")
         future = self._writing.submit(work)
@@ -276,7 +276,7 @@ class SqliteDatabase(Database):
             return 0
 
     def _copy(self) -> int:
-        return self._look(lambda connection: copy_log(connection, "PASSIVE")[1])
+        return self._read_transaction(lambda connection: copy_log(connection, "PASSIVE")[1])
 
     def _copy_waited_for(self, how: str = "RESTART") -> int:
         """Run a complete checkpoint, so that the next write begins the log anew; ``TRUNCATE`` empties the log as well."""
@@ -287,22 +287,22 @@ class SqliteDatabase(Database):
                 is_busy, pages = copy_log(connection, how)
             return pages if is_busy else 0
 
-        return self._patiently(copy, min(COPY_PATIENCE, self._patience))
+        return self._retry_locked(copy, min(COPY_PATIENCE, self._patience))
 
     async def purge(self) -> None:
         """Remove deleted content as `Database.purge`: from the journal, the log, and the connections."""
-        await self._in_line(lambda: self._patiently(self._drop_journal))
+        await self._run_serially(lambda: self._retry_locked(self._drop_journal))
         if not self._file.path:
             return
         for _ in range(PURGE_ATTEMPTS):
-            if await self._in_line(lambda: self._copied(lambda: self._copy_waited_for("TRUNCATE"))) == 0:
+            if await self._run_serially(lambda: self._copied(lambda: self._copy_waited_for("TRUNCATE"))) == 0:
                 break
             await anyio.sleep(PURGE_PAUSE)
         else:
             logger.warning(
                 "the log of the store has deleted content until a later deletion, since another program reads it"
             )
-        await self._in_line(self._renew_connections)
+        await self._run_serially(self._renew_connections)
 
     def _drop_journal(self) -> None:
         """Move the events in the journal to their table, and drop its rows, which have events of deleted tasks."""
@@ -325,10 +325,10 @@ class SqliteDatabase(Database):
     async def read(self, work: Work[T]) -> T:
         """Run a transaction as `Database.read`, in one of a few threads."""
         if self._reading is self._writing:  # one connection for all: reads wait for writes
-            return await self._in_line(lambda: self._look(work))
-        return await self._run(self._reading, lambda: self._look(work))
+            return await self._run_serially(lambda: self._read_transaction(work))
+        return await self._run(self._reading, lambda: self._read_transaction(work))
 
-    def _look(self, work: Work[T]) -> T:
+    def _read_transaction(self, work: Work[T]) -> T:
         if self._file.engine is None:
             raise StoreError("the store is closed")
         with self.translating("read from the store"), self._file.engine.connect() as connection:

@@ -15,7 +15,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from tailrace.server.store.database import engine_options
 from tailrace.server.store.private_files import create_private_folder, make_private, open_private_file
-from tailrace.server.store.schema_version import bring_up_to_date, is_up_to_date
+from tailrace.server.store.schema_version import is_up_to_date, migrate_schema
 from tailrace.wrappers import StoreError
 
 try:
@@ -63,7 +63,7 @@ class SqliteFile:
         self._connections = connections
         self._connection: Connection | None = None
         self._lock: IO[bytes] | None = None
-        self._is_whole = False
+        self._is_complete = False
 
     def open(self) -> Connection:
         """Lock the file, check it, and bring its tables up to date; return the first connection.
@@ -95,14 +95,14 @@ class SqliteFile:
             event.listen(self.engine, "connect", _wait_for_disk)
         connection = self._connection = self.engine.connect()
         _check(connection, self.path, CHECK_SECONDS if is_unclean else GLANCE_SECONDS)
-        self._is_whole = True
+        self._is_complete = True
         with connection.begin():
             is_ready = is_up_to_date(connection)
         if not is_ready:
             with connection.begin():
                 # A transaction even if no row changes: the driver itself begins one at the first change only.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
-                bring_up_to_date(connection)
+                migrate_schema(connection)
         return connection
 
     def reconnect(self) -> Connection:
@@ -127,7 +127,7 @@ class SqliteFile:
             last: Called with the first connection before it is closed, unless the file is damaged.
         """
         connection, engine, lock = self._connection, self.engine, self._lock
-        is_whole, self._is_whole = self._is_whole, False
+        is_complete, self._is_complete = self._is_complete, False
         self._connection = self.engine = self._lock = None
         try:
             with ExitStack() as closing:  # the connection first; the rest even if that fails
@@ -135,9 +135,9 @@ class SqliteFile:
                     closing.callback(engine.dispose)
                 if connection is not None:
                     closing.callback(connection.close)
-                    if is_whole:
+                    if is_complete:
                         last(connection)
-            if lock is not None and is_whole:
+            if lock is not None and is_complete:
                 _mark(lock, b"")
         finally:
             if lock is not None:

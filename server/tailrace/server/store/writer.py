@@ -189,7 +189,7 @@ class GroupWriter:
         commit_failed: Called after each attempt to commit that failed.
 
     Attributes:
-        trouble: The error of the last transaction, or of the last trial since; None if it succeeded.
+        last_error: The error of the last transaction, or of the last trial since; None if it succeeded.
         is_full: Too many events wait to be written: producers must wait for `room`.
         lag: Seconds from the oldest event of a transaction to its commit.
         group_sizes: The numbers of events in a transaction.
@@ -206,7 +206,7 @@ class GroupWriter:
         trial_interval: float = 1.0,
         commit_failed: Callable[[], object] = lambda: None,
     ) -> None:
-        self.trouble: StoreError | None = None
+        self.last_error: StoreError | None = None
         self.is_full = False
         self.lag = Distribution(LAG_BOUNDS)
         self.group_sizes = Distribution(GROUP_BOUNDS)
@@ -227,7 +227,7 @@ class GroupWriter:
         self._less: anyio.Event | None = None
         self._closing = False
         self._closed = False
-        self._hurried = False
+        self._no_retries = False
         self._failed: StoreError | None = (
             None  # the error of the last attempt, if there is no time for another attempt
         )
@@ -262,9 +262,9 @@ class GroupWriter:
                 self._less = anyio.Event()
             await self._less.wait()
 
-    def hurry(self) -> None:
+    def stop_retries(self) -> None:
         """Make no more retries, because the server stops. If a transaction fails from now on, all waiting writes fail."""
-        self._hurried = True
+        self._no_retries = True
 
     def close(self) -> None:
         """Let `run` return after all waiting writes are committed or have failed."""
@@ -274,7 +274,7 @@ class GroupWriter:
     async def run(self) -> None:
         """Write until `close` is called. If the store recovers during the retries, no write is lost."""
         loop = asyncio.get_running_loop()  # called once, since it makes a system call before CPython 3.12
-        self._closed = self._hurried = False
+        self._closed = self._no_retries = False
         self._failed = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._call_for_drops)
@@ -282,7 +282,7 @@ class GroupWriter:
                 more = self._more = loop.create_future()
                 if self._waiting or self._closing or self._drop_due:
                     self._wake()
-                if self.trouble is None:
+                if self.last_error is None:
                     await more
                 else:
                     await self._wait_or_try(more)
@@ -307,12 +307,12 @@ class GroupWriter:
         try:
             await self._store.try_writing()
         except StoreError as error:
-            self.trouble = error
+            self.last_error = error
         except Exception:  # the writer continues after any error
             logger.exception("the test of the store failed unexpectedly")
         else:
             logger.info("the store works again")
-            self.trouble = None
+            self.last_error = None
 
     async def _call_for_drops(self) -> None:
         """Schedule the removal of expired rows; `run` removes them, since it alone writes."""
@@ -381,15 +381,15 @@ class GroupWriter:
         for delay in (*self._retry_delays, None):
             try:
                 await self._store.commit(writes)
-                self.trouble = None
+                self.last_error = None
                 return None
             except StoreError as error:
                 self._commit_failed()
                 if error.temporary:
-                    self.trouble = error
-                if self._hurried and error.temporary:
+                    self.last_error = error
+                if self._no_retries and error.temporary:
                     self._failed = error
-                if delay is None or self._hurried or not error.temporary:
+                if delay is None or self._no_retries or not error.temporary:
                     return error
             except Exception as error:  # all tasks share this writer, so it must survive an error of one task
                 logger.exception("the store raised an unexpected error")

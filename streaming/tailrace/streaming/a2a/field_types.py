@@ -61,15 +61,15 @@ StateField = Annotated[
 RoleField = Annotated[Role, BeforeValidator(_by_number({1: Role.USER, 2: Role.AGENT}))]
 
 
-def _whole_text(value: object) -> object:
+def _join_text_surrogates(value: object) -> object:
     return join_surrogates(value) if isinstance(value, str) else value
 
 
-Text = Annotated[str, BeforeValidator(_whole_text)]
+Text = Annotated[str, BeforeValidator(_join_text_surrogates)]
 """A str that UTF-8 can encode. Lone surrogates are replaced with U+FFFD during validation, so that `A2AModel.to_json`
 cannot fail."""
 
-RequiredText = Annotated[str, Field(min_length=1), BeforeValidator(_whole_text)]
+RequiredText = Annotated[str, Field(min_length=1), BeforeValidator(_join_text_surrogates)]
 """A `Text` that is not empty."""
 
 

@@ -43,7 +43,7 @@ from tailrace.streaming.agent.turn import (
     CallModel,
     Done,
     TurnView,
-    ends_in_half_a_call,
+    has_truncated_call,
     open_calls,
 )
 from tailrace.streaming.instrumentation import RUN_OBSERVER
@@ -335,12 +335,12 @@ class Agent(Generic[T]):
             ProtocolError: The provider does not support a part of the conversation or an option.
         """
         runner = runner or self._connected_runner()
-        theirs = self._callers_tools(options, runner)
+        callers_tools = self._callers_tools(options, runner)
         turn = AgentTurn(
             fold,
             options=merged_options(self._options, options, runner),
-            prepare=self._to_send,
-            callers_tools=theirs,
+            prepare=self._trimmed,
+            callers_tools=callers_tools,
             has_tools=bool(runner.definitions),
             max_rounds=self._max_rounds,
         )
@@ -387,7 +387,7 @@ class Agent(Generic[T]):
                 else:
                     running = runner.run(
                         action.calls,
-                        others=theirs,
+                        others=callers_tools,
                         task_id=task_id,
                         context_id=context_id,
                         external_context_id=external_context_id,
@@ -455,13 +455,13 @@ class Agent(Generic[T]):
 
     def _callers_tools(self, options: RequestOptions, runner: ToolRunner) -> frozenset[str]:
         """Return the names of the tools that the caller runs."""
-        theirs = self._options.tool_names | options.tool_names
-        for name in theirs:
+        callers_tools = self._options.tool_names | options.tool_names
+        for name in callers_tools:
             if runner.knows(name):
                 raise ConfigurationError(f"the agent already has a tool named {name!r}; choose another name")
-        return theirs
+        return callers_tools
 
-    def _to_send(self, history: History) -> History:
+    def _trimmed(self, history: History) -> History:
         """Return the conversation that is sent to the model."""
         system = "\n\n".join(filter(None, (self._instructions, history.system_message)))
         return self._policy(history.model_copy(update={"system_message": system or None}))
@@ -488,7 +488,7 @@ class Agent(Generic[T]):
     def _raise_for(self, turn: TurnAccumulator) -> None:
         if turn.error is not None:
             raise BrokenRunError(turn.error, turn.messages) from turn.error
-        if ends_in_half_a_call(turn):
+        if has_truncated_call(turn):
             raise AgentError(
                 "the response reached its length limit in the middle of a tool call", turn.messages
             )

@@ -67,9 +67,9 @@ class TokenBudget:
         rest = list(accumulate(reversed(costs), initial=0))[::-1]
         if rest[0] <= room:
             return history
-        whole = _uncut(messages)
+        uncut = _uncut(messages)
         questions = [at for at, message in enumerate(messages) if _is_question(message)]
-        turns = [at for at in questions if at in whole] or [0]
+        turns = [at for at in questions if at in uncut] or [0]
         for at in turns:
             if rest[at] <= room:
                 return _with(history, messages[at:])
@@ -79,7 +79,7 @@ class TokenBudget:
         rounds = [
             at
             for at in range(newest + 1, end)
-            if at in whole and messages[at].role is Role.MODEL and messages[at - 1].role is not Role.MODEL
+            if at in uncut and messages[at].role is Role.MODEL and messages[at - 1].role is not Role.MODEL
         ]
         for at in rounds:
             if at == rounds[-1] or costs[newest] + rest[at] <= room:

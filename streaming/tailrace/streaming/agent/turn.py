@@ -213,7 +213,7 @@ class AgentTurn:
 
     def _after_response(self, *, is_empty: bool) -> Action | None:
         fold = self.fold
-        if fold.error is not None or fold.finish_reason in _REFUSED or ends_in_half_a_call(fold):
+        if fold.error is not None or fold.finish_reason in _REFUSED or has_truncated_call(fold):
             return Done()
         if self._may_repeat and is_empty:
             self._may_repeat = False
@@ -228,7 +228,7 @@ class AgentTurn:
         return RunTools(ours) if self._round < self._max_rounds else None
 
 
-def ends_in_half_a_call(fold: TurnAccumulator) -> bool:
+def has_truncated_call(fold: TurnAccumulator) -> bool:
     """Return True if the last response reached its length limit inside a tool call, so that the call cannot be run."""
     return fold.finish_reason is FinishReason.LENGTH and any(
         call.arguments_error is not None for call in fold.unanswered_calls

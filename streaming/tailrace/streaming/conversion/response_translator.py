@@ -84,7 +84,7 @@ class ResponseTranslator:
         # Number of characters of a text that does not exceed the limit (see `_pieces`). A character has at most four
         # bytes in UTF-8.
         self._max_text = max_event_bytes // 4 - 1 if max_event_bytes else math.inf
-        self._whole_parts = 0
+        self._complete_parts = 0
         self._results = 0
         self._artifact_ids: dict[tuple[Channel, int], str] = {}
         self._calls: dict[tuple[int, int], _CallArtifact] = {}  # by choice and position
@@ -109,7 +109,7 @@ class ResponseTranslator:
                 updates += self._arguments(change)
                 continue
             if change.part is not None or change.restarts:
-                updates += self._whole(change)
+                updates += self._complete_part(change)
                 continue
             artifact_id = self._artifact_ids.get((change.channel, change.choice))
             if artifact_id is not None:
@@ -187,7 +187,7 @@ class ResponseTranslator:
             state, message = TaskState.FAILED, agent_message(str(error))
         elif reason in (FinishReason.CONTENT_FILTER, FinishReason.RECITATION):
             state, message = TaskState.FAILED, agent_message(f"the provider stopped the answer: {reason}")
-        elif reason is FinishReason.LENGTH and self._holds_a_broken_call():
+        elif reason is FinishReason.LENGTH and self._has_truncated_call():
             state = TaskState.FAILED
             message = agent_message("the response reached its length limit in the middle of a tool call")
         elif calls:
@@ -203,8 +203,8 @@ class ResponseTranslator:
     def _merged(self, changes: list[Change]) -> list[Change]:
         """Merge adjacent changes of the same channel and choice. Complete parts are not merged."""
         merged: list[Change] = []
-        for (channel, choice, call, whole), run in groupby(changes, _place_of):
-            if whole:
+        for (channel, choice, call, is_complete), run in groupby(changes, _place_of):
+            if is_complete:
                 merged += run
                 continue
             texts = [change.text for change in run]
@@ -241,7 +241,7 @@ class ResponseTranslator:
             call = self._calls[choice, position] = _CallArtifact(artifact_id, facts)
         return call
 
-    def _whole(self, change: Change) -> list[Update]:
+    def _complete_part(self, change: Change) -> list[Update]:
         """Return the updates for a complete part, or for the restart of the response."""
         if change.restarts:
             return [
@@ -258,17 +258,17 @@ class ResponseTranslator:
             ]
         if change.part is None or isinstance(change.part, ContentPartToolResult):
             return []  # results become artifacts together with their calls
-        self._whole_parts += 1
+        self._complete_parts += 1
         channel = "file" if isinstance(change.part, ContentPartFile) else "data"
         name = change.part.filename if isinstance(change.part, ContentPartFile) else ""
         facts: dict[str, Any] = {"channel": channel}
-        artifact_id = self._place(f"{channel}-{self._whole_parts}", facts, change.choice)
+        artifact_id = self._place(f"{channel}-{self._complete_parts}", facts, change.choice)
         artifact = _new_artifact(artifact_id, name or channel.capitalize(), _a2a_parts([change.part]), facts)
         return [ArtifactUpdate(artifact, last=True)]
 
     def output(self, value: object) -> Update:
         """Return the update for structured output, which becomes an artifact with a data part."""
-        self._whole_parts += 1
+        self._complete_parts += 1
         facts: dict[str, Any] = {"channel": "output"}
         artifact_id = self._place("output", facts, 0)
         return ArtifactUpdate(_new_artifact(artifact_id, "Output", (Part(data=value),), facts))
@@ -294,7 +294,7 @@ class ResponseTranslator:
                 facts[name] = number
         return artifact_id
 
-    def _holds_a_broken_call(self) -> bool:
+    def _has_truncated_call(self) -> bool:
         return any(
             call.arguments_error is not None
             for choice in self.accumulator.choices.values()

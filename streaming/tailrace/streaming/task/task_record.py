@@ -80,7 +80,7 @@ class GrowingArtifact:
 
     def add_parts(self, parts: tuple[Part, ...]) -> None:
         """Append parts, at least one."""
-        head = self.whole()
+        head = self.complete()
         self.changed = True
         self._set_head(head.model_copy(update={"parts": (*head.parts, *parts)}))
 
@@ -88,7 +88,7 @@ class GrowingArtifact:
         self._head = head
         self.ends_in_text = head.parts[-1].text is not None
 
-    def whole(self) -> Artifact:
+    def complete(self) -> Artifact:
         """Return the artifact, with the appended text in its last part."""
         if not self.added:
             return self._head
@@ -167,7 +167,7 @@ class TaskRecord:
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
         """The complete artifacts, in the order of their creation."""
-        return tuple(record.whole() for record in self._artifacts.values())
+        return tuple(record.complete() for record in self._artifacts.values())
 
     def is_open(self, artifact_id: str) -> bool:
         """Return whether more content of an artifact is expected."""
@@ -243,7 +243,7 @@ class TaskRecord:
                 updates.append(TextDelta(artifact_id, "", last=True))
             else:
                 # An artifact of files has no text to end with: a full copy replaces it, with `last`.
-                updates.append(ArtifactUpdate(record.whole(), last=True))
+                updates.append(ArtifactUpdate(record.complete(), last=True))
         return updates
 
     def take_changed(self) -> list[Artifact]:
@@ -251,7 +251,7 @@ class TaskRecord:
         changed = [record for record in self._artifacts.values() if record.changed]
         for record in changed:
             record.changed = False
-        return [record.whole() for record in changed]
+        return [record.complete() for record in changed]
 
     def snapshot(self, history_length: int | None = None) -> Task:
         """Return a snapshot of the task; its metadata has the number of the last event that it includes.
@@ -278,7 +278,7 @@ class TaskRecord:
         before it resumes from its earlier position. A full copy replaces a subscriber's artifact.
         """
         events = [
-            Event(0, self._encode_artifact(record.whole(), last=not record.open))
+            Event(0, self._encode_artifact(record.complete(), last=not record.open))
             for record in self._artifacts.values()
         ]
         metadata = without_extension_metadata(self._metadata, "number")
@@ -373,7 +373,7 @@ class TaskRecord:
         """Encode an artifact as its own last chunk; empty for a client that does not need it, and for a very large one."""
         if not (self.history and stores_last_chunk_only(self.history[0])):
             return b""
-        artifact = record.whole()
+        artifact = record.complete()
         if sum(len(part.text or part.raw or "") for part in artifact.parts) > MAX_COPIED_CHARACTERS:
             return b""
         return self._encode_artifact(artifact, last=True)
@@ -456,7 +456,7 @@ class TaskRecord:
             else:
                 known.add_parts(artifact.parts)
             known.open = not last
-        elif known is not None and known.open and last and known.whole() == artifact:
+        elif known is not None and known.open and last and known.complete() == artifact:
             known.open = False  # a copy changes nothing: its text may be in the conversation already
         else:
             self._set_artifact(artifact, open_=not last)

@@ -155,12 +155,12 @@ class EventDecoder(ResponseDecoder[W]):
                 raise self._size_error()
             if usual.idle and size <= self._short:
                 if data[:6] == b"data: " and (data[-2:] == b"\n\n" or data[-4:] == b"\r\n\r\n"):
-                    # The code of `SSEDecoder.whole_events`, inlined for the most common case: a read with one data
+                    # The code of `SSEDecoder.complete_events`, inlined for the most common case: a read with one data
                     # line.
                     payload = data[6:-2] if data[-2:] == b"\n\n" else data[6:-4]
                     if _LF not in payload and _CR not in payload:
                         return self.wrap_usual(payload) or self._wrap_object(payload)
-                kind, payloads = usual.whole_events(data)
+                kind, payloads = usual.complete_events(data)
                 if len(payloads) == 1 and kind != "error":
                     return self.wrap_usual(payloads[0]) or self._wrap_object(payloads[0], kind)
                 if payloads and kind != "error":

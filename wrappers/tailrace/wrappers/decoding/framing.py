@@ -178,7 +178,7 @@ class SSEDecoder:
                 it in ``data``, they are returned, and the next call raises the error.
         """
         if self.idle and len(data) <= self._bound:
-            event, payloads = self.whole_events(data)
+            event, payloads = self.complete_events(data)
             if payloads:
                 return [ServerSentEvent(payload, event, self._id) for payload in payloads]
         events = self._take(self._lines.feed(data))
@@ -186,7 +186,7 @@ class SSEDecoder:
         self.idle = self.idle and not self._lines.failed
         return events
 
-    def whole_events(self, data: bytes) -> tuple[str, list[bytes]]:
+    def complete_events(self, data: bytes) -> tuple[str, list[bytes]]:
         """Return the events of a read that has a common shape. This is a fast path of `feed` without side effects.
 
         Most reads consist of complete events with one data line each, or of one ``event`` line and one data line. The

@@ -97,7 +97,7 @@ class ClientTransport(httpx2.AsyncBaseTransport):
         if self._http is None:
             self._http = HttpClient(self._connect_timeout, self._read_timeout)
         limits = request.extensions.get("timeout", {})
-        with _errors_as_the_client_has_them():
+        with _client_errors():
             response = await self._http.request(
                 request.method,
                 str(request.url),
@@ -130,7 +130,7 @@ class _Stream(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            with _errors_as_the_client_has_them():
+            with _client_errors():
                 async for piece in self._body:
                     yield piece
         except httpx2.TransportError:
@@ -142,7 +142,7 @@ class _Stream(httpx2.AsyncByteStream):
 
 
 @contextmanager
-def _errors_as_the_client_has_them() -> Generator[None]:
+def _client_errors() -> Generator[None]:
     try:
         yield
     except OSError as error:

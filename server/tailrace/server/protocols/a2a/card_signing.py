@@ -59,7 +59,7 @@ class CardSigner:
         self._header = {"typ": "JOSE", "kid": kid, **({"jku": jku} if jku else {})}
         # Some algorithms never give the same signature twice, and a card that changes with each request is kept by
         # no cache.
-        self._sign = lru_cache(_KEPT)(self._sign_anew)
+        self._sign = lru_cache(_KEPT)(self._create_signature)
 
     def sign(self, card: Mapping[str, Any]) -> list[dict[str, str]]:
         """The signatures of a card: one, or one for each reading of it.
@@ -98,7 +98,7 @@ class CardSigner:
             "alg": self._algorithm,
         }
 
-    def _sign_anew(self, payload: bytes) -> dict[str, str]:
+    def _create_signature(self, payload: bytes) -> dict[str, str]:
         token = api_jws.encode(payload, self._key, self._algorithm, headers=dict(self._header))
         protected, _, signature = token.split(".")
         return {"protected": protected, "signature": signature}

@@ -219,10 +219,14 @@ class GrpcBinding:
             logger.warning("call rejected: %s", error)
             raise
         identity = await self._authenticator.authenticate(Credentials(metadata))
-        requested_version, spoken = major_minor(metadata.get("a2a-version", "")), self._version.version
+        requested_version, protocol_version = (
+            major_minor(metadata.get("a2a-version", "")),
+            self._version.version,
+        )
         if requested_version and requested_version not in self._version.accepts:
             raise VersionNotSupportedError(
-                f"{shortened(requested_version)}; supported: {spoken}", metadata={"supportedVersions": spoken}
+                f"{shortened(requested_version)}; supported: {protocol_version}",
+                metadata={"supportedVersions": protocol_version},
             )
         cost = len(body) // _BYTES_OF_VALUE
         version = self._version.for_client(metadata.get("user-agent", ""))
@@ -232,7 +236,7 @@ class GrpcBinding:
         return message, Caller(
             identity.user,
             getattr(message, "tenant", ""),
-            speaks=spoken,
+            speaks=protocol_version,
             extensions=extensions,
             send_key=metadata.get("idempotency-key", ""),
             cost=cost,

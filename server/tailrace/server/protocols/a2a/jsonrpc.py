@@ -103,14 +103,14 @@ class JsonRpcBinding:
         try:
             envelope = _envelope(body)
             request_id = _request_id(envelope)
-            speakers, name = self._speakers(envelope, request)
-            dialect = speakers[0]
+            dialects, name = self._find_dialects(envelope, request)
+            dialect = dialects[0]
             params = envelope.get("params", {})
             if not isinstance(params, Mapping):
                 raise InvalidParamsError('"params" must be an object')
             fields = cast("Mapping[str, Any]", params)
-            if len(speakers) > 1:
-                dialect = await self._dialect_of_task(speakers, fields.get("id"), identity)
+            if len(dialects) > 1:
+                dialect = await self._dialect_of_task(dialects, fields.get("id"), identity)
             operation = dialect.methods[name]
             as_stream = operation.streams and dialect.streams_errors and accepts(request, "text/event-stream")
             message = await run_bounded(body.cost, dialect.read_request, operation, fields)
@@ -152,15 +152,15 @@ class JsonRpcBinding:
                 return Response(frame_data(answer), media_type="text/event-stream", headers=headers)
         return Response(answer, media_type="application/json", headers=headers)
 
-    def _speakers(self, envelope: Mapping[str, Any], request: Request) -> tuple[list[Dialect], str]:
+    def _find_dialects(self, envelope: Mapping[str, Any], request: Request) -> tuple[list[Dialect], str]:
         """Return the dialects with the method, and its name; several if neither name nor version decide."""
         name = envelope.get("method")
         if envelope.get("jsonrpc") != "2.0":
             raise InvalidRequestError('"jsonrpc" must be "2.0"')
         if not isinstance(name, str):
             raise InvalidRequestError('"method" must be a string')
-        speakers = [dialect for dialect in self._dialects if name in dialect.methods]
-        if not speakers:
+        dialects = [dialect for dialect in self._dialects if name in dialect.methods]
+        if not dialects:
             raise MethodNotFoundError(shortened(name))
         requested = requested_version(request)
         if requested and requested not in {dialect.version for dialect in self._dialects}:
@@ -168,19 +168,19 @@ class JsonRpcBinding:
             raise VersionNotSupportedError(
                 f"{shortened(requested)}; supported: {known}", metadata={"supportedVersions": known}
             )
-        speakers = [dialect for dialect in speakers if requested in ("", dialect.version)]
-        if not speakers:
+        dialects = [dialect for dialect in dialects if requested in ("", dialect.version)]
+        if not dialects:
             raise MethodNotFoundError(f"{shortened(name)} is no method of version {requested}")
-        return speakers, name
+        return dialects, name
 
     async def _dialect_of_task(
-        self, speakers: Sequence[Dialect], task_id: object, identity: Identity
+        self, dialects: Sequence[Dialect], task_id: object, identity: Identity
     ) -> Dialect:
         """Return the dialect in which a task was created, if it has the method; else the first."""
         if not isinstance(task_id, str):
-            return speakers[0]
+            return dialects[0]
         version = await self._operations.dialect_of(join_surrogates(task_id), Caller(identity.user))
-        return next((dialect for dialect in speakers if dialect.version == version), speakers[0])
+        return next((dialect for dialect in dialects if dialect.version == version), dialects[0])
 
 
 def _envelope(body: JsonBody) -> Mapping[str, Any]:

@@ -139,7 +139,7 @@ class PushNotifier:
         """
         self._load_task, self._load_snapshot = load_task, load_snapshot
         async with self._client.open(), anyio.create_task_group() as self._group:
-            self.take_up(await self._store.load_open_push_configs())
+            self.schedule(await self._store.load_open_push_configs())
             try:
                 yield
             finally:
@@ -284,7 +284,7 @@ class PushNotifier:
         for webhook in self._webhooks.get(task_id, {}).values():
             self._wake(webhook)
 
-    def take_up(self, found: Sequence[tuple[PushConfig, bool]]) -> None:
+    def schedule(self, found: Sequence[tuple[PushConfig, bool]]) -> None:
         """Schedule deliveries for persisted webhooks.
 
         Args:
