@@ -102,8 +102,12 @@ class Caller:
             return response.status, await response.json()
 
 
-async def fill(caller: Caller, word: str) -> dict[str, str]:
-    """Create content with a word: a task with a webhook that fails, a response and a completion; return their paths."""
+async def fill(caller: Caller, word: str, upstream: ScriptedUpstream) -> dict[str, str]:
+    """Create content with a word: a task with a webhook that fails, a response and a completion; return their paths.
+
+    The background response has been requested from the upstream, which responds in the order of its requests.
+    """
+    before = len(upstream.requests)
     message = {
         "messageId": "m",
         "role": "ROLE_USER",
@@ -120,6 +124,7 @@ async def fill(caller: Caller, word: str) -> dict[str, str]:
     _, completion = await caller.ask("POST", "/v1/chat/completions", chat)
     running = {"model": "", "input": f"{word} hold", "background": True}
     _, background = await caller.ask("POST", "/v1/responses", running)
+    await upstream.received(before + 3)
     return {
         "conversation": f"/conversations/{task['contextId']}",
         "task": f"/tasks/{task['id']}",
@@ -182,8 +187,8 @@ async def test_nothing_remains_of_deleted_content_in_the_broker_and_the_database
                 await server.ready()
             bob = [Caller(http, server, "bob") for server in servers]
             alice = [Caller(http, server, "alice") for server in servers]
-            kept = await fill(bob[0], OTHER)
-            paths = await fill(alice[0], MARKER)
+            kept = await fill(bob[0], OTHER, upstream)
+            paths = await fill(alice[0], MARKER, upstream)
             # The other node follows the running task, and loads the others.
             for name in ("task", "response", "background"):
                 assert (await alice[1].ask("GET", paths[name]))[0] == 200
@@ -224,8 +229,8 @@ async def test_nothing_remains_of_deleted_content_in_files_and_memory(tmp_path: 
         with served(tmp_path / "log", *options, **OVERWRITE) as server:
             await server.ready()
             alice, bob = Caller(http, server, "alice"), Caller(http, server, "bob")
-            kept = await fill(bob, OTHER)
-            paths = await fill(alice, MARKER)
+            kept = await fill(bob, OTHER, upstream)
+            paths = await fill(alice, MARKER, upstream)
             before = [await bob.ask("GET", kept[name]) for name in ("task", "response", "completion")]
             assert found_in_files(store, MARKER)
             assert found_in_memory(server.process.pid, MARKER)

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,13 @@ async def _read_until(url: str, text: str) -> list[tuple[int, dict[str, Any]]]:
     body = {"jsonrpc": "2.0", "id": "s", "method": "SendStreamingMessage", "params": message()}
     events: list[tuple[int, dict[str, Any]]] = []
     decoder = SSEDecoder()
-    async with aiohttp.ClientSession() as http, http.post(f"{url}/", json=body) as response:
-        try:
+    # The server may end at any time: before it begins its response, too.
+    with suppress(aiohttp.ClientError):
+        async with aiohttp.ClientSession() as http, http.post(f"{url}/", json=body) as response:
             async for data in response.content.iter_any():
                 events += [(int(event.id), json.loads(event.data)["result"]) for event in decoder.feed(data)]
                 if streamed_text(events) == text:
                     break
-        except aiohttp.ClientError:
-            pass  # the server has been killed
     return events
 
 

@@ -9,6 +9,8 @@ import pytest
 from a2a.types import a2a_pb2, a2a_pb2_grpc
 
 from support.agents import Scripted
+from support.grpc_agents import grpc_address
+from support.live_server import serving
 from tailrace.server import Settings, create_app
 
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -18,10 +20,10 @@ EVIL = "http://evil.example"
 
 
 @asynccontextmanager
-async def agent(port: int, **given: Any) -> AsyncGenerator[Any]:
+async def agent(**given: Any) -> AsyncGenerator[Any]:
     """Run an agent; return its gRPC client."""
-    app = create_app(Settings(store="sqlite://", grpc_port=port, **given), handler=Scripted())
-    async with app.router.lifespan_context(app), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    app = create_app(Settings(store="sqlite://", grpc_port=0, **given), handler=Scripted())
+    async with serving(app) as url, grpc.aio.insecure_channel(await grpc_address(url)) as channel:
         yield a2a_pb2_grpc.A2AServiceStub(channel)
 
 
@@ -51,8 +53,8 @@ NO_KEY: dict[str, Metadata] = {
 
 
 @pytest.mark.parametrize("metadata", NO_KEY.values(), ids=NO_KEY)
-async def test_only_one_valid_key_is_a_key(metadata: Metadata, unused_tcp_port: int) -> None:
-    async with agent(unused_tcp_port, caller_keys="alice:key") as stub:
+async def test_only_one_valid_key_is_a_key(metadata: Metadata) -> None:
+    async with agent(caller_keys="alice:key") as stub:
         assert await status_of(stub, metadata) == "UNAUTHENTICATED"
         assert await status_of(stub, KEY) == "OK"
 
@@ -70,8 +72,8 @@ HARMLESS: dict[str, Metadata] = {
 
 
 @pytest.mark.parametrize("metadata", HARMLESS.values(), ids=HARMLESS)
-async def test_other_metadata_changes_nothing(metadata: Metadata, unused_tcp_port: int) -> None:
-    async with agent(unused_tcp_port, caller_keys="alice:key") as stub:
+async def test_other_metadata_changes_nothing(metadata: Metadata) -> None:
+    async with agent(caller_keys="alice:key") as stub:
         assert await status_of(stub, (*KEY, *metadata)) == "OK"
         assert await status_of(stub, metadata) == "UNAUTHENTICATED"
 
@@ -84,8 +86,8 @@ HUGE: dict[str, Metadata] = {
 
 
 @pytest.mark.parametrize("metadata", HUGE.values(), ids=HUGE)
-async def test_huge_metadata_is_refused(metadata: Metadata, unused_tcp_port: int) -> None:
-    async with agent(unused_tcp_port, caller_keys="alice:key") as stub:
+async def test_huge_metadata_is_refused(metadata: Metadata) -> None:
+    async with agent(caller_keys="alice:key") as stub:
         for _ in range(3):
             assert await status_of(stub, (*KEY, *metadata)) == "RESOURCE_EXHAUSTED"
         assert await status_of(stub, KEY) == "OK"
@@ -100,14 +102,14 @@ FOREIGN: dict[str, Metadata] = {
 
 
 @pytest.mark.parametrize("metadata", FOREIGN.values(), ids=FOREIGN)
-async def test_a_local_only_server_refuses_what_is_foreign(metadata: Metadata, unused_tcp_port: int) -> None:
-    async with agent(unused_tcp_port) as stub:
+async def test_a_local_only_server_refuses_what_is_foreign(metadata: Metadata) -> None:
+    async with agent() as stub:
         assert await status_of(stub, metadata) == "PERMISSION_DENIED"
         assert await status_of(stub, ()) == "OK"
 
 
-async def test_an_identifier_in_the_metadata_has_its_bound(unused_tcp_port: int) -> None:
-    async with agent(unused_tcp_port) as stub:
+async def test_an_identifier_in_the_metadata_has_its_bound() -> None:
+    async with agent() as stub:
         request = a2a_pb2.SendMessageRequest()
         request.message.message_id, request.message.role = "m", a2a_pb2.ROLE_USER
         request.message.parts.add().text = "hi"

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from a2a.types import a2a_pb2, a2a_pb2_grpc
 
+from support.grpc_agents import grpc_address
 from support.processes import Served, served
 from tailrace.server.observability.query_secrets import MAX_QUERY_BYTES
 
@@ -63,13 +64,13 @@ async def test_bodies_of_refused_requests_are_freed(tmp_path: Path) -> None:
         assert await settled(process, before) < 2 * MOST_GROWTH
 
 
-async def test_bodies_of_refused_calls_of_grpc_are_freed(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_bodies_of_refused_calls_of_grpc_are_freed(tmp_path: Path) -> None:
     request = a2a_pb2.SendMessageRequest()
     request.message.message_id = "m"
     request.message.parts.add().raw = b"x" * LARGE
-    address = f"127.0.0.1:{unused_tcp_port}"
     options = [("grpc.max_send_message_length", 2 * LARGE)]
-    async with running(tmp_path / "log", "--grpc-port", str(unused_tcp_port)) as (_, process):
+    async with running(tmp_path / "log", "--grpc-port", "0") as (server, process):
+        address = await grpc_address(server.url)
         before = process.memory_info().rss
         async with grpc.aio.insecure_channel(address, options=options) as channel:
             stub: Any = a2a_pb2_grpc.A2AServiceStub(channel)  # its methods have no types

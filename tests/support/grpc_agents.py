@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
+import aiohttp
 import grpc.aio
 import pytest
 from google.rpc import error_details_pb2, status_pb2
@@ -27,6 +28,17 @@ class GrpcAgent:
     address: str
     stub: Any
     scripted: Scripted
+
+
+async def grpc_address(url: str) -> str:
+    """Return the address of the gRPC endpoint in the card of a server."""
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/.well-known/agent-card.json") as response:
+        card = await response.json()
+    interfaces = {
+        (each["protocolBinding"], each["protocolVersion"]): each["url"]
+        for each in card["supportedInterfaces"]
+    }
+    return interfaces["GRPC", "1.0"]
 
 
 @dataclass

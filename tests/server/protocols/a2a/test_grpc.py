@@ -34,7 +34,7 @@ from google.protobuf.struct_pb2 import Value
 from google.rpc import error_details_pb2
 
 from support.agents import Scripted
-from support.grpc_agents import GrpcAgent, failure_of, rest_of
+from support.grpc_agents import GrpcAgent, failure_of, grpc_address, rest_of
 from support.live_server import serving
 from support.missing_packages import run_without
 from support.processes import served
@@ -91,16 +91,6 @@ def sized(encoded: bytes) -> bytes:
 
 def stub_of(channel: grpc.aio.Channel) -> Any:
     return cast("Any", a2a_pb2_grpc).A2AServiceStub(channel)
-
-
-async def grpc_address(url: str) -> str:
-    async with aiohttp.ClientSession() as http, http.get(f"{url}/.well-known/agent-card.json") as response:
-        card = await response.json()
-    interfaces = {
-        (each["protocolBinding"], each["protocolVersion"]): each["url"]
-        for each in card["supportedInterfaces"]
-    }
-    return interfaces["GRPC", "1.0"]
 
 
 @asynccontextmanager
