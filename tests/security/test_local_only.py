@@ -152,6 +152,10 @@ async def test_the_router_is_guarded_in_another_application(*, included: bool) -
                 async with http.request(method, f"{url}/agent{path}", json=body, headers=headers) as response:
                     assert_is_refusal(path, response.status, await response.json(content_type=None))
             assert await status_of(http, "GET", f"{url}/own", headers=headers) == 200
+        for method, path, body in REQUESTS:
+            if method == "POST":
+                plain = {"data": json.dumps(body), "headers": {"Content-Type": "text/plain"}}
+                assert await status_of(http, "POST", f"{url}/agent{path}", **plain) == 415, path
         assert await status_of(http, "GET", f"{url}/agent/.well-known/agent-card.json") == 200
 
 
