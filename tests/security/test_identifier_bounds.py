@@ -13,7 +13,7 @@ from support.rpc import Rpc, message
 from tailrace.server import Settings, create_app
 from tailrace.server.protocols.a2a.jsonrpc import MAX_ID_BYTES
 from tailrace.server.protocols.openai.models import MAX_NAME_LENGTH
-from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
+from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH, MAX_TASK_ID_LENGTH
 
 LONGEST = "x" * MAX_ID_LENGTH
 TOO_LONG = LONGEST + "x"
@@ -106,6 +106,16 @@ async def test_identifiers_of_a2a_are_bounded(url: str, method: str, params: dic
         error = await rpc.error(method, params)
     assert error["code"] == -32602
     assert f"longer than {MAX_ID_LENGTH} characters" in json.dumps(error)
+
+
+@pytest.mark.parametrize("method", ["GetTask", "SubscribeToTask", "CancelTask", "tasks/get"])
+async def test_the_id_of_a_task_is_bounded(url: str, method: str) -> None:
+    async with Rpc(url) as rpc:
+        unknown = await rpc.error(method, {"id": "x" * MAX_TASK_ID_LENGTH})
+        too_long = await rpc.error(method, {"id": "x" * (MAX_TASK_ID_LENGTH + 1)})
+    assert unknown["code"] == -32001
+    assert too_long["code"] == -32602
+    assert f"longer than {MAX_TASK_ID_LENGTH} characters" in json.dumps(too_long)
 
 
 async def test_the_longest_identifiers_are_accepted(url: str) -> None:

@@ -39,11 +39,12 @@ from tailrace.server.protocols.unknown_routes import add_unknown_route_handlers
 from tailrace.server.push_notifications import create_notifier
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction
 from tailrace.server.runtime.limits import Limits
 from tailrace.server.runtime.observer import Observer
-from tailrace.server.runtime.operations import Caller, ExtendedCard, Operations
+from tailrace.server.runtime.operations import ExtendedCard, Operations
 from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
 from tailrace.server.settings import Settings, split_fallback, unread_env_file
 from tailrace.server.store.secret_keys import SecretKeys

@@ -27,8 +27,8 @@ from tailrace.server.auth.authentication import (
 from tailrace.server.auth.authenticator_factory import create_authenticator
 from tailrace.server.auth.bearer import JwtBearer
 from tailrace.server.runtime.auth_error import AuthError
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.limits import OverloadedError
-from tailrace.server.runtime.operations import Caller
 from tailrace.streaming import StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.models import AgentCard, Message
 from tailrace.wrappers import ConfigurationError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.written_task import MESSAGE, PIECE, QUESTION, WORKING, written
 from tailrace.server.runtime.active_task import ends_turn
-from tailrace.server.runtime.operations import EventStream
+from tailrace.server.runtime.event_stream import EventStream
 from tailrace.streaming import Event, TaskState
 from tailrace.streaming.a2a.models import StreamResponse
 from tailrace.streaming.task.event_log import TaskLog

@@ -12,9 +12,11 @@ from support.nodes import RunEngine
 from support.rpc import Rpc, message, text_of
 from tailrace.server import Settings, create_app
 from tailrace.server.runtime.active_task import Subscription
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.handlers import FunctionHandler, Turn
-from tailrace.server.runtime.operations import Caller, EventStream, Operations
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.store.store import Store, TaskFilter
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.dialect import Operation

@@ -31,6 +31,7 @@ from support.upstream import ScriptedUpstream, Wait, openai_stream
 from tailrace.server import Engine, FunctionHandler, Settings, Store, create_app
 from tailrace.server.protocols.a2a.grpc_version import to_status
 from tailrace.server.runtime.agent_handler import AgentHandler
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.limits import (
     RETRY_AFTER,
     Limits,
@@ -41,7 +42,7 @@ from tailrace.server.runtime.limits import (
     RateLimitError,
     size_of,
 )
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
 from tailrace.streaming import Agent
 from tailrace.streaming.a2a.dialect import Operation

@@ -8,11 +8,12 @@ import pytest
 
 from support.engines import Updates, engine_with, read, request, start
 from support.nodes import RunEngine
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Turn
 from tailrace.server.runtime.limits import RateLimitError
 from tailrace.server.runtime.message_intake import MAX_WAITING
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.runtime.recovery import MAX_RESTARTS
 from tailrace.server.store.store import Store
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState

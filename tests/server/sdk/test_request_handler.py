@@ -51,7 +51,8 @@ from tailrace.server import DirectHandler, Engine, FunctionHandler, Handler, Set
 from tailrace.server.protocols.a2a.card import build_card
 from tailrace.server.push_notifications import create_notifier
 from tailrace.server.runtime.agent_capabilities import Capabilities
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.sdk import RequestHandler, caller_of
 from tailrace.streaming.a2a import AgentCard as OurCard
 from tailrace.streaming.a2a import AgentExtension

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from tailrace.server.http.deferred_response import can_defer, defer
 from tailrace.server.http.sse_frames import PING, Frames
-from tailrace.server.runtime.operations import EventStream
+from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.dialect import Dialect

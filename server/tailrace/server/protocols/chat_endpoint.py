@@ -24,7 +24,9 @@ from tailrace.server.protocols.conversation_lookup import Conversations, Placed,
 from tailrace.server.protocols.encoder import Encoder, encode_json
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.turn_fold import TurnFold
-from tailrace.server.runtime.operations import Caller, EventStream, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.event_stream import EventStream
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError

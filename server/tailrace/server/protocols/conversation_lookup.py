@@ -18,7 +18,8 @@ from tailrace.server.protocols.conversation_comparison import (
 )
 from tailrace.server.protocols.markdown import markdown_of
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.operations import Operations
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.lifecycle import TaskState

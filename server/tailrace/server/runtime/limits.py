@@ -229,7 +229,7 @@ class Quota:
         """Take a permit.
 
         Args:
-            owner: The owner (`tailrace.server.runtime.operations.Caller.owner`). All tenants of a user share the limit of
+            owner: The owner (`tailrace.server.runtime.caller.Caller.owner`). All tenants of a user share the limit of
                 this user.
 
         Raises:

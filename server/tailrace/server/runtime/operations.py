@@ -4,28 +4,25 @@ A binding authenticates the caller, parses the request, and calls `Operations`. 
 caller's limits, calls the engine, waits for the response, and shortens the history.
 """
 
-import base64
-import binascii
-import hashlib
-import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from typing import cast
 
 import anyio
 
-from tailrace.server.runtime.active_task import CallContext, Subscription, continues_turn, read_batches
+from tailrace.server.runtime.active_task import CallContext, Subscription
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.auth_error import AuthError
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
+from tailrace.server.runtime.event_stream import EventStream, newest_messages
 from tailrace.server.runtime.identifier_bounds import check_id
 from tailrace.server.runtime.limits import Limits, Permit
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
+from tailrace.server.runtime.page_tokens import page_token, read_page_token
 from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
-from tailrace.server.store.store import TaskFilter, TaskPosition
+from tailrace.server.store.store import TaskFilter
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import (
     ExtendedAgentCardNotConfiguredError,
@@ -55,140 +52,12 @@ from tailrace.streaming.a2a.requests import (
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.a2a.v0_3 import DEFAULT_CONFIG_ID
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
-from tailrace.wrappers.messages import join_surrogates
 
 MAX_CONVERSATION = 1000
 """Maximum messages of a conversation in one response."""
 
-_MAX_PAGE_TOKEN = 1_000  # characters
-_TASK = b'{"task":'  # the body of an event that contains a task begins with these bytes
-
-
-@dataclass(frozen=True)
-class Caller:
-    """The caller of a request.
-
-    Attributes:
-        user: The authenticated name; empty without authentication.
-        tenant: The tenant of the request; empty if the request names no tenant.
-        names_tasks_in: The protocol version of a caller that chooses task ids itself; empty if the server chooses them.
-        speaks: The protocol version of the request.
-        extensions: The activated extensions, see `Capabilities.activated`.
-        send_key: The idempotency key of a message, which is accepted once however often it is sent (the header
-            ``Idempotency-Key``); empty without one. The message's metadata may have it, too.
-        fingerprint: The fingerprint of a request whose message depends on earlier ones. Empty to compute it from the
-            message.
-        cost: The number of values in the request (`JsonBody.cost`): costly work is not done in the event loop.
-        record: An API's record of the request, which is stored with its message; may be empty.
-        operator_form: As of `CallContext`.
-
-    Raises:
-        InvalidParamsError: The tenant's name is too long.
-    """
-
-    user: str = ""
-    tenant: str = ""
-    names_tasks_in: str = ""
-    speaks: str = "1.0"
-    extensions: tuple[str, ...] = ()
-    send_key: str = ""
-    fingerprint: str = ""
-    cost: int = 0
-    record: str = ""
-    operator_form: str = ""
-
-    def __post_init__(self) -> None:
-        check_id("tenant", self.tenant)
-
-    @property
-    def owner(self) -> str:
-        """The owner of the caller's tasks: the user name, combined with the tenant if there is one."""
-        if self.tenant or self.user.startswith(
-            "["
-        ):  # a user name must not equal a combination of user and tenant
-            return json.dumps([self.tenant, self.user])
-        return self.user
-
-
 ExtendedCard = Callable[[Caller], AgentCard | None]
 """A function that returns the extended card for an authenticated caller; None if this caller gets no extended card."""
-
-
-class EventStream:
-    """The events of the response to one request.
-
-    Args:
-        source: The subscription to the task, or the agent's direct message.
-        history_length: The maximum number of messages in the task's history; None for all.
-        until_interrupted: True to also end the stream when the task waits for its caller.
-        permit: The permit of the stream, which is released at the end of the stream.
-
-    Attributes:
-        message: The agent's direct message; None if the source is a subscription. The message is the only event of the
-            stream, with the number 0.
-        read: Returns the next events, like `Subscription.read`; empty after the last event. The result may contain events
-            after the one for which `closes` is True.
-    """
-
-    def __init__(
-        self,
-        source: Subscription | Message,
-        *,
-        history_length: int | None = None,
-        until_interrupted: bool = False,
-        permit: Permit | None = None,
-    ) -> None:
-        self.message = self._direct = source if isinstance(source, Message) else None
-        self._subscription = None if isinstance(source, Message) else source
-        self._history_length = history_length
-        self._until_interrupted = until_interrupted
-        self._permit = permit or Permit.none()
-        self.read: Callable[[], Awaitable[Sequence[Event]]] = self._read_rewritten
-        if self._subscription is not None and history_length is None:
-            self.read = self._subscription.read  # without a wrapper, since it is called for each token
-
-    @property
-    def artifact_ids(self) -> Sequence[str]:
-        """The ids of the task's artifacts, in the order of their creation."""
-        return self._subscription.artifact_ids if self._subscription is not None else ()
-
-    def read_every_event(self) -> None:
-        """Disable snapshots, see `Subscription.read_every_event`."""
-        if self._subscription is not None:
-            self._subscription.read_every_event()
-
-    async def _read_rewritten(self) -> Sequence[Event]:
-        if self._subscription is None:
-            message, self._direct = self._direct, None
-            return [Event(0, StreamResponse(message=message).to_json())] if message is not None else []
-        events = await self._subscription.read()
-        if self._history_length is not None and events and events[0].body.startswith(_TASK):
-            first, *others = events
-            short = await run_bounded(
-                json_text_cost(first.body), _shorten_history, first, self._history_length
-            )
-            return [short, *others]
-        return events
-
-    def batches(self) -> AsyncGenerator[Sequence[Event]]:
-        """Yield batches of events, up to the event that closes the stream. Close the stream at the end.
-
-        Raises:
-            StoreError: Later events could not be persisted or read.
-        """
-        return read_batches(self.read, self.closes, self.close)
-
-    def close(self) -> None:
-        """Release the stream's permit."""
-        self._permit.release()
-
-    def closes(self, event: Event) -> bool:
-        """Return whether an event is the last of this stream."""
-        if event.state is None:
-            return self._subscription is None
-        if event.state.terminal:
-            return True
-        return self._until_interrupted and event.state.interrupted and not continues_turn(event)
 
 
 class Operations:
@@ -568,53 +437,6 @@ def _listed(task: Task, request: ListTasksRequest) -> Task:
     if not request.include_artifacts:
         changes["artifacts"] = ()
     if request.history_length is not None:
-        changes["history"] = _newest(task, request.history_length)
+        changes["history"] = newest_messages(task, request.history_length)
     listed = task.model_copy(update=changes)
     return TaskWithArtifacts.model_construct(**dict(listed)) if request.include_artifacts else listed
-
-
-def _newest(task: Task, length: int) -> tuple[Message, ...]:
-    return task.history[-length:] if length else ()
-
-
-def _shorten_history(event: Event, length: int) -> Event:
-    task = StreamResponse.from_json(event.body).task
-    if task is None:
-        return event
-    short = task.model_copy(update={"history": _newest(task, length)})
-    return Event(event.number, StreamResponse(task=short).to_json(), event.state)
-
-
-# --- page tokens ------------------------------------------------------------------------------------------------
-
-
-def page_token(position: TaskPosition, wanted: TaskFilter) -> str:
-    """Return the token of the page that begins after a position, for the same filter."""
-    fields = [position.updated.isoformat(), position.id, _fingerprint(wanted)]
-    return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
-
-
-def read_page_token(token: str, wanted: TaskFilter) -> TaskPosition:
-    """Parse the token of a page.
-
-    Raises:
-        InvalidParamsError: The token is not valid, or belongs to another filter.
-    """
-    position, fingerprint = None, ""
-    if len(token) <= _MAX_PAGE_TOKEN:
-        with suppress(binascii.Error, ValueError, TypeError, RecursionError, OverflowError):
-            fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-            updated, task_id, fingerprint = fields
-            # In UTC, like the times in the store. Near the first and last year, a time in another zone may have no valid year.
-            when = datetime.fromisoformat(updated)
-            if when.tzinfo is not None and isinstance(task_id, str):
-                position = TaskPosition(when.astimezone(UTC), join_surrogates(task_id))
-    if position is None:
-        raise InvalidParamsError("pageToken was not created by this agent")
-    if fingerprint != _fingerprint(wanted):
-        raise InvalidParamsError("pageToken belongs to a request with other filters")
-    return position
-
-
-def _fingerprint(wanted: TaskFilter) -> str:
-    return hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]

@@ -28,6 +28,7 @@ from tailrace.server.protocols.a2a.sdk_errors import as_sdk_error
 from tailrace.server.protocols.a2a.sdk_events import to_sdk_event
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
 from tailrace.server.runtime.active_task import ends_turn
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction, Item, Turn, closing
 from tailrace.server.runtime.messages import (
@@ -36,7 +37,6 @@ from tailrace.server.runtime.messages import (
     complete_rounds,
     messages_from_artifacts,
 )
-from tailrace.server.runtime.operations import Caller
 from tailrace.server.runtime.provider_references import check_file_urls
 from tailrace.server.runtime.turns import failed_because
 from tailrace.server.sdk.conversations import Conversations, RecentConversations

@@ -24,7 +24,8 @@ from a2a.types import a2a_pb2
 
 from tailrace.server.protocols.a2a.sdk_errors import as_sdk_error, to_sdk_error
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
-from tailrace.server.runtime.operations import Caller, page_token, read_page_token
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.page_tokens import page_token, read_page_token
 from tailrace.server.sdk.request_handler import caller_of
 from tailrace.server.store.store import Store, TaskFilter, TaskWrite
 from tailrace.server.store.writer import GroupWriter

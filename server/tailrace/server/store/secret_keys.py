@@ -64,7 +64,7 @@ class SecretKeys:
         derived from it, and no choice of names gives one owner the identifier of another.
 
         Args:
-            owner: The owner (`tailrace.server.runtime.operations.Caller.owner`).
+            owner: The owner (`tailrace.server.runtime.caller.Caller.owner`).
             names: The identified object: for example a purpose and the id of a context. Any text.
 
         Returns:

@@ -15,7 +15,7 @@ from support.rpc import Rpc
 from tailrace.server import CardSettings, Settings, create_app
 from tailrace.server.auth.authentication import ApiKeys, Authenticator, Credentials, Identity
 from tailrace.server.protocols.a2a.card import build_card
-from tailrace.server.runtime.operations import Caller
+from tailrace.server.runtime.caller import Caller
 from tailrace.streaming.a2a.card_v0_3 import write_card
 from tailrace.streaming.a2a.models import AgentCard, AgentSkill
 

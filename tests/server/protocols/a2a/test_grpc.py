@@ -49,8 +49,9 @@ from tailrace.server.protocols.a2a.card import build_card
 from tailrace.server.protocols.a2a.grpc import GrpcServer
 from tailrace.server.protocols.a2a.grpc_version import to_status
 from tailrace.server.runtime.auth_error import AuthError
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.handlers import Handler, HandlerFunction
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Bounds
 from tailrace.streaming import EXTENSION_URI, ArtifactUpdate, TextDelta, Update
 from tailrace.streaming.a2a import errors

@@ -20,9 +20,10 @@ from support.rpc import Rpc, message, text_of
 from support.upstream import Hang, ScriptedUpstream, openai_stream
 from support.webhook_receiver import Answer, Delivery, Receiver, accept, receiving
 from tailrace.server import Settings, Turn, create_app
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, HandlerFunction
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.runtime.webhooks.addresses import WebhookGuard
 from tailrace.server.runtime.webhooks.client import WebhookClient
 from tailrace.server.runtime.webhooks.delivery import MAX_CONFIGS, MAX_MISSED, PushNotifier

@@ -37,8 +37,9 @@ from tailrace.server.protocols.a2a.grpc_v0_3 import Grpc03
 from tailrace.server.protocols.a2a.grpc_v1_0 import Grpc10
 from tailrace.server.protocols.a2a.grpc_version import MAX_MESSAGE, GrpcVersion, clipped
 from tailrace.server.runtime.auth_error import AuthError
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import ParseError, VersionNotSupportedError

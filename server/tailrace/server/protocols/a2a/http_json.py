@@ -30,7 +30,8 @@ from tailrace.server.http.request_headers import (
     requested_version,
 )
 from tailrace.server.http.sse import EventFrames, EventResponse
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import VersionNotSupportedError

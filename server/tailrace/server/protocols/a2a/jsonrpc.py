@@ -26,7 +26,8 @@ from tailrace.server.http.request_headers import (
 )
 from tailrace.server.http.sse import EventFrames, EventResponse, frame_data
 from tailrace.server.runtime.auth_error import AuthError
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import (

@@ -11,7 +11,8 @@ from tailrace.server.protocols.ag_ui.snapshot import finished_run, snapshot
 from tailrace.server.protocols.chat_endpoint import ChatEndpoint, add_routes, conversation_headers, is_running
 from tailrace.server.protocols.encoder import Fields, frame_payloads
 from tailrace.server.protocols.turn_fold import TurnFold
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
 from tailrace.wrappers.concurrency.worker_thread import run_bounded

@@ -12,7 +12,8 @@ from tailrace.server.protocols.ai_sdk.snapshot import ui_messages
 from tailrace.server.protocols.chat_endpoint import ChatEndpoint, add_routes, json_response
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.turn_fold import TurnFold
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotCancelableError

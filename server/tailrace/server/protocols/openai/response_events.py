@@ -13,7 +13,9 @@ from tailrace.server.protocols.conversation_lookup import read_response_id
 from tailrace.server.protocols.openai.stored_request import Kind, StoredRequest, read_stored_request
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.task_events import number_of
-from tailrace.server.runtime.operations import Caller, EventStream, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.event_stream import EventStream
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotFoundError

@@ -41,7 +41,9 @@ from tailrace.server.protocols.openai.stored_responses import StoredResponses
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.protocols.turn_fold import TurnFold
-from tailrace.server.runtime.operations import Caller, EventStream, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.event_stream import EventStream
+from tailrace.server.runtime.operations import Operations
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.json_encoding import encode_json

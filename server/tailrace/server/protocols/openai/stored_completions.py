@@ -22,7 +22,7 @@ from tailrace.server.protocols.openai.response_events import (
 )
 from tailrace.server.protocols.serial_texts import SerialTexts
 from tailrace.server.protocols.turn_fold import TurnFold
-from tailrace.server.runtime.operations import Caller
+from tailrace.server.runtime.caller import Caller
 from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.models import Message

@@ -22,7 +22,8 @@ from tailrace.server.protocols.openai.input_items import items_of
 from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
 from tailrace.server.protocols.openai.request import check_metadata
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.runtime.operations import Caller, Operations
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.operations import Operations
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskStatus

@@ -32,7 +32,8 @@ from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.server.protocols.openai.webhook_events import FORM
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.text_channels import DivergedError
-from tailrace.server.runtime.operations import Caller, EventStream
+from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotCancelableError, TaskNotFoundError

@@ -1,0 +1,101 @@
+"""The stream of events that responds to one request, in any protocol."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+from tailrace.server.runtime.active_task import Subscription, continues_turn, read_batches
+from tailrace.server.runtime.limits import Permit
+from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.models import Message, StreamResponse, Task
+from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
+
+_TASK = b'{"task":'  # the body of an event that contains a task begins with these bytes
+
+
+class EventStream:
+    """The events of the response to one request.
+
+    Args:
+        source: The subscription to the task, or the agent's direct message.
+        history_length: The maximum number of messages in the task's history; None for all.
+        until_interrupted: True to also end the stream when the task waits for its caller.
+        permit: The permit of the stream, which is released at the end of the stream.
+
+    Attributes:
+        message: The agent's direct message; None if the source is a subscription. The message is the only event of the
+            stream, with the number 0.
+        read: Returns the next events, like `Subscription.read`; empty after the last event. The result may contain events
+            after the one for which `closes` is True.
+    """
+
+    def __init__(
+        self,
+        source: Subscription | Message,
+        *,
+        history_length: int | None = None,
+        until_interrupted: bool = False,
+        permit: Permit | None = None,
+    ) -> None:
+        self.message = self._direct = source if isinstance(source, Message) else None
+        self._subscription = None if isinstance(source, Message) else source
+        self._history_length = history_length
+        self._until_interrupted = until_interrupted
+        self._permit = permit or Permit.none()
+        self.read: Callable[[], Awaitable[Sequence[Event]]] = self._read_rewritten
+        if self._subscription is not None and history_length is None:
+            self.read = self._subscription.read  # without a wrapper, since it is called for each token
+
+    @property
+    def artifact_ids(self) -> Sequence[str]:
+        """The ids of the task's artifacts, in the order of their creation."""
+        return self._subscription.artifact_ids if self._subscription is not None else ()
+
+    def read_every_event(self) -> None:
+        """Disable snapshots, see `Subscription.read_every_event`."""
+        if self._subscription is not None:
+            self._subscription.read_every_event()
+
+    async def _read_rewritten(self) -> Sequence[Event]:
+        if self._subscription is None:
+            message, self._direct = self._direct, None
+            return [Event(0, StreamResponse(message=message).to_json())] if message is not None else []
+        events = await self._subscription.read()
+        if self._history_length is not None and events and events[0].body.startswith(_TASK):
+            first, *others = events
+            short = await run_bounded(
+                json_text_cost(first.body), _shorten_history, first, self._history_length
+            )
+            return [short, *others]
+        return events
+
+    def batches(self) -> AsyncGenerator[Sequence[Event]]:
+        """Yield batches of events, up to the event that closes the stream. Close the stream at the end.
+
+        Raises:
+            StoreError: Later events could not be persisted or read.
+        """
+        return read_batches(self.read, self.closes, self.close)
+
+    def close(self) -> None:
+        """Release the stream's permit."""
+        self._permit.release()
+
+    def closes(self, event: Event) -> bool:
+        """Return whether an event is the last of this stream."""
+        if event.state is None:
+            return self._subscription is None
+        if event.state.terminal:
+            return True
+        return self._until_interrupted and event.state.interrupted and not continues_turn(event)
+
+
+def newest_messages(task: Task, length: int) -> tuple[Message, ...]:
+    """Return the newest messages of a task's history, at most this number of them, oldest first."""
+    return task.history[-length:] if length else ()
+
+
+def _shorten_history(event: Event, length: int) -> Event:
+    task = StreamResponse.from_json(event.body).task
+    if task is None:
+        return event
+    short = task.model_copy(update={"history": newest_messages(task, length)})
+    return Event(event.number, StreamResponse(task=short).to_json(), event.state)

@@ -1,0 +1,46 @@
+"""The tokens of the pages of a list of tasks."""
+
+import base64
+import binascii
+import hashlib
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from tailrace.server.store.store import TaskFilter, TaskPosition
+from tailrace.streaming.a2a.errors import InvalidParamsError
+from tailrace.wrappers.messages import join_surrogates
+
+_MAX_PAGE_TOKEN = 1_000  # characters
+
+
+def page_token(position: TaskPosition, wanted: TaskFilter) -> str:
+    """Return the token of the page that begins after a position, for the same filter."""
+    fields = [position.updated.isoformat(), position.id, _fingerprint(wanted)]
+    return base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
+
+
+def read_page_token(token: str, wanted: TaskFilter) -> TaskPosition:
+    """Parse the token of a page.
+
+    Raises:
+        InvalidParamsError: The token is not valid, or belongs to another filter.
+    """
+    position, fingerprint = None, ""
+    if len(token) <= _MAX_PAGE_TOKEN:
+        with suppress(binascii.Error, ValueError, TypeError, RecursionError, OverflowError):
+            fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+            updated, task_id, fingerprint = fields
+            # In UTC, like the times in the store. Near the first and last year, a time in another zone may have no valid year.
+            when = datetime.fromisoformat(updated)
+            if when.tzinfo is not None and isinstance(task_id, str):
+                position = TaskPosition(when.astimezone(UTC), join_surrogates(task_id))
+    if position is None:
+        raise InvalidParamsError("pageToken was not created by this agent")
+    if fingerprint != _fingerprint(wanted):
+        raise InvalidParamsError("pageToken belongs to a request with other filters")
+    return position
+
+
+def _fingerprint(wanted: TaskFilter) -> str:
+    return hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]
