@@ -38,8 +38,8 @@ from tailrace.server import (
     Settings,
 )
 from tailrace.server.cli.commands import create_cli
+from tailrace.server.former_settings import MOVED, REPLACED, moved_to
 from tailrace.server.protocols.a2a.card import build_card
-from tailrace.server.settings import MOVED, REPLACED, moved_to
 from tailrace.streaming import EXTENSION_URI
 from tailrace.streaming.a2a import AgentExtension, Message, StreamResponse
 from tailrace.wrappers import SSEDecoder

@@ -12,7 +12,7 @@ import pytest
 
 from support.processes import served
 from tailrace.server import Item, Settings, Turn, create_app
-from tailrace.server.settings import unread_env_file
+from tailrace.server.former_settings import unread_env_file
 
 HOSTILE = """
 TAILRACE_MODEL=openai:m

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from tailrace.server import Bounds, CardSettings, Settings, create_app
 from tailrace.server.cli.commands import create_cli
-from tailrace.server.settings import DEFAULT_ENDPOINTS, MOVED, REPLACED, moved_to
+from tailrace.server.former_settings import MOVED, REPLACED, moved_to
+from tailrace.server.settings import DEFAULT_ENDPOINTS
 from tailrace.wrappers import ConfigurationError
 
 

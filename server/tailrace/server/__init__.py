@@ -10,7 +10,8 @@ TYPE_CHECKING = (
     False  # known to type checkers; importing it from typing takes longer than the rest of this module
 )
 if TYPE_CHECKING:
-    from tailrace.server.app import create_app, create_model, create_router
+    from tailrace.server.agent_factory import create_model
+    from tailrace.server.app import create_app, create_router
     from tailrace.server.runtime.active_task import CallContext
     from tailrace.server.runtime.agent_handler import AgentHandler
     from tailrace.server.runtime.engine import Engine
@@ -49,7 +50,7 @@ __all__ = (
 _MODULES = {
     "AgentHandler": "runtime.agent_handler",
     "create_app": "app",
-    "create_model": "app",
+    "create_model": "agent_factory",
     "create_router": "app",
     "Engine": "runtime.engine",
     "DirectHandler": "runtime.handlers",

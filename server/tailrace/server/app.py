@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, FastAPI
 from opentelemetry.trace import TracerProvider
 
+from tailrace.server.agent_factory import create_agent, create_embedding_models
 from tailrace.server.auth.authentication import Anonymous, Authenticator, Reporting
 from tailrace.server.auth.authenticator_factory import create_authenticator
+from tailrace.server.former_settings import unread_env_file
 from tailrace.server.http.active_uploads import Uploads
 from tailrace.server.http.operator_endpoints import PATHS as OPERATOR_PATHS
 from tailrace.server.http.operator_endpoints import OperatorEndpoints
@@ -33,7 +35,7 @@ from tailrace.server.protocols.ai_sdk import AiSdkEndpoint
 from tailrace.server.protocols.cors import allow_origins
 from tailrace.server.protocols.guarded_route import guarded_route
 from tailrace.server.protocols.openai import OpenAIFacade
-from tailrace.server.protocols.openai.models import ServedModels, embedding_targets
+from tailrace.server.protocols.openai.models import ServedModels
 from tailrace.server.protocols.openapi import add_description_to
 from tailrace.server.protocols.unknown_routes import add_unknown_route_handlers
 from tailrace.server.push_notifications import create_notifier
@@ -45,21 +47,15 @@ from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFu
 from tailrace.server.runtime.limits import Limits
 from tailrace.server.runtime.observer import Observer
 from tailrace.server.runtime.operations import ExtendedCard, Operations
-from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
-from tailrace.server.settings import Settings, split_fallback, unread_env_file
+from tailrace.server.runtime.upstream_gate import UpstreamGate
+from tailrace.server.settings import Settings
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.store import Retention, Store
 from tailrace.streaming.a2a.models import AgentCard, AgentExtension, AgentSkill
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v1_0 import Version10
-from tailrace.streaming.agent.agent import Agent
-from tailrace.streaming.agent.continuation import ContinuationPolicy
-from tailrace.streaming.agent.trimming import TokenBudget, keep_all
-from tailrace.streaming.tools.command_line_tools import parse_tools
-from tailrace.streaming.tools.tools import Tool, Toolset
-from tailrace.wrappers import ConfigurationError, providers
-from tailrace.wrappers.model import Model
+from tailrace.wrappers import ConfigurationError
 
 if TYPE_CHECKING:
     from tailrace.server.cluster.node_factory import Cluster  # an extra, too
@@ -243,7 +239,7 @@ def create_router(
     )
     guard = RequestGuard(settings, authenticated=authenticated)
     uploads = Uploads(settings.bounds.body_timeout)
-    models = ServedModels(settings, _names(settings), _embedding_models(settings))
+    models = ServedModels(settings, _names(settings), create_embedding_models(settings))
     authentication = Reporting(authenticator)
     jsonrpc = JsonRpcBinding(operations, settings, authentication, (Version10(), Version03(), Version01()))
     grpc_server = _create_grpc_server(operations, settings, authentication, telemetry, guard)
@@ -431,63 +427,6 @@ def _create_proxy(
     return AgentProxy(settings, gate)
 
 
-def create_model(settings: Settings) -> Model:
-    """Create the model that ``settings.model`` names as ``provider:model``.
-
-    Raises:
-        ConfigurationError: No model is set, its provider is unknown, or its key is missing.
-    """
-    if not settings.model:
-        raise ConfigurationError(
-            "no model: set --model PROVIDER:MODEL (TAILRACE_MODEL), for example openai:gpt-5-mini, or "
-            "--agent URL (TAILRACE_AGENT) for a remote agent"
-        )
-    timeouts = (
-        {"read_timeout": settings.bounds.read_timeout} if settings.bounds.read_timeout is not None else {}
-    )
-    return providers.create_model(
-        settings.model,
-        base_url=settings.base_url,
-        api_key=settings.api_key.get_secret_value() if settings.api_key else None,
-        connect_timeout=settings.bounds.connect_timeout,
-        max_retries=settings.bounds.upstream_retries,
-        **timeouts,
-    )
-
-
-def _fallback_models(settings: Settings) -> list[Model]:
-    """Create the fallback models; those of the model's provider have its base URL and key, unless they have their own."""
-    models: list[Model] = []
-    for value in settings.fallback:
-        target, base_url = split_fallback(value)
-        own = base_url is None and settings.model and _provider_name(settings.model) == _provider_name(target)
-        access = {} if own else {"base_url": base_url, "api_key": None}
-        models.append(create_model(settings.model_copy(update={"model": target, **access})))
-    return models
-
-
-def _embedding_models(settings: Settings) -> dict[str, Model]:
-    """Create the models for embeddings, by alias; those of the model's provider have its base URL and key."""
-    models: dict[str, Model] = {}
-    for name, target in embedding_targets(settings).items():
-        own = settings.model and _provider_name(settings.model) == _provider_name(target)
-        access = {} if own else {"base_url": None, "api_key": None}
-        models[name] = create_model(settings.model_copy(update={"model": target, **access}))
-    return models
-
-
-def _provider_name(model: str) -> str:
-    return providers.find_provider(model.partition(":")[0]).name
-
-
-def _tools(settings: Settings) -> list[Tool | Toolset]:
-    tools: list[Tool | Toolset] = []
-    for spec in settings.tools:
-        parsed = parse_tools(spec)
-        tools += parsed if isinstance(parsed, list) else [parsed]
-    return tools
-
-
 def _limits(settings: Settings) -> Limits:
     bounds = settings.bounds
     return Limits(
@@ -505,15 +444,4 @@ def _as_handler(handler: Handler | HandlerFunction | None, settings: Settings, g
         return handler
     if handler is not None:
         return FunctionHandler(handler)
-    agent: Agent[str] = Agent(
-        GatedModel(create_model(settings), gate),
-        tools=_tools(settings),
-        instructions=settings.instructions,
-        history_policy=TokenBudget(settings.bounds.max_history_tokens)
-        if settings.bounds.max_history_tokens
-        else keep_all,
-        merge_reads=settings.coalesce == "read",
-        continuation=ContinuationPolicy(settings.bounds.continue_attempts, settings.bounds.continue_deadline),
-        fallbacks=[GatedModel(model, gate) for model in _fallback_models(settings)],
-    )
-    return AgentHandler(agent)
+    return AgentHandler(create_agent(settings, gate))

@@ -3,10 +3,8 @@
 import base64
 import binascii
 import json
-import logging
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
@@ -31,18 +29,10 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from tailrace.wrappers import ConfigurationError
-
-logger = logging.getLogger("tailrace.server")
+from tailrace.server.former_settings import reject_replaced, sections_of
 
 FILE_SCHEMES = ("http", "https", "data", "openai-file", "anthropic-file", "mistral-file")
 """URL schemes of files in messages that are accepted by default."""
-
-_TAILRACE_NAME = re.compile(
-    r"^[ \t]*(?:export[ \t]+)?(TAILRACE_[A-Z0-9_]{1,60})[ \t]*=", re.MULTILINE | re.IGNORECASE
-)
-_MAX_ENV_FILE = 64 * 1024  # characters that are searched
-_SHOWN_NAMES = 5
 
 
 def _check_grpc_url(value: str) -> str:
@@ -129,25 +119,6 @@ def _check_grpc_tls(values: tuple[str, ...]) -> tuple[str, ...]:
     if len(values) not in (0, 2):
         raise ValueError("must name two files: CERTIFICATE,KEY")
     return values
-
-
-def unread_env_file(path: Path = Path(".env")) -> str:
-    """Return a warning if a file sets ``TAILRACE_…`` names but is not read; empty if there is no such file.
-
-    Args:
-        path: The file. Versions before 0.2 read ``.env`` in the current folder automatically.
-    """
-    try:
-        if not path.is_file():
-            return ""
-        with path.open(encoding="utf-8", errors="replace") as file:
-            names = _TAILRACE_NAME.findall(file.read(_MAX_ENV_FILE))
-    except OSError:
-        return ""
-    if not names:
-        return ""
-    shown = ", ".join(dict.fromkeys(names[:_SHOWN_NAMES])) + (", …" if len(names) > _SHOWN_NAMES else "")
-    return f"./{path} sets {shown} and is not read: use --env-file {path} to read it, or export the variables"
 
 
 Endpoint = Literal["openai", "ai-sdk", "ag-ui", "playground", "metrics", "openapi"]
@@ -323,84 +294,6 @@ class RetentionSettings(BaseModel):
     streams: PositiveFloat = 3600.0
 
 
-_AGENT = "pass create_app(handler=AgentHandler(Agent(model, {}=…)))"
-
-_FORMER_BOUNDS = """
-    body_timeout connect_timeout header_timeout max_caller_streams max_caller_tasks max_connections
-    max_event_bytes max_history_messages max_lag max_part_bytes max_request_values max_streams max_tasks
-    max_turn_seconds max_upstream_calls max_upstream_waiting node_ttl ping_interval push_attempts
-    push_timeout read_timeout send_timeout upstream_retries
-"""
-
-MOVED: dict[str, tuple[str, str]] = {
-    "agent_description": ("card", "description"),
-    "agent_version": ("card", "version"),
-    "caller_jwks_url": ("caller_jwt", "jwks_url"),
-    "caller_jwt_audience": ("caller_jwt", "audience"),
-    "caller_jwt_issuer": ("caller_jwt", "issuer"),
-    "card_signing_jku": ("card", "signing_jku"),
-    "card_version": ("card", "protocol_version"),
-    "event_retention": ("retention", "events"),
-    "grpc_url": ("card", "grpc_url"),
-    "history_tokens": ("bounds", "max_history_tokens"),
-    "stream_retention": ("retention", "streams"),
-    "task_retention": ("retention", "tasks"),
-    **{name: ("bounds", name) for name in _FORMER_BOUNDS.split()},
-}
-"""Former settings that are members of a setting now, which they still set, with a warning."""
-
-REPLACED: dict[str, str] = {
-    "card_signing_keys": 'set TAILRACE_CARD=\'{"signing_keys": {"KID": "FILE"}}\'',
-    "input_modes": "set TAILRACE_CARD='{\"input_modes\": …}'",
-    "output_modes": "set TAILRACE_CARD='{\"output_modes\": …}'",
-    "openai_facade": "list openai in TAILRACE_ENDPOINTS, or leave it out",
-    "ai_sdk": "list ai-sdk in TAILRACE_ENDPOINTS, or leave it out",
-    "ag_ui": "list ag-ui in TAILRACE_ENDPOINTS, or leave it out",
-    "playground": "list playground in TAILRACE_ENDPOINTS, or leave it out",
-    "metrics": "list metrics in TAILRACE_ENDPOINTS, or leave it out",
-    "openapi": "list openapi in TAILRACE_ENDPOINTS, or leave it out",
-    "openai_user_is_key": "pass create_app(openai_user_is_key=True)",
-    "grpc_tls_cert": "set TAILRACE_GRPC_TLS=CERTIFICATE,KEY",
-    "grpc_tls_key": "set TAILRACE_GRPC_TLS=CERTIFICATE,KEY",
-    "max_rounds": _AGENT.format("max_rounds"),
-    "tool_timeout": _AGENT.format("tool_timeout"),
-    "think_tags": _AGENT.format("think_tags"),
-    "on_orphan": "set TAILRACE_ON_CRASH=continue, restart or fail",
-    "push_allow_private": "set TAILRACE_PUSH_NOTIFICATIONS=private",
-}
-"""Former settings that are errors, by name, with their replacements."""
-
-
-def moved_to(name: str) -> str:
-    """Return how a setting of `MOVED` is written."""
-    section, member = MOVED[name]
-    return f"set TAILRACE_{section.upper()}='{{\"{member}\": …}}'"
-
-
-def _reject_replaced(names: Iterable[str]) -> None:
-    """Raise for former settings, and for members of groups that are given as settings of their own.
-
-    Raises:
-        ConfigurationError: Some names are not names of settings.
-    """
-    given = set(names)
-    found = [
-        f"{_variable(name)} is no longer a setting: {REPLACED[name]}"
-        for name in sorted(given & REPLACED.keys())
-    ]
-    members = given & (Bounds.model_fields.keys() - MOVED.keys())
-    found += [
-        f"{_variable(name)} is not a setting of its own: set TAILRACE_BOUNDS='{{\"{name}\": …}}'"
-        for name in sorted(members)
-    ]
-    if found:
-        raise ConfigurationError("; ".join(found))
-
-
-def _variable(name: str) -> str:
-    return f"TAILRACE_{name.upper()}"
-
-
 def _values(source: PydanticBaseSettingsSource) -> Mapping[str, Any]:
     """Return the values that a source has, as they were given, by name without ``TAILRACE_``."""
     if isinstance(source, InitSettingsSource):
@@ -412,16 +305,6 @@ def _values(source: PydanticBaseSettingsSource) -> Mapping[str, Any]:
             if name.startswith("tailrace_")
         }
     return {}
-
-
-def _sections(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the members that values of `MOVED` settings set, by setting, with a warning for each."""
-    sections: dict[str, dict[str, Any]] = {}
-    for name in sorted(MOVED.keys() & values.keys()):
-        logger.warning("%s is a member of another setting now: %s", _variable(name), moved_to(name))
-        section, member = MOVED[name]
-        sections.setdefault(section, {})[member] = values[name]
-    return sections
 
 
 def _members(value: object) -> dict[str, Any]:
@@ -579,10 +462,10 @@ class Settings(BaseSettings):
             ConfigurationError: A source has a value for a former setting.
         """
         given = [(source, _values(source)) for source in (init_settings, env_settings, dotenv_settings)]
-        _reject_replaced(name for _, values in given for name in values)
+        reject_replaced((name for _, values in given for name in values), Bounds.model_fields)
         sources: list[PydanticBaseSettingsSource] = []
         for source, values in given:
-            sections = _sections(values)
+            sections = sections_of(values)
             if sections and source is init_settings:
                 groups = {
                     name: {**members, **_members(values.get(name))} for name, members in sections.items()

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.store_objects import first_kept, numbers_of, open_store, write
+from tailrace.server.store.event_journal import KEPT_ROWS, TAIL_BYTES, Journal
 from tailrace.server.store.event_rows import Row
-from tailrace.server.store.sqlite import KEPT_ROWS, TAIL_BYTES, Journal
 from tailrace.server.store.store import EventsDropped, Retention, TaskWrite
 from tailrace.streaming import Event, TaskState
 

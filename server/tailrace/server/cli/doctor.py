@@ -24,7 +24,7 @@ import anyio
 from rich.console import Console
 from rich.text import Text
 
-from tailrace.server.app import create_model
+from tailrace.server.agent_factory import create_model
 from tailrace.server.cli.env_file_option import announce_env_file
 from tailrace.server.cli.serve import is_open_to_others, read_settings
 from tailrace.server.cli.transcript import for_terminal

@@ -7,7 +7,7 @@ keys (``TAILRACE_BASE_URL``), so no file is read without being named.
 import sys
 from pathlib import Path
 
-from tailrace.server.settings import unread_env_file
+from tailrace.server.former_settings import unread_env_file
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.redaction.log_records import printable
 
