@@ -316,6 +316,8 @@ class ContinuingServer:
             return [Head(headers={"content-type": "application/json"}), json.dumps(listed).encode()]
         if request.method == "GET":
             return self._attach(request)
+        if request.path.endswith("/cancel"):
+            return [Head(headers={"content-type": "application/json"}), b"{}"]
         members = request.json
         last = self._last_message(members)
         if last is None:

@@ -49,12 +49,14 @@ def create_model(settings: Settings) -> Model:
     timeouts = (
         {"read_timeout": settings.bounds.read_timeout} if settings.bounds.read_timeout is not None else {}
     )
+    background = settings.upstream_background and _provider_name(settings.model) == "openai-responses"
     return providers.create_model(
         settings.model,
         base_url=settings.base_url,
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
         connect_timeout=settings.bounds.connect_timeout,
         max_retries=settings.bounds.upstream_retries,
+        parameters={"background": True, "store": True} if background else None,
         **timeouts,
     )
 

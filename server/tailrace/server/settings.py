@@ -332,6 +332,8 @@ class Settings(BaseSettings):
         api_key: The provider's key; its usual environment variable if None.
         fallback: Models that answer when ``model`` fails, in order, as ``PROVIDER:MODEL`` or ``PROVIDER:MODEL@BASE_URL``; one,
             or several as a JSON list. Their keys are the usual variables of their providers.
+        upstream_background: Requests of the provider ``openai-responses`` are background responses, which the provider stores:
+            if the connection breaks, the rest of the response is read on another one.
         instructions: System message of every conversation.
         tools: Tools of the model, as `tailrace.streaming.tools.command_line_tools` describes them; one, or several as a JSON list.
         host: Address to listen on. ``localhost`` is ``127.0.0.1`` and ``::1``, where the machine has IPv6.
@@ -405,6 +407,7 @@ class Settings(BaseSettings):
     fallback: Annotated[
         tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_fallbacks)
     ] = ()
+    upstream_background: bool = False
     instructions: str | None = None
     tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
     host: str = "127.0.0.1"

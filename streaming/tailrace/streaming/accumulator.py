@@ -145,12 +145,12 @@ class Accumulator:
         else:
             self._is_empty = not self.choices
 
-    def continue_response(self, attempt: Attempt, *, replaces: bool) -> None:
+    def continue_response(self, attempt: Attempt, route: Route) -> None:
         """Continue a response that broke off, with the chunks of another attempt, after `end_attempt`.
 
         Args:
             attempt: The attempt that broke off.
-            replaces: The next attempt begins the response again, and its first content replaces what has arrived.
+            route: The route of the next attempt. With `Route.REPLACE`, its first content replaces what has arrived.
                 Otherwise its chunks follow those that have arrived.
         """
         self.attempts.append(attempt)
@@ -158,7 +158,9 @@ class Accumulator:
             self._cause = attempt.error
         self.error = self.usage = self._joined_at = None
         self._is_empty = False
-        if replaces:
+        if route is Route.ATTACH:
+            return
+        if route is Route.REPLACE:
             self._settled.clear()
             self._replaced, self.choices = self.choices, {}
             return

@@ -260,6 +260,13 @@ def test_a_file_by_its_address() -> None:
     assert chat_request.new.content == (ContentPartFile(url="https://x.example/a"),)
 
 
+@pytest.mark.parametrize("kind", [{"a": 1}, [], None, 1, "state"])
+def test_a_part_of_an_unknown_type_is_left_out(kind: object) -> None:
+    chat_request = read_run_request(run(ag_ui_message("user", [text("Hi"), {"type": kind}]))).request
+    assert chat_request is not None
+    assert chat_request.new.text == "Hi"
+
+
 def test_a_run_without_messages_requests_the_history() -> None:
     assert read_run_request(run()).request is None
 

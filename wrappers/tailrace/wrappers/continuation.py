@@ -1,6 +1,7 @@
 """Continuation of a response that broke off: the routes, and the part that models have in it.
 
-A model continues a text by `tailrace.wrappers.model.Model.continuation`. The driver of a turn decides whether, when and at which
+A model continues a text by `tailrace.wrappers.model.Model.continuation`, and a response that the provider holds by
+`tailrace.wrappers.model.Model.attachment`. The driver of a turn decides whether, when and at which
 model a response is continued (`tailrace.streaming.agent.continuation`).
 """
 
@@ -18,6 +19,8 @@ from tailrace.wrappers.errors import UpstreamError
 class Route(StrEnum):
     """How a response is continued."""
 
+    ATTACH = "attach"
+    """The provider holds the response, and sends the events that have not arrived."""
     PREFILL = "prefill"
     """The provider continues the text that has arrived, which the request repeats as the last message."""
     REPLACE = "replace"

@@ -80,6 +80,16 @@ class Model(ABC):
         """
         return None
 
+    def attachment(self, broken: ChunkBatches) -> AbstractAsyncContextManager[ChunkBatches] | None:
+        """Return a request for the rest of a response whose connection broke; None if the provider does not hold it.
+
+        Entering the context sends the request, as with `stream`. Its chunks follow those that have arrived. By default None.
+
+        Args:
+            broken: The chunks of the response, as `stream` or an earlier attachment returned them.
+        """
+        return None
+
     @abstractmethod
     async def aclose(self) -> None:
         """Close the pooled connections."""

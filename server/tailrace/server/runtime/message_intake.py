@@ -22,6 +22,7 @@ from tailrace.server.runtime.messages import (
     check_message,
     check_request,
     copied_message,
+    cost_of_checks,
     fingerprint_of,
     pending_calls,
     with_tools_named,
@@ -140,7 +141,7 @@ class MessageIntake:
         message = request.message
         if request.configuration.task_push_notification_config is not None and self._push is None:
             raise PushNotificationNotSupportedError
-        message = await run_bounded(call.cost, self._checked, request, call.record)
+        message = await run_bounded(cost_of_checks(request, call.cost), self._checked, request, call.record)
         if message.task_id and not (call.named_in and await self._tasks.is_free(message.task_id, owner)):
             active = await self._tasks.find(message.task_id, owner)
             webhooks = await self._webhooks(active, request, call)

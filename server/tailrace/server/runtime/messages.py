@@ -26,6 +26,7 @@ from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers import ContentPartToolCall, History
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers import Role as SpeakerRole
+from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST
 from tailrace.wrappers.conversion.tool_ids import unanswered_calls
 from tailrace.wrappers.messages import shortened
 
@@ -70,6 +71,17 @@ def copied_message(message: Message, context_id: str) -> Message:
     """
     metadata = without_extension_metadata(message.metadata, "remote")
     return message.model_copy(update={"context_id": context_id, "metadata": metadata})
+
+
+def cost_of_checks(request: SendMessageRequest, cost: int) -> int:
+    """Return the cost of `check_request`, for `run_bounded`.
+
+    Args:
+        request: The request.
+        cost: The number of JSON values of the request. A schema for the output may take longer by far, since its parts count as
+            often as they are referenced: it is checked in a thread.
+    """
+    return MAX_INLINE_COST + 1 if "output" in extension_metadata(request.metadata) else cost
 
 
 def check_request(request: SendMessageRequest) -> CallerOptions:

@@ -203,6 +203,11 @@ class GatedModel(Model):
         request = await self._model.continuation(text, history, options)
         return AsyncResource(partial(self._stream, request)) if request is not None else None
 
+    def attachment(self, broken: ChunkBatches) -> AbstractAsyncContextManager[ChunkBatches] | None:
+        """Return the request of the model, which waits for a permit."""
+        request = self._model.attachment(broken)
+        return AsyncResource(partial(self._stream, request)) if request is not None else None
+
     async def _stream(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
         owner = OWNER.get()
         await self._gate.enter(owner)

@@ -360,6 +360,7 @@ class Agent(Generic[T]):
                         request, step = await _begin_attempt(response, attempts, further, action)
                         if step is not None:
                             yield view.take(step)
+                        batches = None
                         with observer.answering(attempts.model, action.options, fold) as watch:
                             try:
                                 async with watch.sent(request) as batches:
@@ -381,7 +382,7 @@ class Agent(Generic[T]):
                                 turn.fail(
                                     failure.with_traceback(None)
                                 )  # its frames would keep the turn alive
-                            further = attempts.ended(response)
+                            further = attempts.ended(response, batches, watch.chunks)
                             held_back = turn.end_response() if further is None else []
                     yield view.take(ResponseEnded(held_back or []))
                 else:
@@ -522,16 +523,16 @@ async def _begin_attempt(
     model = attempt.model
     only = response.choices.get(0) if len(response.choices) == 1 else None
     text = only.plain_text if only is not None else ""
-    joining = None
-    if attempt.may_join and text:
-        joining = await model.continuation(text, action.history, action.options)
-    request = joining if joining is not None else model.stream(action.history, action.options)
+    request, route = attempt.rest, Route.ATTACH
+    if request is None and attempt.may_join and text:
+        request, route = await model.continuation(text, action.history, action.options), Route.PREFILL
+    if request is None:
+        request, route = model.stream(action.history, action.options), Route.REPLACE
     if response.error is None:
         return request, None
-    route = Route.PREFILL if joining is not None else Route.REPLACE
     broken = Attempt(_name_of(attempts.model), attempts.route, response.error, response.usage)
     attempts.begin(attempt, route)
-    response.continue_response(broken, replaces=route is Route.REPLACE)
+    response.continue_response(broken, route)
     RUN_OBSERVER.get().continued(broken, _name_of(model), route)
     return request, ResponseContinued(broken, _name_of(model), route, bool(text))
 

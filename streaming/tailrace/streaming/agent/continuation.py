@@ -9,6 +9,7 @@ every time.
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from time import monotonic
 from typing import Any
 
@@ -18,12 +19,13 @@ from tailrace.streaming.accumulator import Accumulator, Attempt
 from tailrace.wrappers import FinishReason, UpstreamError, UpstreamFault
 from tailrace.wrappers.chunks import ReadWrapper
 from tailrace.wrappers.continuation import Route
-from tailrace.wrappers.model import Model
+from tailrace.wrappers.model import ChunkBatches, Model
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
 # The client has repeated these requests before it reports them.
 _REPEATED = frozenset({UpstreamFault.CONNECTION, UpstreamFault.STATUS})
 _CONNECTION_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
+_INTERRUPTIONS = frozenset({UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _LONGEST_PAUSE = 8.0  # seconds
 
 
@@ -91,11 +93,13 @@ class FurtherAttempt(msgspec.Struct, frozen=True):
         model: The model to request.
         delay: Seconds to wait before.
         may_join: The model may continue what has arrived; otherwise the response begins again.
+        rest: The request for the rest of a response that the provider holds; None if it does not.
     """
 
     model: Model
     delay: float
     may_join: bool
+    rest: AbstractAsyncContextManager[ChunkBatches] | None = None
 
 
 class ResponseAttempts:
@@ -158,23 +162,33 @@ class ResponseAttempts:
         )
         return FurtherAttempt(self.model, 0.0, may_join=True)
 
-    def ended(self, response: Accumulator) -> FurtherAttempt | None:
+    def ended(
+        self, response: Accumulator, batches: ChunkBatches | None = None, received: int = 0
+    ) -> FurtherAttempt | None:
         """Register the end of the current attempt; return the next one, None if there is none.
 
         Args:
             response: The response so far; its ``error`` is set if it is incomplete.
+            batches: The chunks of the attempt, as the model returned them; None if the request failed.
+            received: The number of these chunks.
         """
         error = response.error = response.failure
         breaker = self._models[self._position][1]
-        breaker.end(error)
+        has_attached = self.route is Route.ATTACH and received > 0
+        breaker.end(None if has_attached else error)
         if error is None or (self._policy.attempts == 0 and len(self._models) == 1):
             return None
         if response.finished and error.fault in _CONNECTION_FAULTS:
             response.error = None  # only the end of the stream is missing
             return None
         if self._is_refused(error):
-            return FurtherAttempt(self.model, 0.0, may_join=False)
-        if not can_continue(response, error):
+            return FurtherAttempt(self.model, 0.0, may_join=False) if can_repeat(response) else None
+        if has_attached:
+            self._number, self._deadline = 0, None  # as long as more arrives, connections are replaced
+        rest = None
+        if batches is not None and error.fault in _INTERRUPTIONS:
+            rest = self.model.attachment(batches)
+        if not error.concerns_provider or not (rest is not None or can_repeat(response)):
             return None
         now = self._clock()
         if self._deadline is None:
@@ -182,14 +196,14 @@ class ResponseAttempts:
         delay = self._delay(error)
         repeats = error.is_temporary and error.fault not in _REPEATED and not breaker.is_open
         if (
-            self._position == 0
+            (self._position == 0 or rest is not None)
             and repeats
             and self._number < self._policy.attempts
             and now + delay <= self._deadline
         ):
             self._number += 1
-            return FurtherAttempt(self.model, delay, may_join=not response.finished)
-        following = self._usable(self._position + 1)
+            return FurtherAttempt(self.model, delay, may_join=not response.finished, rest=rest)
+        following = self._usable(self._position + 1) if can_repeat(response) else None
         if following is None or now > self._deadline:
             return None
         self._position = following
@@ -202,7 +216,8 @@ class ResponseAttempts:
 
     def _is_refused(self, error: UpstreamError) -> bool:
         """Return whether the provider refused the route of the current attempt, not the conversation."""
-        return self.route is Route.PREFILL and error.fault is UpstreamFault.STATUS and not error.is_temporary
+        is_further = self.route in (Route.ATTACH, Route.PREFILL)
+        return is_further and error.fault is UpstreamFault.STATUS and not error.is_temporary
 
     def _usable(self, start: int) -> int | None:
         """Return the position of the next model whose breaker is closed."""
@@ -215,13 +230,11 @@ class ResponseAttempts:
         return min(self._policy.delay * 2**self._number, _LONGEST_PAUSE) * (1 - 0.5 * self._choose())
 
 
-def can_continue(response: Accumulator, error: UpstreamError) -> bool:
-    """Return whether a response that broke off may be continued.
+def can_repeat(response: Accumulator) -> bool:
+    """Return whether a response that broke off may be requested again.
 
     Not after a content filter or a refusal, and not after a tool that the provider runs has begun: its effects are unknown.
     """
-    if not error.concerns_provider:
-        return False
     for choice in response.choices.values():
         if choice.refusal or choice.finish_reason in _REFUSED:
             return False

@@ -215,6 +215,12 @@ class EventDecoder(ResponseDecoder[W]):
             return wrappers
         return [*wrappers, self.wrap_error(self._invalid("a body that is not an event stream", body))]
 
+    def resume(self) -> None:
+        """Continue the response with the body of another connection. An incomplete event is discarded."""
+        self._framing = self._usual = self._objects = None
+        self._head.clear()
+        self._over = self.done = False
+
     def wrap_events(self, events: Sequence[ServerSentEvent], *, last: bool = False) -> list[W]:
         """Return the chunk wrappers of events, in order.
 

@@ -199,8 +199,17 @@ class HTTPModel(Model):
             body = await sending.__aenter__()
         except ValueError as error:
             raise ProtocolError(f"{self.provider} does not support this request: {error}") from error
-        stream = ChunkStream(body, self._decoder(), names if names.has_changes else None, self)
-        return stream, sending.__aexit__
+        return self._response_chunks(body, names if names.has_changes else None, sending.__aexit__)
+
+    def _response_chunks(self, body: Body, names: ToolNames | None, leave: Exit) -> tuple[ChunkBatches, Exit]:
+        """Return the chunks of a response, and the function that ends it.
+
+        Args:
+            body: The body of the response.
+            names: Restores the original tool names; None if no name was replaced.
+            leave: Closes the body.
+        """
+        return ChunkStream(body, self._decoder(), names, self), leave
 
     def _matched(self, history: History, names: ToolNames) -> History:
         """Return the history with matched calls and results, valid ids and valid tool names."""
@@ -378,7 +387,7 @@ class DirectModel(HTTPModel):
         def encode() -> tuple[str, Mapping[str, str], bytes]:
             return url, headers, encode_request(body)
 
-        response = await self._post_encoded(json_cost(members), encode)
+        response = await self._send_encoded(json_cost(members), encode)
         data = bytearray()
         try:
             async for piece in response.body:
@@ -416,23 +425,24 @@ class DirectModel(HTTPModel):
 
     async def _post(self, history: History, parameters: Mapping[str, Any]) -> HttpResponse:
         cost = history_cost(history) + json_cost(parameters)
-        return await self._post_encoded(cost, partial(self._encoded, history, parameters))
+        return await self._send_encoded(cost, partial(self._encoded, history, parameters))
 
-    async def _post_encoded(
-        self, cost: int, encode: Callable[[], tuple[str, Mapping[str, str], bytes]]
+    async def _send_encoded(
+        self, cost: int, encode: Callable[[], tuple[str, Mapping[str, str], bytes]], method: str = "POST"
     ) -> HttpResponse:
         """Send a request, with retries.
 
         Args:
             cost: The cost of ``encode``, for `run_bounded`.
             encode: Function that returns the URL, headers and body of one attempt.
+            method: The method of the request.
         """
         for attempt in range(self._max_retries + 1):
             last = attempt == self._max_retries
             url, headers, payload = await run_bounded(cost, encode)
             sent = {**REQUEST_HEADERS.get(), "content-type": "application/json", **headers}
             try:
-                response = await self._client().request("POST", url, sent, payload)
+                response = await self._client().request(method, url, sent, payload)
             except OSError as error:
                 # Do not retry after a read timeout, because the caller set this limit.
                 if last or isinstance(error, ReadTimeout):

@@ -2,27 +2,40 @@
 
 By default, the provider stores nothing. Every request contains the complete conversation. The provider returns the
 reasoning of the model in encrypted form, so that the next request can send it back. The parameters ``store`` and
-``include`` change this behaviour.
+``include`` change this behaviour. With ``background`` and ``store``, the provider runs and holds the response: a lost
+connection is replaced by another one (`tailrace.wrappers.openai_responses.background`).
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from types import TracebackType
 from typing import Any, Unpack
+from urllib.parse import quote, urlsplit
 
+import anyio
+
+from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
 from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.conversion.text_joining import join_texts
+from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.decoding.lenient_json import as_mappings
 from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.http import HttpResponse
 from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
+from tailrace.wrappers.http.response import Body
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.model import ChunkBatches
 from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
+from tailrace.wrappers.openai_responses.background import BackgroundStream
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder
 from tailrace.wrappers.openai_responses.request import request_members
 
 _TEXT_TYPES = {"user": "input_text", "assistant": "output_text"}
 _SEALED_REASONING = "reasoning.encrypted_content"
+_CANCEL_TIMEOUT = 5.0  # seconds
 
 
 class ResponsesModel(DirectModel):
@@ -33,7 +46,8 @@ class ResponsesModel(DirectModel):
         arguments: See `DirectModel`. If ``base_url`` is None, the URL comes from ``OPENAI_BASE_URL``, otherwise it is
             OpenAI's public URL. ``parameters`` may contain any member of the request, for example ``tools``,
             ``reasoning`` and ``max_output_tokens``. ``store`` is False by default. ``include`` requests encrypted
-            reasoning by default, unless the model rejects this request.
+            reasoning by default, unless the model rejects this request. With ``background`` (which requires ``store``),
+            a response is cancelled at the provider if it is not read to its end.
 
     Raises:
         ConfigurationError: The API key is missing, or ``base_url`` is not an HTTP URL.
@@ -87,6 +101,61 @@ class ResponsesModel(DirectModel):
 
     def _decoder(self) -> ResponsesDecoder:
         return ResponsesDecoder(provider=self.provider)
+
+    # --- background responses -----------------------------------------------------------------------------------
+
+    def attachment(self, broken: ChunkBatches) -> AbstractAsyncContextManager[ChunkBatches] | None:
+        """Return a request for the rest of a background response, see `Model.attachment`; None for other responses."""
+        if not isinstance(broken, BackgroundStream) or not broken.response_id:
+            return None
+        return AsyncResource(partial(self._attach, broken))
+
+    def _response_chunks(self, body: Body, names: ToolNames | None, leave: Exit) -> tuple[ChunkBatches, Exit]:
+        if not self._given_parameters.get("background"):
+            return super()._response_chunks(body, names, leave)
+        stream = BackgroundStream(body, self._decoder(), names, self)
+        return stream, partial(self._leave, stream, leave)
+
+    async def _attach(self, broken: BackgroundStream) -> tuple[ChunkBatches, Exit]:
+        query = {"stream": "true"}
+        if broken.position >= 0:
+            query["starting_after"] = str(broken.position)
+        url, headers = self._address(f"/{quote(broken.response_id, safe='')}", query)
+        response = await self._send_encoded(0, lambda: (url, headers, b""), "GET")
+        rest = broken.resumed(response.body)
+
+        async def close(*_raised: object) -> None:
+            response.close()
+
+        return rest, partial(self._leave, rest, close)
+
+    async def _leave(
+        self,
+        stream: BackgroundStream,
+        leave: Exit,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Close the connection. The provider would go on with a response that is not complete, so it is cancelled."""
+        try:
+            return await leave(kind, error, trace)
+        finally:
+            if stream.response_id and not stream.is_over:
+                url, headers = self._address(f"/{quote(stream.response_id, safe='')}/cancel", {})
+                with anyio.move_on_after(_CANCEL_TIMEOUT, shield=True), suppress(OSError):
+                    response = await self._client().request("POST", url, headers, b"")
+                    response.close()
+
+    def _address(self, path: str, query: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+        """Return the URL of a path below the endpoint, and the headers of a request."""
+        names = ("extra_headers", "extra_query")
+        given = {name: self._given_parameters.get(name) for name in names}
+        url, headers, _ = self._endpoint.request(
+            {**given, "extra_query": {**(given["extra_query"] or {}), **query}}
+        )
+        parts = urlsplit(url)
+        return parts._replace(path=parts.path + path).geturl(), headers
 
 
 def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:

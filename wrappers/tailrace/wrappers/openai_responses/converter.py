@@ -214,7 +214,7 @@ class _HistoryReader(HistoryReader):
         output = fields.get("output")
         result_id = as_text(fields.get("call_id"))
         call = self._calls.get(result_id, {})
-        name = as_text(call.get("name")) if call.get("type") in FUNCTION_CALLS else call_name(call)
+        name = as_text(call.get("name")) if as_text(call.get("type")) in FUNCTION_CALLS else call_name(call)
         return ContentPartToolResult(
             id=result_id,
             name=name or as_text(fields.get("name")) or "unknown",

@@ -30,7 +30,8 @@ from tailrace.wrappers import (
 from tailrace.wrappers.assembly.tool_calls import parse_arguments
 from tailrace.wrappers.conversion.text_joining import join_texts
 
-_MEDIA = frozenset({"image", "audio", "video", "document"})
+# A tuple: the value of a field may be any JSON, which a set cannot look up.
+_MEDIA = ("image", "audio", "video", "document", "binary")
 
 
 class _Function(LenientModel):
@@ -150,7 +151,7 @@ def _content(
         kind, text = part.get("type"), part.get("text")
         if kind == "text" and isinstance(text, str):
             yield ContentPartText(text=text)
-        elif kind in _MEDIA or kind == "binary":
+        elif kind in _MEDIA:
             yield _file(part, f"{where}.content[{at}]")
 
 

@@ -1,0 +1,164 @@
+"""Background responses of the Responses API: the rest of a response is read on another connection, and nothing runs twice."""
+
+import os
+import random
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import anyio
+import pytest
+
+from support.continued_runs import QUESTION, Run, counted_weather
+from support.continuing import ContinuingServer
+from support.upstream import Cut, Hang, Head, Received, ScriptedUpstream, Step
+from tailrace.streaming import Agent
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.agent.continuation import ContinuationPolicy
+
+PROMPT = ContinuationPolicy(delay=0.0)
+PIECES = ["Water", " flows", " down", " the", " river", " to", " the", " sea", "."]
+CUTS = int(os.environ.get("TAILRACE_TEST_CUTS", "10"))
+
+
+def background(*, call: bool = False) -> ContinuingServer:
+    return ContinuingServer("openai-background", PIECES, call=call)
+
+
+@pytest.mark.parametrize("ending", ["close", "reset", "silence"])
+async def test_the_rest_of_a_response_is_read_from_any_byte(ending: str) -> None:
+    """After the first event, which has the id, no cut generates anything again."""
+    chance = random.Random(ending)
+    for _ in range(CUTS):
+        server = background()
+        identified = server.first_body.index(b"\n\n") + 2
+        server.cut, server.ending = chance.randrange(identified, len(server.first_body)), ending
+        run = Run()
+        async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+            timeout = 0.2 if ending == "silence" else 20.0
+            agent = Agent(server.model(upstream, read_timeout=timeout), continuation=PROMPT)
+            with anyio.fail_after(20):
+                await run.drive(agent)
+        where = f"at byte {server.cut} of {server.first_body!r}"
+        assert run.record.state is TaskState.COMPLETED, where
+        assert run.texts == {"text": "".join(PIECES)}, where
+        assert run.routes in (["attach"], []), where  # none: the last event was complete
+        assert (server.generations, run.replaced) == (1, 0), where
+
+
+async def test_a_tool_call_continues_within_its_arguments() -> None:
+    """Subscribers have the artifacts of a response that did not break off."""
+    runs: list[Run] = []
+    for is_cut in (False, True):
+        server = background(call=True)
+        server.cut = server.first_body.index(b"function_call_arguments.delta") + 200 if is_cut else None
+        ran, weather = counted_weather()
+        run = Run()
+        async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+            await run.drive(Agent(server.model(upstream), tools=[weather], continuation=PROMPT))
+        assert run.record.state is TaskState.COMPLETED
+        assert ran == [("Zürich", 3)]
+        assert (server.generations, server.attachments) == (1, int(is_cut))
+        runs.append(run)
+    whole, attached = runs
+    assert attached.routes == ["attach"]
+    assert (attached.texts, attached.calls, attached.replaced) == (whole.texts, whole.calls, whole.replaced)
+
+
+async def test_connections_are_replaced_as_long_as_more_arrives() -> None:
+    """Each connection delivers one event more: the default of one attempt counts those that deliver nothing."""
+    server = background()
+    server.cut = server.first_body.index(b"\n\n") + 2
+
+    def respond(request: Received) -> Sequence[Step]:
+        steps = server.respond(request)
+        if request.method == "GET":
+            head, body = steps
+            assert isinstance(body, bytes)
+            event = body.index(b"\n\n") + 2
+            return [head, body] if event == len(body) else [head, body[:event], Cut()]
+        return steps
+
+    run = Run()
+    async with ScriptedUpstream(respond) as upstream:
+        await run.drive(Agent(server.model(upstream), continuation=PROMPT))
+    assert run.record.state is TaskState.COMPLETED
+    assert run.texts == {"text": "".join(PIECES)}
+    assert set(run.routes) == {"attach"}
+    assert (server.generations, server.attachments) == (1, len(run.routes))
+    assert server.attachments > len(PIECES)
+
+
+async def test_connections_that_deliver_nothing_are_attempts() -> None:
+    server = background()
+    server.cut = server.first_body.index(b" river")
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.method == "GET":
+            return [Head(headers={"content-type": "text/event-stream"}), Cut()]
+        return server.respond(request)
+
+    run = Run()
+    async with ScriptedUpstream(respond) as upstream:
+        agent = Agent(server.model(upstream), continuation=ContinuationPolicy(attempts=2, delay=0.0))
+        await run.drive(agent)
+        requests = [request.path for request in upstream.requests if request.method == "GET"]
+    assert run.record.state is TaskState.FAILED
+    assert run.texts == {"text": "Water flows down the"}
+    assert run.routes == ["attach", "attach"]
+    # Created, the item, and four deltas have arrived.
+    assert requests == ["/v1/responses/resp_1?stream=true&starting_after=5"] * 2
+
+
+async def test_a_response_that_is_gone_begins_again() -> None:
+    server = background()
+    server.cut = server.first_body.index(b" river")
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.method == "GET":
+            return [Head(404, {"content-type": "application/json"}), b'{"error": {"message": "expired"}}']
+        return server.respond(request)
+
+    run = Run()
+    async with ScriptedUpstream(respond) as upstream:
+        await run.drive(Agent(server.model(upstream), continuation=PROMPT))
+    assert run.record.state is TaskState.COMPLETED
+    assert run.routes == ["attach", "replace"]
+    assert run.texts == {"text": server.SECOND + "".join(PIECES)}
+
+
+async def test_a_response_without_background_is_never_attached() -> None:
+    server = ContinuingServer("openai-responses", PIECES)
+    server.cut = server.first_body.index(b" river")
+    run = Run()
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        await run.drive(Agent(server.model(upstream), continuation=PROMPT))
+    assert run.routes == ["replace"]
+
+
+async def test_an_unread_response_is_cancelled_at_the_provider() -> None:
+    """Closing the connection would leave the response running."""
+    server = background()
+    server.cut = server.first_body.index(b" river")
+
+    def respond(request: Received) -> Sequence[Step]:
+        if request.path.endswith("/cancel"):
+            return [Head(headers={"content-type": "application/json"}), b"{}"]
+        return [*list(server.respond(request))[:-1], Hang()]
+
+    async with ScriptedUpstream(respond) as upstream:
+        async with Agent(server.model(upstream)) as agent:
+            fold = agent.begin(QUESTION, collect_output=False)
+            async with aclosing(agent.steps(fold)) as steps:
+                async for _ in steps:
+                    break
+        last = upstream.requests[-1]
+    assert (last.method, last.path) == ("POST", "/v1/responses/resp_1/cancel")
+
+
+async def test_a_complete_response_is_not_cancelled() -> None:
+    server = background()
+    run = Run()
+    async with ScriptedUpstream(server.respond, lists_models=True) as upstream:
+        await run.drive(Agent(server.model(upstream)))
+        assert [request.path for request in upstream.requests] == ["/v1/responses"]
+        assert upstream.requests[0].json["background"] is True

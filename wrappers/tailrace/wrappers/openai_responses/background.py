@@ -1,0 +1,61 @@
+"""Background responses of the Responses API: the provider holds the response, so that a lost connection loses nothing.
+
+https://platform.openai.com/docs/guides/background, for servers that implement it: OpenAI, Azure OpenAI, and tailrace itself.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tailrace.wrappers.chunks import ChunkWrapper
+from tailrace.wrappers.conversion.tool_names import ToolNames
+from tailrace.wrappers.decoding.lenient_json import as_mapping, as_text
+from tailrace.wrappers.http.response import Body, ChunkStream, ErrorReporter
+from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder
+
+
+class BackgroundStream(ChunkStream):
+    """The chunks of a background response, and its position, from which another connection continues it.
+
+    Args:
+        body: The body of the HTTP response.
+        decoder: The decoder, which all connections of the response share.
+        names: As for `ChunkStream`.
+        model: As for `ChunkStream`.
+
+    Attributes:
+        response_id: The provider's id of the response; empty until it has arrived.
+        position: The ``sequence_number`` of the last event; -1 before the first.
+    """
+
+    __slots__ = ("_events", "position", "response_id")
+
+    def __init__(
+        self, body: Body, decoder: ResponsesDecoder, names: ToolNames | None, model: ErrorReporter
+    ) -> None:
+        super().__init__(body, decoder, names, model)
+        self._events = decoder
+        self.response_id = ""
+        self.position = -1
+
+    @property
+    def is_over(self) -> bool:
+        """Return True if the response is complete or its connection broke."""
+        return self._is_over
+
+    async def __anext__(self) -> Sequence[ChunkWrapper[Any]]:
+        chunks = await super().__anext__()
+        for chunk in chunks:
+            event = as_mapping(chunk.raw) or {}
+            number = event.get("sequence_number")
+            if type(number) is int:
+                self.position = max(self.position, number)
+            if not self.response_id:
+                self.response_id = as_text((as_mapping(event.get("response")) or {}).get("id"))
+        return chunks
+
+    def resumed(self, body: Body) -> "BackgroundStream":
+        """Return the rest of the response, which arrives on another connection."""
+        self._events.resume()
+        rest = BackgroundStream(body, self._events, self._names, self._model)
+        rest.response_id, rest.position = self.response_id, self.position
+        return rest
