@@ -4,7 +4,7 @@ import json
 import os
 import random
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from support.continuing import ContinuingServer
 from support.live_server import serving
 from support.metrics import scrape
 from support.processes import Served, served
+from support.proxy import CuttingProxy
 from support.rpc import Rpc, message
-from support.upstream import ScriptedUpstream
+from support.upstream import ScriptedUpstream, Wait, openai_stream
 from tailrace.server import Settings, create_app
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import SSEDecoder
@@ -161,6 +162,39 @@ async def test_a_fallback_is_set_by_its_name_and_address() -> None:
                 text, steps, _ = folded(await rpc.stream("SendStreamingMessage", message("Rivers?")))
     assert text == "From the other model."
     assert [(step["model"], step["route"]) for step in steps] == [("openai:other", "replace")]
+
+
+async def test_another_tailrace_is_attached_again() -> None:
+    """Its model is called once, although the connection between the two servers was lost."""
+    cut = anyio.Event()
+    first, *rest = openai_stream(PIECES)
+    half = len("".join(PIECES[:4]))
+    script = [first, *rest[:4], Wait(cut), *rest[4:]]
+    common: dict[str, Any] = {"store": "sqlite://", "api_key": "none"}
+    async with AsyncExitStack() as stack:
+        provider = await stack.enter_async_context(ScriptedUpstream(script))
+        behind = Settings(model="openai:m", base_url=provider.base_url, **common)
+        proxy = await stack.enter_async_context(
+            CuttingProxy(await stack.enter_async_context(serving(create_app(behind))))
+        )
+        front = Settings(
+            model="openai-responses:m", base_url=f"{proxy.url}/v1", upstream_background=True, **common
+        )
+        url = await stack.enter_async_context(serving(create_app(front)))
+        rpc = await stack.enter_async_context(Rpc(url))
+
+        def seen(events: Events) -> None:
+            if len(folded(events)[0]) == half and not proxy.cuts:
+                proxy.cut_now()
+                cut.set()
+
+        with anyio.fail_after(30):
+            events = await rpc.stream("SendStreamingMessage", message("Rivers?"), seen=seen)
+    text, steps, _ = folded(events)
+    assert text == TEXT
+    assert [step["route"] for step in steps] == ["attach"]
+    assert len(provider.requests) == 1
+    assert events[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 def kill_at(process: Served, text: str) -> tuple[Events, Callable[[Events], None]]:
