@@ -195,8 +195,9 @@ class Accumulator:
 
     @property
     def finished(self) -> bool:
-        """Return True if every choice has a finish reason."""
-        return bool(self.choices) and all(choice.finish is not None for choice in self.choices.values())
+        """Return True if every choice has a finish reason, except for choices that a later attempt left out."""
+        finishes = [choice.finish for choice in self.choices.values() if choice.finish or choice.has_content]
+        return bool(finishes) and all(finishes)
 
     @property
     def first(self) -> MessageAssembly | None:

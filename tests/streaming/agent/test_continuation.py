@@ -11,7 +11,8 @@ import pytest
 
 from support.continued_runs import Run, counted_weather
 from support.continuing import ARGUMENTS, FORMAT_OF, PREFILLING, ContinuingServer
-from support.upstream import Head, ScriptedUpstream
+from support.provider_cases import CASES
+from support.upstream import Cut, Head, ScriptedUpstream, openai_chunk, sse
 from tailrace.streaming import Accumulator, Agent
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.agent.continuation import CircuitBreaker, ContinuationPolicy, ResponseAttempts
@@ -160,6 +161,22 @@ async def test_a_server_that_refuses_to_continue_begins_again() -> None:
         again = Run()
         await again.drive(Agent(server.model(upstream)))
         assert again.routes == ["prefill", "replace"]  # another model object
+
+
+async def test_an_attempt_with_fewer_choices_replaces_all_choices() -> None:
+    def chunk(choice: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        data = openai_chunk(delta, finish=finish)
+        return sse({**data, "choices": [{**data["choices"][0], "index": choice}]})
+
+    cut = [chunk(0, {"content": "One"}), chunk(1, {"content": "Two"}), Cut()]
+    whole = [chunk(0, {"content": "First"}), chunk(0, {}, "stop"), sse("[DONE]")]
+    run = Run()
+    async with ScriptedUpstream(cut, whole) as upstream:
+        model = CASES["openai"].model(upstream.base_url, parameters={"n": 2})
+        await run.drive(Agent(model, continuation=PROMPT))
+    assert run.record.state is TaskState.COMPLETED
+    assert run.texts == {"text": "First", "text-choice-1": ""}
+    assert run.routes == ["replace"]
 
 
 async def test_a_response_fails_when_all_attempts_have_failed() -> None:

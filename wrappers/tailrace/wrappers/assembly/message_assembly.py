@@ -220,7 +220,7 @@ class MessageAssembly:
         changes: list[Change] = []
         details = chunk.details
         if details is not None:
-            if details.snapshot and self._holds_an_answer():
+            if details.snapshot and self.has_content:
                 # The other content of the chunk repeats the message that was streamed.
                 self._finish(chunk.get_finish_message())
                 return changes
@@ -414,7 +414,9 @@ class MessageAssembly:
         self.__init__(self._choice, think_tags=think_tags)
         changes.append(Change(_TEXT, self._choice, "", restarts=True))
 
-    def _holds_an_answer(self) -> bool:
+    @property
+    def has_content(self) -> bool:
+        """Return True if content has arrived since the start or restart of the response."""
         return bool(self._segments or self._refusal or self._held or self._holds_text)
 
     def _append(self, channel: Channel, text: str, changes: list[Change]) -> None:
