@@ -11,7 +11,18 @@ from pathlib import Path
 
 import anyio
 
-from torture import chaos, disks, kills, leaks, llmock_verdict, nodes, resumes, sdk_comparison, stalls
+from torture import (
+    chaos,
+    disks,
+    kills,
+    leaks,
+    llmock_verdict,
+    nodes,
+    responses,
+    resumes,
+    sdk_comparison,
+    stalls,
+)
 from torture.outcome import Outcome, table
 
 Scenario = Callable[[Path, random.Random], Awaitable[Outcome]]
@@ -26,6 +37,7 @@ SCENARIOS: dict[str, Scenario] = {
     "disk": disks.run,
     "leak": leaks.run,
     "nodes": nodes.run,
+    "responses": responses.run,
 }
 
 
