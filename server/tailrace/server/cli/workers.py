@@ -1,4 +1,4 @@
-"""``tailrace serve --workers N``: several processes behind one address, each a node of its own.
+"""``tailrace serve --workers N``: several processes at one address, each of which is a node.
 
 The address is opened before they start, and each accepts connections from it. A process that ends by itself is started
 again; a process that cannot start ends them all.

@@ -1,7 +1,7 @@
 """The connections of a node to Valkey or Redis, with timeouts and a health state.
 
-Every failure is a `BrokerError`; the next use reconnects. Writers do not wait for a broker that has failed: `Broker.works`
-is false until `Broker.watch` has found that it works again.
+Every failure raises a `BrokerError`, and the next request reconnects. Writers do not wait for a failed broker: `Broker.works`
+is false until a probe of `Broker.watch` succeeds.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Broker:
         return self._works
 
     def fail(self, error: BrokerError) -> None:
-        """Record a failure: the broker is not used again before `watch` has found that it works."""
+        """Record a failure. The broker is not used until a probe of `watch` succeeds."""
         if not self._works:
             return
         self._works = False
@@ -92,13 +92,13 @@ class Broker:
             )
 
     async def watch(self) -> None:
-        """Probe a failed broker, without end, until it works again."""
+        """Probe the broker regularly while it fails. The method runs until it is cancelled."""
         probe = self.link()
         try:
             while True:
                 await self._failed.wait()
                 await anyio.sleep(PROBE_INTERVAL)
-                # A write: a broker without memory replies to PING, too.
+                # The probe is a write, because a broker that is out of memory still replies to PING.
                 if await _does(probe, (b"SET", _PROBE_KEY, b"", b"PX", 1000)):
                     if self.refuses:
                         logger.info("the broker (TAILRACE_EVENTS) accepts events again")
@@ -110,7 +110,7 @@ class Broker:
                 await probe.close()
 
     async def answers(self) -> bool:
-        """Return whether the broker works at present; it does not while it loads its data, for example."""
+        """Return whether the broker accepts requests now. For example, it rejects requests while it loads its data."""
         return await _does(self.reading, (b"PING",))
 
     async def weaknesses(self) -> list[tuple[str, str]]:
@@ -144,7 +144,7 @@ class Broker:
                 error.reply,
             )
         except BrokerError:
-            pass  # the next use reports it
+            pass  # the next request reports the error
 
     async def close(self) -> None:
         """Close the connections."""

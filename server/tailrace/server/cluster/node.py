@@ -1,4 +1,4 @@
-"""A node: one of several servers, as long as it proves that it is alive.
+"""A node of a cluster: its registration and its heartbeat.
 
 A node has a row in the table ``nodes`` and updates the time in it (its heartbeat). A node without a row is dead: another node
 removes the row when the heartbeat is too old, and the node itself when it stops. Every write transaction of a node checks its

@@ -1,4 +1,4 @@
-"""The parts of a node, from its settings."""
+"""Creation of a node from the settings."""
 
 from typing import TYPE_CHECKING, Any
 

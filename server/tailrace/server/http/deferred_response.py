@@ -1,4 +1,4 @@
-"""Sends the body of a response after the application has returned: an extension of ASGI.
+"""ASGI extension: the body of a response is sent after the application has returned.
 
 About 18 coroutines (middleware, routing, tracing) call each other between the server and an endpoint. While a stream is open, they
 would keep their frames, the request and its scope in memory, which is a fifth of the memory of a subscriber. With this extension,

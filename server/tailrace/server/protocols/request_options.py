@@ -15,7 +15,7 @@ from tailrace.wrappers.messages import shortened
 
 M = TypeVar("M", bound=BaseModel)
 
-# Sampling parameters, by the names that clients of user interfaces have for them.
+# Sampling parameters, by their names in clients of user interfaces.
 _OPTIONS = {
     "maxOutputTokens": "max_output_tokens",
     "temperature": "temperature",
@@ -70,7 +70,7 @@ def _tool(fields: Mapping[str, Any], where: str) -> ToolDefinition:
 
 
 def request_facts(**facts: object) -> CallerOptions:
-    """Return the facts of a request; options that are None are not part of it.
+    """Return the facts of a request without the options that are None.
 
     Raises:
         OpenAIError: A value is invalid.
@@ -85,7 +85,7 @@ def function_definition(fields: Mapping[str, Any], where: str) -> ToolDefinition
 
     Args:
         fields: ``name``, ``description``, ``parameters`` and ``strict``.
-        where: Their place in the request.
+        where: The location of the definition in the request.
 
     Raises:
         OpenAIError: A value is invalid.
@@ -113,7 +113,7 @@ def tool_choice(choice: object, name: object, param: str) -> ToolChoice | None:
     Args:
         choice: A word or an object.
         name: The name of the tool that the object chooses.
-        param: The member of the request that holds the choice.
+        param: The member of the request with the choice.
 
     Raises:
         OpenAIError: The choice is unknown.

@@ -1,4 +1,4 @@
-"""The texts of a response, for clients to which a text can only be extended.
+"""The channels of a response (text, reasoning, tool arguments), for clients that can only append to a text.
 
 Artifacts of a task grow side by side and can be replaced. `ParallelTexts` reports each as a text of its own, for
 protocols that have texts side by side; `tailrace.server.protocols.serial_texts` serialises them into one.

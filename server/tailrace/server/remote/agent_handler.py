@@ -47,11 +47,11 @@ from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost,
 
 
 class RemoteAgentHandler(Handler):
-    """Responds to each turn with the response of a remote agent to the same message.
+    """Forwards the message of each turn to a remote agent, and returns the agent's response.
 
-    The message's parts and metadata are forwarded unchanged; its identifiers are replaced. If the remote names the
-    conversation otherwise, that id is used. When the turn is cancelled, the remote's task is, too. Our task ends in the same
-    state as the remote's, with the remote's error message.
+    The parts and metadata of the message are forwarded unchanged, and its identifiers are replaced. If the remote returns
+    another id of the conversation, later messages use that id. Cancelling the turn cancels the remote's task. Our task ends
+    in the same state as the remote's, with the remote's error message.
 
     Args:
         agent: The remote agent; closed with the handler.
@@ -91,7 +91,7 @@ class RemoteAgentHandler(Handler):
                 metadata=metadata,
                 accepted_output_modes=turn.accepted_output_modes,
                 extensions=turn.extensions,
-                # The same after a restart: an agent that knows the key continues the task that it created.
+                # The key is the same after a restart, so that an agent that supports it continues its task.
                 key=await run_bounded(cost, _idempotency_key, turn, message, metadata),
             )
             async with self._gate.call(OWNER.get()), response as events:
@@ -222,7 +222,7 @@ def _failure_status(error: UpstreamError) -> StatusUpdate:
     return StatusUpdate(TaskState.FAILED, agent_message(str(error)), {EXTENSION_URI: {"error": known}})
 
 
-# --- what was said before -------------------------------------------------------------------------------------------
+# --- earlier messages -------------------------------------------------------------------------------------------
 
 
 def _transcript(messages: Iterable[CommonMessage]) -> str:

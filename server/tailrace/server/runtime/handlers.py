@@ -46,7 +46,7 @@ class Turn:
         history: The conversation in the common format, this message at its end; behind it only what the turn had come to
             when a crash interrupted it.
         number: 1 for a task's first message, 2 for the second, ….
-        accepted_output_modes: Media types that the caller can take; empty when it did not say.
+        accepted_output_modes: Media types that the caller accepts; empty for no restriction.
         metadata: The request's metadata.
         facts: What the caller asks for beyond the message, in this request or in one for the same task before it.
         extensions: URIs of the extensions that the request uses, of those that the agent's card lists.

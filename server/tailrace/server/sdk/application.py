@@ -1,4 +1,4 @@
-"""An application over a request handler, built as the official SDK's servers were before A2A 1.0."""
+"""Builder of a FastAPI application for a request handler, in the API of the official SDK before 1.0."""
 
 from a2a.server.request_handlers import RequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
@@ -11,7 +11,7 @@ class A2AServer:
 
     Args:
         agent_card: The card to publish.
-        http_handler: Carries out the requests: `tailrace.server.sdk.RequestHandler`, or one of the SDK's.
+        http_handler: Executes the requests: a `tailrace.server.sdk.RequestHandler`, or a request handler of the SDK.
     """
 
     def __init__(self, agent_card: AgentCard, http_handler: RequestHandler) -> None:

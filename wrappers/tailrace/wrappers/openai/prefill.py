@@ -1,4 +1,4 @@
-"""How servers of the Chat Completions API continue a text that broke off."""
+"""Options with which servers of the Chat Completions API continue a text that broke off."""
 
 from collections.abc import Mapping
 

@@ -1,11 +1,11 @@
-"""Signatures of the agent card, by which a client verifies that it was not changed on the way (A2A 1.0, section 8.4).
+"""Signatures of the agent card, which prove that it was not changed in transit (A2A 1.0, section 8.4).
 
-A signature is a JSON Web Signature (RFC 7515) over the card's JSON without its signatures, in the one form that JSON
-has by RFC 8785. What is no fact is left out of that form: empty lists, and texts and flags that say nothing.
+A signature is a JSON Web Signature (RFC 7515) over the card's JSON without its signatures, in the canonical form of
+RFC 8785. Members with default values are omitted: empty lists, empty texts and false flags.
 
-Verifiers differ over what else is empty. A message of the proto without members, such as the scopes of a requirement
-that needs none, is there for the specification and is not for the official Python SDK. Where that makes a difference
-the card carries a signature for each reading, and a verifier needs one that is right.
+The specification and the official Python SDK differ in one case: an empty protobuf message, such as the scopes of a
+requirement without scopes. The specification keeps it, the SDK omits it. If a card has such a message, it gets one
+signature for each form. A verifier accepts a card if one signature matches.
 """
 
 import json
@@ -29,25 +29,25 @@ from tailrace.streaming.a2a.models import AgentCard
 from tailrace.wrappers import ConfigurationError
 
 KEYS_PATH = "/.well-known/jwks.json"
-"""The address of the public keys."""
+"""The path of the public keys."""
 
 SigningKey = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _MIN_RSA_BITS = 2048
-_KEPT = 64  # cards whose signatures are remembered: one an address that the server is reached at
+_KEPT = 64  # cached signatures: one card for each address of the server
 
 
 class CardSigner:
     """Signs cards with one key.
 
     Args:
-        key: The private key; its kind says the algorithm (RS256, ES256, ES384, ES512, EdDSA).
-        kid: Its id, by which a verifier finds the public one.
-        jku: Where a verifier finds that, as a JSON Web Key Set (RFC 7517); empty to leave that open.
+        key: The private key. Its type determines the algorithm (RS256, ES256, ES384, ES512, EdDSA).
+        kid: The id of the key, by which a verifier finds the public key.
+        jku: The URL of the JSON Web Key Set (RFC 7517) with the public key; empty for none.
 
     Raises:
-        ConfigurationError: The key is of a kind that cannot be used, or it has no id.
+        ConfigurationError: The type of the key is not supported, or the key has no id.
     """
 
     def __init__(self, key: SigningKey, kid: str, *, jku: str = "") -> None:
@@ -57,19 +57,19 @@ class CardSigner:
         self._key = key
         self._algorithm = _algorithm(key)
         self._header = {"typ": "JOSE", "kid": kid, **({"jku": jku} if jku else {})}
-        # Some algorithms never give the same signature twice, and a card that changes with each request is kept by
-        # no cache.
+        # Some algorithms return another signature each time. Without this cache, each request would change the card, and
+        # HTTP caches could not store it.
         self._sign = lru_cache(_KEPT)(self._create_signature)
 
     def sign(self, card: Mapping[str, Any]) -> list[dict[str, str]]:
-        """The signatures of a card: one, or one for each reading of it.
+        """Return the signatures of a card: one for each canonical form.
 
         Args:
-            card: Its JSON as A2A 1.0 writes it; ``signatures`` in it do not count.
+            card: The JSON of the card in A2A 1.0; its ``signatures`` are ignored.
 
         Raises:
-            ConfigurationError: The card has no canonical form: it holds a number that not every reader would read
-                the same.
+            ConfigurationError: The card has no canonical form, because it contains a number that parsers read
+                differently.
         """
         return [self._sign(payload) for payload in canonical_forms(card)]
 
@@ -84,7 +84,7 @@ class CardSigner:
         return self._header.get("jku", KEYS_PATH)
 
     def public_key(self) -> dict[str, Any]:
-        """The public key as a JSON Web Key."""
+        """Return the public key as a JSON Web Key."""
         if isinstance(self._key, RSAPrivateKey):
             written = RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
         elif isinstance(self._key, EllipticCurvePrivateKey):
@@ -105,11 +105,11 @@ class CardSigner:
 
 
 def create_signers(settings: Settings) -> tuple[CardSigner, ...]:
-    """The signers that the settings name.
+    """Return the signers that the settings configure.
 
     Raises:
-        ConfigurationError: A key cannot be read or used, or the server's public address is not set: a card that
-            names whatever address it was asked at must not be signed.
+        ConfigurationError: A key cannot be read or used, or the public address of the server is not set. Without it
+            the card would contain the address of the request, which must not be signed.
     """
     card = settings.card
     if not card.signing_keys:
@@ -121,20 +121,20 @@ def create_signers(settings: Settings) -> tuple[CardSigner, ...]:
 
 
 def sign_card(card: AgentCard, signers: Iterable[CardSigner]) -> AgentCard:
-    """The card with a signature of each signer, in place of any it had."""
+    """Return the card with the signatures of all signers, which replace its earlier signatures."""
     fields = card.to_dict()
     signatures = tuple(signature for signer in signers for signature in signer.sign(fields))
     return card.model_copy(update={"signatures": signatures})
 
 
 def canonical_forms(card: Mapping[str, Any]) -> list[bytes]:
-    """Return the canonical form of a card for its signature, by the specification, and by the SDK if it differs.
+    """Return the canonical forms of a card: the form of the specification, and the form of the SDK if it differs.
 
     Args:
-        card: Its JSON as A2A 1.0 writes it.
+        card: The JSON of the card in A2A 1.0.
 
     Raises:
-        ConfigurationError: It has none.
+        ConfigurationError: The card has no canonical form.
     """
     facts = {name: value for name, value in card.items() if name != "signatures"}
     try:
@@ -145,7 +145,7 @@ def canonical_forms(card: Mapping[str, Any]) -> list[bytes]:
 
 
 def add_keys_to(router: APIRouter, signers: Sequence[CardSigner]) -> None:
-    """Put the address of the public keys into a router, where there are any."""
+    """Add the route of the public keys to a router, if there are signers."""
     if not signers:
         return
     body = json.dumps({"keys": [signer.public_key() for signer in signers]}).encode()
@@ -167,7 +167,7 @@ def _without_empty_lists(value: Any) -> Any:
 
 
 def _without_empties(value: Any) -> Any:
-    """Without anything that is empty, at any depth; None when nothing is left."""
+    """Remove empty values at any depth; return None if no value remains."""
     if isinstance(value, dict):
         members = {name: _without_empties(member) for name, member in cast("dict[str, Any]", value).items()}
         return {name: member for name, member in members.items() if member is not None} or None

@@ -1,7 +1,7 @@
 """The events of AG-UI 1.0 (https://docs.ag-ui.com). Sans-IO.
 
-A round of the turn is one assistant message, with its calls; its id is made from the task's. Results of the agent's tools
-are tool messages. Files are text, as Markdown: an assistant's message has no place for them.
+A round of the turn is one assistant message, with its calls; its id is derived from the task's id. Results of the agent's tools
+are tool messages. Files become Markdown text, because assistant messages cannot contain files.
 """
 
 import json
@@ -19,14 +19,14 @@ from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import ContentPartFile
 
 PROTOCOL_VERSION = "1.0"
-"""The version of AG-UI that is spoken."""
+"""The supported version of AG-UI."""
 
 
 class AgUiEncoder(UiEncoder):
     """Encodes a turn as the events of one run.
 
     Args:
-        turn: Folds the task's events.
+        turn: Accumulates the events of the task.
         thread_id: The client's id of the conversation.
         run_id: The client's id of the run.
         messages: The earlier messages in AG-UI's form, for a client that does not have them; else None.
@@ -52,7 +52,7 @@ class AgUiEncoder(UiEncoder):
         self._used_ids: set[str] = set()
         self._message_ids: dict[str, str] = {}  # by text
         self._open_calls: list[str] = []
-        self._rewritten: set[str] = set()  # calls whose arguments differ from those sent
+        self._rewritten: set[str] = set()  # calls whose arguments differ from the sent arguments
         self._result: Fields = {}
 
     def error(self, error: OpenAIError) -> Fields:
@@ -151,7 +151,7 @@ class AgUiEncoder(UiEncoder):
             yield {**self.error(ended.error), **usage}
             return
         if not self._rewritten.isdisjoint(ended.pending):
-            # The client would run the call with the arguments already sent.
+            # The client would run the call with the arguments that were already sent.
             yield {"type": "RUN_ERROR", "message": "the arguments of a call were rewritten", **usage}
             return
         finished: Fields = {"type": "RUN_FINISHED", **self._run, **usage, **self._result}

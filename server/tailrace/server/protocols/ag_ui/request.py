@@ -74,7 +74,7 @@ class RunRequest:
     Attributes:
         thread_id: The conversation.
         run_id: The run.
-        has_outcome: The client declares a version of AG-UI; versions before 1.0, which have other outcomes, declare none.
+        has_outcome: The client declares a version of AG-UI; versions before 1.0, which have other outcomes, do not declare their version.
         request: The message; None if the request has none, as from a client that joins the thread.
     """
 

@@ -1,7 +1,7 @@
 """The UI message stream of Vercel's AI SDK, version 1 (https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol). Sans-IO.
 
-Tools that the client declared are its static tools, ``tool-NAME``; those that the agent runs are dynamic and marked as run
-by the provider, so that the client neither runs nor waits for them.
+Tools that the client declared are static tools (``tool-NAME``). Tools that the agent runs are dynamic and marked as executed by
+the provider, so that the client neither runs them nor waits for them.
 """
 
 import json
@@ -27,9 +27,9 @@ class UiMessageEncoder(UiEncoder):
     """Encodes a turn as the chunks of one message.
 
     Args:
-        turn: Folds the task's events.
-        message_id: The id of the client's message that the response continues; empty for a new one, whose id is made
-            from the task's.
+        turn: Accumulates the events of the task.
+        message_id: The id of the client's message that the response continues; empty for a new message, whose id is
+            derived from the task's id.
     """
 
     def __init__(self, turn: TurnFold, message_id: str = "") -> None:
@@ -153,7 +153,7 @@ def _sources(ended: ui_events.TurnEnded) -> Iterator[Fields]:
 
 
 def _objects_in(annotation: object) -> Iterator[Mapping[str, Any]]:
-    """Return a provider's annotation and the objects in it: either may have the URL."""
+    """Return an annotation of a provider and its nested objects, because any of them may contain the URL."""
     if is_mapping(annotation):
         yield annotation
         yield from filter(is_mapping, annotation.values())

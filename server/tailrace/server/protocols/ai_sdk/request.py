@@ -58,7 +58,7 @@ def read_chat_id(chat_id: str) -> str:
 def read_ui_request(body: Mapping[str, Any]) -> ChatRequest:
     """Read a request with a message, for another response, or with results of tools.
 
-    ``messages`` is the whole conversation; ``message`` is only the new one.
+    ``messages`` is the complete conversation; ``message`` is only the new message.
 
     Args:
         body: Its JSON.
@@ -148,10 +148,10 @@ def _names_of(part: Mapping[str, Any]) -> dict[str, Any]:
 def _call_of(part: Mapping[str, Any]) -> ContentPartToolCall:
     given: object = part.get("input")
     if given is None:
-        given = part.get("rawInput")  # of a call that could not be parsed, in older clients
+        given = part.get("rawInput")  # input of a call that could not be parsed, in older clients
     if isinstance(given, str):
         read = parse_arguments(given)
-        if "arguments_text" not in read:  # the text of a tool that takes text
+        if "arguments_text" not in read:  # the input of a tool whose input is text
             read = {"arguments_text": given}
     else:
         read = {"arguments": dict(given)} if is_mapping(given) else {}

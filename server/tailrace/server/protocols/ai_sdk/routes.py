@@ -1,6 +1,6 @@
 """The routes of Vercel's AI SDK: ``useChat`` needs only their URL.
 
-A chat is a conversation of the same id. The AI SDK has no request that stops a response, so a further route does.
+A chat is the conversation with the same id. The AI SDK has no request to stop a response, so there is a further route for this.
 """
 
 from fastapi import APIRouter, Request, Response
@@ -70,7 +70,7 @@ class AiSdkEndpoint:
             try:
                 await self._operations.answer(Operation.CANCEL_TASK, CancelTaskRequest(id=task.id), caller)
             except TaskNotCancelableError:
-                pass  # it ended meanwhile
+                pass  # the task has ended in the meantime
         return Response(status_code=204)
 
     async def _messages(self, request: Request) -> Response:

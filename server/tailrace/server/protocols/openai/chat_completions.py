@@ -1,7 +1,7 @@
 """Responses of Chat Completions: chunks of a stream, or a complete ``chat.completion``.
 
 https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. Reasoning is in ``reasoning_content``, as
-most OpenAI-compatible servers have it.
+in most OpenAI-compatible servers.
 """
 
 from collections.abc import Iterable

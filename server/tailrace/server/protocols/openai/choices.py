@@ -1,4 +1,4 @@
-"""One choice of a completion: the members that the choices of a response share, and their sum of the usage."""
+"""Encoder of one choice of a completion: the members that all choices have, and the total usage."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -36,12 +36,12 @@ class ChoiceEncoder(Encoder):
     """Encodes a turn as one choice of a completion. The last choice ends the stream with ``[DONE]``.
 
     Args:
-        turn: Folds the task's events.
+        turn: Accumulates the events of the task.
         request: The request of this choice.
-        previous: The encoder of the preceding choice, which is complete before this one begins.
+        previous: The encoder of the preceding choice, which is complete before this choice begins.
 
     Attributes:
-        choice_prefix: The frame of a chunk up to what the choice adds.
+        choice_prefix: The frame of a chunk up to the content of the choice.
     """
 
     id_prefix: ClassVar[str]

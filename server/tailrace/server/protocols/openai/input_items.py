@@ -34,7 +34,7 @@ def list_input_items(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
 def received_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Message]:
     """Return the messages of a conversation up to that of a response's request; the arguments are as above."""
     ids = [message.message_id for message in messages]
-    # A message that waits for its turn is not in the conversation yet.
+    # The message of a waiting request is not in the conversation yet.
     end = ids.index(stored.message.message_id) if stored.message.message_id in ids else len(ids)
     return [*messages[:end], stored.message]
 

@@ -32,7 +32,7 @@ class ServedModels:
 
     Args:
         settings: ``model`` and ``model_aliases``.
-        names: The names of the agent, its own first.
+        names: The names of the agent, the main name first.
         embeddings: The models of `embedding_targets`, by name.
 
     Attributes:
@@ -67,7 +67,7 @@ class ServedModels:
             yield
 
     def agent_name(self, name: str) -> str:
-        """Return the name of the agent that a request names; the agent's own if it names none.
+        """Return the agent name of a request; the main name if the request has none.
 
         Raises:
             OpenAIError: The model is unknown, its name is invalid, or it is a model for embeddings.
@@ -83,7 +83,7 @@ class ServedModels:
         return _checked(name)
 
     def known_name(self, name: str) -> str:
-        """Return a listed name, or any if all are allowed.
+        """Check the name of a model: a listed name, or any name if all are allowed.
 
         Raises:
             OpenAIError: The model is unknown, or its name is invalid.
@@ -95,7 +95,7 @@ class ServedModels:
         return _checked(name)
 
     def embedding(self, name: str) -> DirectModel:
-        """Return the model for embeddings that a request names.
+        """Return the model for embeddings of a request.
 
         Raises:
             OpenAIError: The model is unknown, its name is invalid, or it is the agent.
@@ -117,7 +117,7 @@ class ServedModels:
 
 
 def _checked(name: str) -> str:
-    """Return a name that the server does not list, if it may be repeated in a response."""
+    """Return an unlisted name, if it is valid in a response."""
     if len(name) > MAX_NAME_LENGTH or not name.isprintable():
         message = f"a model's name has at most {MAX_NAME_LENGTH} printable characters"
         raise OpenAIError(400, message, code="invalid_value", param="model")

@@ -1,8 +1,8 @@
 """The events of a stored response: from the first event of its turn in the task's log, or from a snapshot of the task.
 
-The events of a stream are derived from the log alone, always from the same first event. A stream that begins with the request,
-a resumed one, and one that another node sends after a restart therefore have the same bytes. Events of a task are dropped
-some time after its end (``docs/storage.md``); the response is then that of the task's snapshot.
+The events of a stream depend only on the log, and always begin at the same event. Therefore a stream of the original request, a
+resumed stream and a stream from another node after a restart have the same bytes. Events of a task are dropped
+some time after its end (``docs/storage.md``); then the response is created from the task's snapshot.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -38,7 +38,7 @@ class StoredTurn(NamedTuple):
 
     Attributes:
         id: The id of the response.
-        task: The task as it stands, with its own history.
+        task: The current state of the task, with its own history.
         turn: The number of the turn.
         message: The message of the request.
         request: The record of the request.
@@ -63,7 +63,7 @@ class StoredTurn(NamedTuple):
 
     @property
     def has_started(self) -> bool:
-        """Return whether the agent works on the response, or did."""
+        """Return whether the agent has begun to process the request."""
         return self.is_over or self.task.status.state is not TaskState.SUBMITTED
 
     async def batches(self) -> AsyncGenerator[Sequence[Event]]:
@@ -71,7 +71,7 @@ class StoredTurn(NamedTuple):
         yield [self.snapshot()]
 
     def snapshot(self) -> Event:
-        """Return the task as of the end of the turn, or as it stands during the turn, as an event."""
+        """Return the task at the end of the turn, or its current state during the turn, as an event."""
         task = self.task
         if not self.is_newest:
             task = _as_of_turn(task, self.turn)
@@ -93,7 +93,7 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
         kind: The API that created it.
 
     Raises:
-        OpenAIError: The caller has no stored response of that id.
+        OpenAIError: The caller has no stored response with this id.
         StoreError: The task cannot be read.
     """
     prefix = _PREFIXES[kind]
@@ -121,11 +121,11 @@ async def find_turn(operations: Operations, given: str, caller: Caller, kind: Ki
 
 
 async def subscribe_to_turn(operations: Operations, stored: StoredTurn, caller: Caller) -> "TurnEvents":
-    """Return the events of a turn from its first one.
+    """Return the events of a turn, from its first event.
 
     Raises:
         EventsDropped: The events were dropped.
-        StoreError: They cannot be read.
+        StoreError: The events cannot be read.
         RateLimitError: The caller has too many streams.
     """
     request = SubscribeToTaskRequest(id=stored.task.id)
@@ -168,7 +168,7 @@ class TurnEvents:
 
 
 def _checked(events: Sequence[Event], last: int | None) -> int:
-    """Return the number of the last event, after a check that none is missing before or among them."""
+    """Check that no event is missing, and return the number of the last event."""
     for event in events:
         if last is not None and event.number != last + 1:
             raise EventsDropped(event.number)
@@ -188,7 +188,7 @@ class _Replay:
         self._record: TaskRecord | None = None
 
     def feed(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return the events of the turn among the next events of the task; empty before its first one."""
+        """Return those of the next events that belong to the turn; empty before the turn begins."""
         for at, event in enumerate(events):
             if self._record is None:
                 task = StreamResponse.from_json(event.body).task
@@ -207,7 +207,7 @@ class _Replay:
 
 
 def _as_of_turn(task: Task, turn: int) -> Task:
-    """Return a task as of the end of an earlier turn; the facts of that turn's last status are not stored."""
+    """Return a task at the end of an earlier turn. The facts of the last status of that turn are not stored."""
     starts = [at for at, message in enumerate(task.history) if is_callers(message)]
     history = task.history[: starts[turn]]
     status = TaskStatus(state=TaskState.COMPLETED)
@@ -227,5 +227,5 @@ def _as_of_turn(task: Task, turn: int) -> Task:
 
 
 def turn_cost(stored: StoredTurn) -> int:
-    """Return what encoding a turn from the task's snapshot may take, for `run_bounded`."""
+    """Return the maximum cost of encoding a turn from the task's snapshot, for `run_bounded`."""
     return cost_of_task(stored.task)

@@ -25,17 +25,15 @@ from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST, json_cost
 from tailrace.wrappers.openai_responses.tool_items import KEY
 
-# Why a response is incomplete, by the finish reasons of Chat Completions.
+# Reasons of incomplete responses, by the finish reasons of Chat Completions.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-_LARGE_OUTPUT = 40 * MAX_INLINE_COST  # of events, which have up to 40 times as many bytes as their texts
-_APPENDS = (
-    b'"append":true'  # in events that continue a text; after others one may be closed, whose events repeat it
-)
+_LARGE_OUTPUT = 40 * MAX_INLINE_COST  # bytes of events, which are up to 40 times as long as their texts
+_APPENDS = b'"append":true'  # bytes of events that continue a text. Other events may close a text, and then repeat it
 
 NO_EVENTS = math.inf
-"""As the number after which events are encoded: encode none, for the response alone."""
+"""Value of ``after`` to encode no events, if only the complete response is required."""
 
 
 class _Part(NamedTuple):
@@ -97,7 +95,7 @@ _CUSTOM = _CallKind("ctc", "custom_tool_call", "input", "response.custom_tool_ca
 
 
 class _Call(NamedTuple):
-    """A call among the output."""
+    """A tool call in the output."""
 
     kind: _CallKind
     item: Fields
@@ -146,11 +144,11 @@ class ResponsesEncoder(Encoder):
     Args:
         request: The record of the request.
         after: Encode only the events after this ``sequence_number``; -1 for all, `NO_EVENTS` for none.
-        live: As for `SerialTexts`: with False, text that was replaced is no error.
+        live: See `SerialTexts`; if False, replaced text is not an error.
 
     Attributes:
         response: The response so far; empty before the first event.
-        error: The reason for which the turn has no complete response; None for none.
+        error: The error because of which the response is incomplete; None for a complete response.
     """
 
     def __init__(self, request: StoredRequest, *, after: float = -1, live: bool = True) -> None:
@@ -166,7 +164,7 @@ class ResponsesEncoder(Encoder):
         self._delta_fields: Fields = {}  # of events of its text
         self._pieces: list[str] = []
         self._output_cost = 0  # of what the events so far added
-        self._may_close = False  # the next text may be that of another part
+        self._may_close = False  # the next text may belong to another part
         self._calls: dict[str, _Call] = {}
         self._output: list[Fields] = []
         self.response: Fields = {}
@@ -177,7 +175,7 @@ class ResponsesEncoder(Encoder):
         return b"".join(map(self.encode, self.turn.feed(event)))
 
     def cost(self, events: Iterable[Event]) -> int:
-        """Return what `feed` may take: some events repeat members of the request, or the output so far."""
+        """Return the maximum cost of `feed`: some events repeat members of the request, or the output so far."""
         new = cost = super().cost(events)
         if self._echo_cost and (
             self.response.get("status") != "in_progress" or any(event.state is not None for event in events)
@@ -218,15 +216,15 @@ class ResponsesEncoder(Encoder):
     def fail(self, error: OpenAIError) -> bytes:
         """Return the last events of a stream that ends before its turn.
 
-        A background response has none: the client resumes its stream.
+        A background response has no such events, because the client resumes its stream.
         """
         return b"" if self._request.background else self._fail(error)
 
     def partial_response(self, *, is_running: bool) -> Fields:
-        """Return the response so far, with the text of the item that grows.
+        """Return the response so far, with the text of the open item.
 
         Args:
-            is_running: The agent works on the response.
+            is_running: True while the turn runs.
         """
         if is_running and self.response["status"] == "queued":
             self.response["status"] = "in_progress"
@@ -275,7 +273,7 @@ class ResponsesEncoder(Encoder):
         return item, {"item_id": item["id"], "output_index": index}, frame
 
     def _open_part(self, part: _Part) -> bytes:
-        """Open the part that text of a channel is added to."""
+        """Open the part for the text of a channel."""
         if self._part is part:
             return b""
         item, frames = self._item, b""
@@ -304,7 +302,7 @@ class ResponsesEncoder(Encoder):
         return frames + self._event(f"{part.part_event}.done", **self._place, part=fields)
 
     def _close_item(self, status: str = "completed") -> bytes:
-        """Complete the item that grows."""
+        """Complete the open item."""
         item = self._item
         if item is None:
             return b""
@@ -333,7 +331,7 @@ class ResponsesEncoder(Encoder):
         ) + self._event("response.output_item.done", output_index=place["output_index"], item=item)
 
     def _abandon_calls(self) -> None:
-        """Keep what arrived of calls in a response that is not complete."""
+        """Add the incomplete calls to the output of a response that is not complete."""
         for call in self._calls.values():
             call.item[call.kind.text] = "".join(call.pieces)
             call.item["status"] = "incomplete"

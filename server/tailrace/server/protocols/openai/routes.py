@@ -1,6 +1,6 @@
 """The routes of OpenAI's APIs: Chat Completions, Responses, Completions, Embeddings and the list of models.
 
-A request becomes one message to a task, and the task's events the response. Each further choice is a task of its own.
+A request becomes one message to a task, and the events of the task become the response. Each further choice is a separate task.
 """
 
 import logging
@@ -72,7 +72,7 @@ class OpenAIFacade:
         settings: Limits and intervals.
         authenticator: Identifies the caller; ``Authorization`` may hold an API key, as these clients send theirs.
         models: The models that clients may name.
-        gate: Bounds the calls to providers.
+        gate: Limits the concurrent calls to providers.
         user_is_key: The member ``user`` names the conversation if nothing else in a request does.
         native_tools: The agent's model accepts tools of the Responses API that are not functions.
     """
@@ -223,7 +223,7 @@ class OpenAIFacade:
 
 
 async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> Response:
-    """Return the response with the complete object, once the turns of all choices ended.
+    """Return the response with the complete object, after the turns of all choices have ended.
 
     Raises:
         OpenAIError: A turn failed, or the server is stopping.
@@ -253,7 +253,7 @@ async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> R
 
 
 async def _events_of(stream: EventStream, turn: TurnFold) -> tuple[list[ui_events.UiEvent], int]:
-    """Return the events of a turn up to its end, and what encoding them may take, for `run_bounded`."""
+    """Return the events of a turn up to its end, and the maximum cost of encoding them, for `run_bounded`."""
     events: list[ui_events.UiEvent] = []
     total = 0
     async with aclosing(stream.batches()) as batches:

@@ -1,4 +1,4 @@
-"""The routes of stored chat completions (``store: true``). A completion is one turn of a task, as a response is."""
+"""The routes of stored chat completions (``store: true``). Like a response, a completion is one turn of a task."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -132,7 +132,7 @@ def _listed_messages(stored: StoredTurn, messages: Sequence[Message]) -> list[Fi
 
 
 def _listed_message(message: Fields, message_id: str) -> Fields:
-    """Return a message whose content is text; its parts are beside it."""
+    """Return a message with text content; further parts are in a separate member."""
     content: object = message.get("content")
     if not isinstance(content, list):
         return {"id": message_id, **message, "content_parts": None}

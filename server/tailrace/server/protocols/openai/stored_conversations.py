@@ -1,6 +1,6 @@
 """The routes of the Conversations API. A conversation is an A2A context, and its items are the messages of the context.
 
-The metadata of a conversation, and items that are added to it, are in tasks that have ended and never ran a turn.
+The metadata of a conversation and the items that a client adds are stored in tasks that are complete without a turn.
 """
 
 import time
@@ -34,13 +34,13 @@ from tailrace.wrappers.concurrency.worker_thread import run_bounded
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 
 MAX_ITEMS = 20
-"""Items that one request adds."""
+"""Maximum items that one request adds."""
 
 _FACT = "apiConversation"
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """The members of a conversation that its messages do not have."""
+    """The members of a conversation that are not derived from its messages."""
 
     created: int
     metadata: dict[str, str] = {}
@@ -52,7 +52,7 @@ class _Body(LenientModel):
 
 
 class _Item(NamedTuple):
-    """An item, the message that it is a part of, and its position among the items of the message."""
+    """An item, its message, and its position among the items of the message."""
 
     fields: Fields
     message: Message
@@ -132,7 +132,7 @@ class StoredConversations:
         return await json_response(_find_item(items, request.path_params["item_id"]).fields)
 
     async def _delete_item(self, request: Request) -> Response:
-        """Delete an item from the conversation; the response that created it stays until it is deleted."""
+        """Delete an item from the conversation; the response that created the item remains until it is deleted."""
         items, name, caller = await self._items(request)
         item = _find_item(items, request.path_params["item_id"])
         rest = await run_bounded(cost_of([item.message]), _without_item, item)
@@ -267,7 +267,7 @@ def _without_item(item: _Item) -> Message | None:
         prefix = to_a2a_message(common.model_copy(update={"content": parts[:end]}), message_id="m")
         return len(items_of([prefix], "")) if end else 0
 
-    if common.tool_results:  # each of them is an item
+    if common.tool_results:  # each part is an item
         kept = tuple(part for at, part in enumerate(parts) if at != item.at)
     else:
         kept = tuple(part for end, part in enumerate(parts, 1) if count(end) != item.at + 1)

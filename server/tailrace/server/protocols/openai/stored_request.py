@@ -1,7 +1,7 @@
 """The record of a request that created a stored response or completion.
 
-It is in the metadata ``apiRequest`` of the request's message, as JSON text, and so in the first event of the response in the
-task's log: a response is encoded from the log alone, on any node and after a restart.
+The record is JSON text in the metadata ``apiRequest`` of the message. Therefore it is in the first event of the response in the
+task's log, and any node can encode the response from the log, also after a restart.
 """
 
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ Kind = Literal["response", "chat.completion"]
 
 
 class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The members of a request that its result depends on.
+    """The members of a request on which its result depends.
 
     Attributes:
         kind: The API.
         created: The Unix time of the request.
         model: The requested model.
         is_stored: Clients can retrieve the result.
-        background: As of `ChatRequest`.
+        background: See `ChatRequest`.
         tools: The names of the client's tools.
-        custom_tools: The names of those that take text.
+        custom_tools: The names of the tools whose input is text.
         has_format: The response is JSON.
-        echo: As of `ChatRequest`.
-        warnings: As of `ChatRequest`.
+        echo: See `ChatRequest`.
+        warnings: See `ChatRequest`.
     """
 
     kind: Kind
@@ -61,12 +61,12 @@ class StoredRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def to_json(self) -> str:
-        """Return the record as JSON text; member names of clients are no names of A2A."""
+        """Return the record as JSON text, so that names of members in it are not converted to names of A2A."""
         return msgspec.json.encode(self).decode()
 
 
 def read_stored_request(metadata: Mapping[str, Any]) -> StoredRequest | None:
-    """Return the record in a message's metadata; None if there is none, or none that is valid."""
+    """Return the record in a message's metadata; None if there is no valid record."""
     text = extension_metadata(metadata).get("apiRequest")
     if not isinstance(text, str):
         return None

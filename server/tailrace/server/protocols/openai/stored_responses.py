@@ -1,4 +1,4 @@
-"""The routes of the Responses API. A response is one turn of a task of ours, and its stream the events of the task's log."""
+"""The routes of the Responses API. A response is one turn of a task, and its stream is created from the task's log."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -48,7 +48,7 @@ class StoredResponses:
 
     Args:
         endpoint: Runs the requests.
-        notifies: The end of a background response is a notification to the operator's webhook.
+        notifies: True if the operator's webhook is notified of the end of background responses.
     """
 
     def __init__(self, endpoint: ChatEndpoint, *, notifies: bool = False) -> None:
@@ -67,9 +67,9 @@ class StoredResponses:
         }
 
     async def create(self, chat: ChatRequest, caller: Caller) -> Response:
-        """Send a request, and return its response or the stream of it.
+        """Send a request, and return its response or its stream.
 
-        A background response without a stream is returned when its task is persisted; else the response is complete.
+        A background response without a stream is returned as soon as its task is persisted. Other responses are complete.
 
         Raises:
             OpenAIError: The turn failed, the caller has no such conversation, or the server is stopping.
@@ -108,7 +108,7 @@ class StoredResponses:
         )
 
     async def _complete(self, events: TurnEvents, request: StoredRequest, caller: Caller) -> Response:
-        """Return the response at the end of its turn; that of a background response as it is now."""
+        """Return the response at the end of its turn. A background response is returned in its current state."""
         encoder = ResponsesEncoder(request, after=NO_EVENTS)
         await _feed(encoder, events, first_only=request.background)
         headers = conversation_headers(encoder.turn)
@@ -132,10 +132,10 @@ class StoredResponses:
         return await self._stream(stored, caller, after)
 
     async def _stream(self, stored: StoredTurn, caller: Caller, after: int) -> Response:
-        """Stream a response; without its events, from the task's snapshot, which has other numbers.
+        """Stream a response. If its events were dropped, create the stream from the task's snapshot, with other numbers.
 
         Raises:
-            OpenAIError: The events are dropped, and the client has some of them.
+            OpenAIError: The events were dropped, and the client has already received some of them.
         """
         encoder = ResponsesEncoder(stored.request, after=after)
         try:
@@ -153,9 +153,10 @@ class StoredResponses:
         return await self._endpoint.stream_batches(stored.batches(), encoder)
 
     async def _response(self, stored: StoredTurn, caller: Caller) -> Fields:
-        """Return a response as it is now.
+        """Return the current state of a response.
 
-        The response of a turn that has ended is that of its stream, unless text was replaced: this is the new text.
+        After the end of the turn it equals the response in the stream, except for replaced text, of which it has the new
+        version.
         """
         if stored.is_over:
             encoder = ResponsesEncoder(stored.request, after=NO_EVENTS)
@@ -173,14 +174,14 @@ class StoredResponses:
         return await run_bounded(turn_cost(stored), encode)
 
     async def _cancel(self, request: Request) -> Response:
-        """Cancel a response; one that has ended stays as it is."""
+        """Cancel a response. A response that has ended does not change."""
         stored, caller = await self._find(request)
         if not stored.is_over:
             try:
                 wanted = CancelTaskRequest(id=stored.task.id)
                 await self._operations.answer(Operation.CANCEL_TASK, wanted, caller)
             except TaskNotCancelableError:
-                pass  # it ended meanwhile
+                pass  # the task has ended in the meantime
             stored = await find_turn(self._operations, stored.id, caller, "response")
         return await json_response(await self._response(stored, caller))
 

@@ -1,4 +1,4 @@
-"""The OpenAPI description of every route: made from the routes themselves and the models behind them."""
+"""The OpenAPI description of every route: generated from the routes and their models."""
 
 from tailrace.server.protocols.openapi.description import DESCRIPTION_PATH, add_description_to, describe
 

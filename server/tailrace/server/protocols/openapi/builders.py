@@ -1,4 +1,4 @@
-"""What the descriptions of all operations have in common: errors, media types, parameters, references."""
+"""Builders for OpenAPI objects: operations, responses, errors, parameters, schemas and references."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -26,27 +26,27 @@ ERRORS: Mapping[str, str] = {
 
 
 def reference(name: str) -> Json:
-    """A reference to a schema of the components."""
+    """Return a reference to a schema of the components."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def content(schema: Json, *media_types: str) -> Json:
-    """The content of a body, in each of the media types; JSON when none is given."""
+    """Return the content of a body in each media type; JSON if no media type is given."""
     return {media_type: {"schema": schema} for media_type in media_types or (JSON_TYPE,)}
 
 
 def text(description: str = "", **fields: Any) -> Json:
-    """The schema of a text."""
+    """Return the schema of a string."""
     return {"type": "string", **({"description": description} if description else {}), **fields}
 
 
 def nullable(schema: Json) -> Json:
-    """A schema that accepts null as well."""
+    """Return a schema that also accepts null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 def object_of(required: Iterable[str] = (), /, **properties: Json) -> Json:
-    """The schema of an object. Members that are not required accept null, which is the same as leaving them out."""
+    """Return the schema of an object. Optional members accept null, which is equivalent to omitting them."""
     names = list(required)
     schema: Json = {
         "type": "object",
@@ -60,35 +60,35 @@ def object_of(required: Iterable[str] = (), /, **properties: Json) -> Json:
 
 
 def array_of(items: Json, **fields: Any) -> Json:
-    """The schema of an array."""
+    """Return the schema of an array."""
     return {"type": "array", "items": items, **fields}
 
 
 def parameter(name: str, schema: Json, place: str = "query", description: str = "") -> Json:
-    """A parameter of an operation; one of the path is required."""
+    """Return a parameter of an operation. Parameters in the path are required."""
     described: Json = {"name": name, "in": place, "required": place == "path", "schema": schema}
     return {**described, "description": description} if description else described
 
 
 def response(description: str, body: Json | None = None, links: Json | None = None) -> Json:
-    """A response.
+    """Return the description of a response.
 
     Args:
         description: One sentence.
-        body: Its content; None for none.
-        links: The operations that take what is in it.
+        body: The content of the body; None for no body.
+        links: The operations that use values of the response.
     """
     found: Json = {"description": description, **({"content": body} if body else {})}
     return {**found, "links": links} if links else found
 
 
 def errors(schema: str, codes: Iterable[str] = ERRORS, *media_types: str) -> Json:
-    """The responses of all errors, in one form.
+    """Return the responses of all errors, with one schema.
 
     Args:
         schema: The name of the schema.
         codes: The HTTP statuses.
-        media_types: In which the body is sent; JSON when none is given.
+        media_types: The media types of the body; empty for JSON.
     """
     shape = reference(schema)
     return {code: response(ERRORS[code], content(shape, *media_types)) for code in codes}
@@ -105,17 +105,17 @@ def operation(
     body_required: bool = True,
     public: bool = False,
 ) -> Json:
-    """An operation.
+    """Return the description of an operation.
 
     Args:
         name: Its ``operationId``.
         summary: One line.
-        responses: By status.
-        tag: The group that it is listed in.
-        parameters: Of the path, the query and the headers.
-        body: The schema of the JSON body; None for none.
-        body_required: A request without a body is refused.
-        public: No authentication is required, whatever the settings.
+        responses: The responses by status.
+        tag: The group of the operation.
+        parameters: The parameters in path, query and headers.
+        body: The schema of the JSON body; None for no body.
+        body_required: True if a request without a body is rejected.
+        public: True if the operation never requires authentication.
     """
     described: Json = {"operationId": name, "summary": summary, "tags": [tag], "responses": responses}
     given = list(parameters)
@@ -141,7 +141,7 @@ EVENT: Json = {
 
 
 def events_of(schema: str) -> Json:
-    """The schema of a server-sent event whose data is JSON of a schema of the components."""
+    """Return the schema of a server-sent event whose data is JSON with a schema of the components."""
     data = text(contentMediaType=JSON_TYPE, contentSchema=reference(schema))
     return {**EVENT, "properties": {**EVENT["properties"], "data": data}}
 

@@ -1,4 +1,4 @@
-"""The description of an application's routes, for people and tools; an A2A client needs the agent card alone."""
+"""The OpenAPI description of an application, for developers and tools. A2A clients need only the agent card."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -31,19 +31,18 @@ _SECURITY_SCHEMES: Mapping[str, Json] = {
 
 
 def describe(addresses: Iterable[Address] | None = None, *, security: Iterable[str] = ()) -> Json:
-    """The description, as OpenAPI 3.1.
+    """Return the OpenAPI 3.1 description.
 
     Args:
-        addresses: Which operations are described; all that a server can have when None.
-        security: The security schemes by which a caller can authenticate, ``apiKey`` and ``bearer``; none where
-            no authentication is required.
+        addresses: The operations to describe; None for all operations of a server with all options.
+        security: The security schemes (``apiKey``, ``bearer``); empty if no authentication is required.
 
     Raises:
-        KeyError: An address is not known.
+        KeyError: There is no description of an address.
     """
     known = {
         **pages(),
-        **http_json_0_3(),  # the extended card, where it and the public card have the same address
+        **http_json_0_3(),  # the extended card, if it has the same address as the public card
         **json_rpc(),
         **openai_api(),
         **user_interfaces(),
@@ -71,7 +70,7 @@ def describe(addresses: Iterable[Address] | None = None, *, security: Iterable[s
 
 
 def addresses_of(routes: Iterable[BaseRoute]) -> list[Address]:
-    """The methods and paths of routes, as OpenAPI writes them, in the same order."""
+    """Return the methods and paths of routes in the notation of OpenAPI, in the same order."""
     return [
         (method, str(getattr(route, "path", "")).replace(":path}", "}"))
         for route in routes
@@ -80,7 +79,7 @@ def addresses_of(routes: Iterable[BaseRoute]) -> list[Address]:
 
 
 def add_description_to(router: APIRouter, *, security: Mapping[str, Any]) -> None:
-    """Add the route of the description to a router that has all others already.
+    """Add the route of the description to a router. All other routes must already be in the router.
 
     Args:
         router: The router.

@@ -74,7 +74,7 @@ _CURSOR = text("The number of the last event that the client received.", pattern
 
 
 def http_json() -> dict[Address, Json]:
-    """The operations of 1.0, without a tenant and with one."""
+    """Return the operations of 1.0, without and with a tenant in the path."""
     schemas = model_schemas()
     found: dict[Address, Json] = {}
     for prefix in ("", "/{tenant}"):
@@ -84,7 +84,7 @@ def http_json() -> dict[Address, Json]:
 
 
 def model_schemas() -> dict[str, Json]:
-    """The schemas of the requests and results of 1.0, by the names of their models."""
+    """Return the schemas of the requests and results of 1.0, by the names of their models."""
     models = {REQUESTS[each] for each in Operation}
     models |= {result for result in _RESULTS.values() if result is not None}
     pairs: list[tuple[type[A2AModel], JsonSchemaMode]] = [
@@ -98,7 +98,7 @@ def model_schemas() -> dict[str, Json]:
 
 
 def _accept_null(schema: Json) -> None:
-    """Say of a model's members what holds for all models: null is "not set"."""
+    """Extend the schema of a model: all optional members accept null, which means "not set"."""
     required = schema.get("required", ())
     properties: dict[str, Json] = schema.get("properties", {})
     for name, member in properties.items():
@@ -138,7 +138,7 @@ def _operation(route: Route, schemas: Mapping[str, Json], prefix: str) -> Json:
 
 
 def _links(route: Route, prefix: str) -> Json:
-    """The operations that take the id of what an operation creates."""
+    """Return links to the operations that use the id of the created object."""
     tenant = {"tenant": "$request.path.tenant"} if prefix else {}
     if route.operation is Operation.SEND_MESSAGE:
         taken = ("id", "$response.body#/task/id")
@@ -155,7 +155,7 @@ def _links(route: Route, prefix: str) -> Json:
 
 
 def _body_of(schema: Json, route: Route) -> Json:
-    """The schema of a request without the members that are taken from the path."""
+    """Return the schema of a request without the members that are in the path."""
     members = {
         name: member for name, member in schema["properties"].items() if f"{{{name}}}" not in route.path
     }
@@ -164,7 +164,7 @@ def _body_of(schema: Json, route: Route) -> Json:
 
 
 def _parameters(route: Route, schema: Json) -> list[Json]:
-    """The request's members that are in the path and, for a method without a body, in the query."""
+    """Return the parameters of a request: its members in the path and, for a method without a body, in the query."""
     found: list[Json] = []
     for name, member in schema["properties"].items():
         if f"{{{name}}}" in route.path:
@@ -181,7 +181,7 @@ def _of_streams(route: Route) -> list[Json]:
 
 
 def _given(member: Json) -> Json:
-    """The schema of a member that is set: a parameter that is not set is left out."""
+    """Return the schema of a parameter without null: an unset parameter is omitted."""
     while "anyOf" in member:
         member = next(each for each in member["anyOf"] if each.get("type") != "null")
     return {name: value for name, value in member.items() if name not in ("default", "title")}
@@ -271,7 +271,7 @@ _RESULTS_0_3: Mapping[Operation, Json] = {
 
 
 def http_json_0_3() -> dict[Address, Json]:
-    """The operations of 0.3."""
+    """Return the operations of 0.3."""
     return {(route.method, route.path): _old_operation(route) for route in OLD_ROUTES}
 
 

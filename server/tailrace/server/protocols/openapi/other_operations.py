@@ -1,4 +1,4 @@
-"""The operations that are no protocol's: agent cards, health, metrics, the playground, and this description."""
+"""The operations outside the protocols: agent cards, health, metrics, the playground, and the OpenAPI description."""
 
 from tailrace.server.http.operator_endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 from tailrace.server.http.playground import COMPONENT_PATH, EMBED_PATH, MODULE_PATHS
@@ -25,7 +25,7 @@ _OBJECT: Json = {"type": "object"}
 
 
 def pages() -> dict[Address, Json]:
-    """All of them, each with its HEAD."""
+    """Return all operations, each with GET and HEAD."""
     card = content({"anyOf": [reference("AgentCard"), _OBJECT]})
     html, script = content(text(), "text/html"), content(text(), "text/javascript")
     health = content({"type": "object", "required": ["status"]})

@@ -1,4 +1,4 @@
-"""The operations beside HTTP+JSON: JSON-RPC, the OpenAI-compatible API, the AI SDK and AG-UI."""
+"""The operations of JSON-RPC, the OpenAI-compatible API, the AI SDK and AG-UI."""
 
 from collections.abc import Mapping
 
@@ -78,7 +78,7 @@ _RPC_SCHEMAS: Mapping[str, Json] = {
 
 
 def json_rpc() -> dict[Address, Json]:
-    """JSON-RPC, of every version."""
+    """Return the JSON-RPC operation of all versions."""
     body = content(reference("JsonRpcResponse"))
     responses = {
         "200": response(
@@ -279,7 +279,7 @@ _UPSTREAM_ERRORS: Json = {
 
 
 def openai_api() -> dict[Address, Json]:
-    """The OpenAI-compatible API."""
+    """Return the operations of the OpenAI-compatible API."""
     tag = "OpenAI-compatible API"
     conversation = parameter("X-Conversation-Id", text(pattern="^[ -~]{0,200}$"), "header")
     failed = {**errors("OpenAIError"), **_UPSTREAM_ERRORS}
@@ -323,7 +323,7 @@ def openai_api() -> dict[Address, Json]:
 
 
 def _stored_responses(tag: str) -> dict[Address, Json]:
-    """The operations on stored responses and chat completions."""
+    """Return the operations on stored responses and chat completions."""
     failed = errors("OpenAIError", (*_NO_BODY, "400"))
     page = [
         parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
@@ -431,7 +431,7 @@ _UI_SCHEMAS: Mapping[str, Json] = {
 
 
 def user_interfaces() -> dict[Address, Json]:
-    """The AI SDK's and AG-UI's streams."""
+    """Return the operations of the AI SDK and AG-UI."""
     chat_id = parameter("chat_id", text(maxLength=200), "path")
     stream = content(EVENT, SSE_TYPE)
     failed = _as_text({**errors("OpenAIError"), **_UPSTREAM_ERRORS})
@@ -476,7 +476,7 @@ def user_interfaces() -> dict[Address, Json]:
 
 
 def _as_text(responses: Json) -> Json:
-    """The responses of errors as the AI SDK shows them: as text; those of the server in front of it are JSON."""
+    """Return the error responses of the AI SDK, which are text. Errors of the server itself are JSON."""
     return {
         code: {**each, "content": {TEXT_TYPE: {"schema": text()}, JSON_TYPE: {"schema": _OBJECT}}}
         for code, each in responses.items()
@@ -484,4 +484,4 @@ def _as_text(responses: Json) -> Json:
 
 
 SCHEMAS: Mapping[str, Json] = {**_RPC_SCHEMAS, **_OPENAI_SCHEMAS, **_UI_SCHEMAS}
-"""The schemas that these operations refer to, beside those of A2A 1.0."""
+"""Schemas of these operations in addition to the schemas of A2A 1.0."""
