@@ -1,7 +1,7 @@
-"""Errors of the protocols, in the form of OpenAI's API: an HTTP status and an error object.
+"""Errors in OpenAI's format, for the OpenAI-compatible API, the AI SDK and AG-UI: an HTTP status and an error object.
 
-The object is ``{"message", "type", "param", "code"}`` (https://platform.openai.com/docs/guides/error-codes); ``upstream``
-has the error of a provider or of a remote agent.
+The object is ``{"message", "type", "param", "code"}`` (https://platform.openai.com/docs/guides/error-codes); tailrace adds
+``upstream``, the error of a provider or of a remote agent.
 """
 
 import math
@@ -20,10 +20,10 @@ from tailrace.wrappers.messages import clipped
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
-# Steps that pydantic adds to a location for the alternatives of a union.
+# Names that pydantic inserts into the location of an error for the members of a union type.
 _FORMS = frozenset({"str", "list[str]", "list[dict[str,any]]", "dict[str,any]", "_Conversation"})
 
-# Statuses of a provider's error that the caller's request caused and can fix.
+# HTTP statuses of provider errors that the caller can correct.
 _CALLERS_FAULT = frozenset({400, 413, 415, 422})
 
 # OpenAI's clients retry after 409, 429 and 5xx without this header.
@@ -38,14 +38,14 @@ class OpenAIError(TailraceError):
         message: The message.
         code: The error code, for programs.
         param: The invalid member of the request.
-        kind: The error's ``type``; by default, the one for the status.
+        kind: The error's ``type``; derived from the status by default.
         headers: Headers of the response.
         upstream: The error of a provider or remote agent.
 
     Attributes:
-        status: As given.
-        headers: As given.
-        code: As given.
+        status: The HTTP status.
+        headers: Headers of the response.
+        code: The error code, for programs.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class OpenAIError(TailraceError):
 
     @classmethod
     def of(cls, error: Exception) -> "OpenAIError":
-        """Return the error for an exception; errors of this server are logged."""
+        """Return the error for an exception. Internal errors are also logged."""
         if isinstance(error, cls):
             drop_frames(error)
             return error
@@ -105,7 +105,7 @@ class OpenAIError(TailraceError):
         Args:
             state: The task's last state.
             message: The text of its last status.
-            facts: The facts of its last status (``docs/extension.md``, "Facts of an answer").
+            facts: The extension metadata of its last status (``docs/extension.md``, "Response metadata").
         """
         if state is TaskState.CANCELED:
             return cls(409, message or "the task was canceled", code="task_canceled", headers=_NO_RETRY)
@@ -154,7 +154,7 @@ class OpenAIError(TailraceError):
         return {**fields, "upstream": dict(self._upstream)} if self._upstream else fields
 
     def body(self) -> bytes:
-        """Return the body of a response, or the data of a frame."""
+        """Return the error as JSON, for an HTTP body or an SSE field ``data``."""
         return encode_ascii({"error": self.fields()})
 
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
@@ -181,5 +181,5 @@ def reject_invalid(prefix: str = "") -> Generator[None]:
 
 
 def server_stops() -> OpenAIError:
-    """Return the error for a response that ends before its task."""
+    """Return the error 503 for a response that ends before its task because the server stops."""
     return OpenAIError(503, "the server is stopping; send the request again shortly", code="server_stopping")

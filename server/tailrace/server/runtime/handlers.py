@@ -42,7 +42,7 @@ class Turn:
             opaque, and unique to the conversation and its caller. Empty where no server made the turn.
         external_message_id: Identifies the message to other systems, as `external_context_id` the conversation; the
             same when the turn is begun again after a crash.
-        message: What the caller said.
+        message: The message of the caller.
         history: The conversation in the common format, this message at its end; behind it only what the turn had come to
             when a crash interrupted it.
         number: 1 for a task's first message, 2 for the second, ….
@@ -50,7 +50,7 @@ class Turn:
         metadata: The request's metadata.
         facts: What the caller asks for beyond the message, in this request or in one for the same task before it.
         extensions: URIs of the extensions that the request uses, of those that the agent's card lists.
-        resumed: How many messages of the history stand behind this one: a crash interrupted the turn after them.
+        resumed: The number of messages in the history that follow this one, because a crash interrupted the turn after them.
         cut_text: The text of the response that a crash interrupted, as it was published, if that response consisted of text
             alone: an open artifact, which the handler may extend or replace.
         max_event_bytes: How large an update may be; 0 for any size.
@@ -102,8 +102,8 @@ class Handler(ABC):
     async def begin(self, turn: Turn) -> AsyncGenerator[Sequence[Item]]:
         """Prepare a turn, and return an async generator of batches of updates. The engine closes the generator.
 
-        By itself, the updates of `run`, one at a time; long texts become several updates. A handler that has several at
-        once overrides it.
+        The default yields the updates of `run` one at a time, and divides long texts. Override it in a handler that has
+        several updates at once.
         """
         return _one_by_one(self.run(turn))
 

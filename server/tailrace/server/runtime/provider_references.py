@@ -12,8 +12,6 @@ from typing import Any, cast
 from tailrace.streaming.a2a.errors import FieldViolation, InvalidParamsError
 from tailrace.streaming.a2a.models import Message, Part
 
-"""Schemes of file URLs that callers may use. The last three contain a provider's id of an uploaded file, which is random."""
-
 PROVIDER_METADATA = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama")
 """Namespaces of metadata from responses of providers (`tailrace.wrappers.providers.WireFormat.name`). Callers may not use them."""
 

@@ -23,14 +23,14 @@ from tailrace.wrappers import (
 )
 
 HistoryPolicy = Callable[[History], History]
-"""Function that returns the history to send for a complete history."""
+"""Function that takes the complete history and returns the history to send."""
 
 CountTokens = Callable[[Message], int]
 """Function that returns the number of tokens of a message. An estimate is sufficient."""
 
-_CHARACTERS = 4  # characters of a token in English text and in code; other scripts have fewer characters
-_OF_MESSAGE = 4  # tokens of a message in addition to its content
-_OF_FILE = 1000  # tokens of an image in the counts of most providers
+_CHARACTERS = 4  # characters per token of English text and code; fewer in other scripts
+_MESSAGE_TOKENS = 4  # tokens of a message in addition to its content
+_FILE_TOKENS = 1000  # tokens per file: the count of most providers for an image
 
 
 def keep_all(history: History) -> History:
@@ -43,12 +43,12 @@ class TokenBudget:
 
     Complete turns are omitted first, the oldest turn first. A turn is a message of the user and all messages until
     the next message of the user. Then complete rounds of the newest turn (calls and their results) are omitted, the
-    oldest round first. The system message, the context, and the first message and last round of the newest turn are
+    oldest round first. The system message, `History.context`, and the first message and last round of the newest turn are
     always sent, even if they exceed the budget.
 
     Args:
-        max_tokens: Maximum number of tokens of the history. The response needs further tokens in the context window
-            of the model.
+        max_tokens: Maximum number of tokens of the history. Leave room for the response in the context window of the
+            model.
         count: Function that returns the number of tokens of a message; None for an estimate from the number of
             characters.
     """
@@ -67,9 +67,9 @@ class TokenBudget:
         rest = list(accumulate(reversed(costs), initial=0))[::-1]
         if rest[0] <= room:
             return history
-        uncut = _uncut(messages)
+        cuts = _possible_cuts(messages)
         questions = [at for at, message in enumerate(messages) if _is_question(message)]
-        turns = [at for at in questions if at in uncut] or [0]
+        turns = [at for at in questions if at in cuts] or [0]
         for at in turns:
             if rest[at] <= room:
                 return _with(history, messages[at:])
@@ -79,7 +79,7 @@ class TokenBudget:
         rounds = [
             at
             for at in range(newest + 1, end)
-            if at in uncut and messages[at].role is Role.MODEL and messages[at - 1].role is not Role.MODEL
+            if at in cuts and messages[at].role is Role.MODEL and messages[at - 1].role is not Role.MODEL
         ]
         for at in rounds:
             if at == rounds[-1] or costs[newest] + rest[at] <= room:
@@ -88,8 +88,8 @@ class TokenBudget:
 
 
 def estimate_tokens(message: Message) -> int:
-    """Estimate the tokens of a message: one for four characters, and 1,000 for a file."""
-    return _OF_MESSAGE + sum(map(_of_part, message.content))
+    """Estimate the tokens of a message: 4, and one per four characters, and 1,000 per file."""
+    return _MESSAGE_TOKENS + sum(map(_part_tokens, message.content))
 
 
 def _is_question(message: Message) -> bool:
@@ -100,12 +100,10 @@ def _is_question(message: Message) -> bool:
     return message.role is Role.USER and not only_results
 
 
-def _uncut(messages: Sequence[Message]) -> set[int]:
+def _possible_cuts(messages: Sequence[Message]) -> set[int]:
     """Return the positions at which a conversation can be cut without separating a call from its result."""
     calls: dict[str, int] = {}
-    changes = [0] * (
-        len(messages) + 1
-    )  # by position, the number of pairs of call and result that begin there, minus the number that end there
+    changes = [0] * (len(messages) + 1)  # by position: +1 behind a call, -1 behind its result
     for at, message in enumerate(messages):
         calls |= {call.id: at for call in message.tool_calls}
         for result in message.tool_results:
@@ -114,9 +112,9 @@ def _uncut(messages: Sequence[Message]) -> set[int]:
     return {at for at, parted in enumerate(accumulate(changes[:-1])) if not parted}
 
 
-def _of_part(part: ContentPart) -> int:
+def _part_tokens(part: ContentPart) -> int:
     if isinstance(part, ContentPartFile):
-        return _OF_FILE
+        return _FILE_TOKENS
     if isinstance(part, ContentPartText | ContentPartReasoning):
         return len(part.text) // _CHARACTERS
     if isinstance(part, ContentPartData):

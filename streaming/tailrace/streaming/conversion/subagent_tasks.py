@@ -152,11 +152,14 @@ class A2ATaskBridge:
         )
 
     def a2a_status_to_cortex(self, status: str) -> str:
-        """Convert the status of a task to the status of a sub-agent. An unknown status is returned unchanged."""
+        """Convert the status of an A2A task to that of a sub-agent of Cortex (``pending``, ``running``, …).
+
+        An unknown status is returned unchanged.
+        """
         return _TO_CORTEX.get(status, status)
 
     def cortex_status_to_a2a(self, status: str) -> str:
-        """Convert the status of a sub-agent to the status of a task. An unknown status is returned unchanged."""
+        """Convert the status of a sub-agent of Cortex to that of an A2A task. An unknown status is returned unchanged."""
         return _TO_A2A.get(status, status)
 
     def get_result_text(self, result: A2ATaskResult) -> str:

@@ -4,10 +4,10 @@ import asyncio
 from weakref import WeakKeyDictionary
 
 SMALL_BYTES = 32 * 1024
-"""Number of bytes of one body that may always be read in a tick."""
+"""A body with at most this many buffered bytes is read without the budget."""
 
 ROUND_BYTES = 512 * 1024
-"""Number of bytes that may be read in one tick from all larger bodies together. Decoding them takes about ten
+"""Number of bytes that may be read in one tick from all bodies with more buffered bytes than `SMALL_BYTES`. Decoding them takes about ten
 milliseconds."""
 
 
@@ -25,7 +25,7 @@ class ReadBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Return True if the budget of this tick is used up. `SMALL_BYTES` of each body may still be read."""
+        """Return True if the budget of this tick is used up. Bodies with at most `SMALL_BYTES` are still read."""
         return self._left <= 0
 
     def share(self, size: int) -> int:

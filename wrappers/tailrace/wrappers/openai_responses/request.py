@@ -15,7 +15,7 @@ from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 def request_members(options: RequestOptions) -> dict[str, Any]:
     """Convert options to members of ``POST /responses``.
 
-    The API has no members for ``stop``, ``seed`` and the penalties. Schemas are sent unchanged. Tools are sent with
+    The API has no parameters ``stop``, ``seed``, ``presence_penalty`` and ``frequency_penalty``. Schemas are sent unchanged. Tools are sent with
     ``strict: false`` by default, because the default of the API makes every property required.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create

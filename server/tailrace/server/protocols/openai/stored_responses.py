@@ -226,7 +226,7 @@ async def _feed(encoder: ResponsesEncoder, events: TurnEvents, *, first_only: bo
 
 
 def _streams(request: Request) -> bool:
-    """Return the ``stream`` of a request.
+    """Return the query parameter ``stream``; False if it is not given.
 
     Raises:
         OpenAIError: It is not a boolean.
@@ -238,7 +238,7 @@ def _streams(request: Request) -> bool:
 
 
 def _starting_after(request: Request) -> int:
-    """Return the ``starting_after`` of a request; -1 without one.
+    """Return the query parameter ``starting_after``; -1 if it is not given.
 
     Raises:
         OpenAIError: It is not a number.
