@@ -173,7 +173,7 @@ def test_grpc_is_called_at_the_configured_host(configured: str, target: str, *, 
 
 @pytest.mark.parametrize("origin", ["*", "agent.example", "https://a/path", "https://u:p@a", "ftp://a", ""])
 def test_an_allowed_origin_that_is_none_is_an_error(origin: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no origin"):
+    with pytest.raises(ConfigurationError, match="is not an origin"):
         AgentOrigins("https://agent.example", [origin])
 
 

@@ -112,7 +112,7 @@ async def test_an_error_object_instead_of_a_stream() -> None:
 BROKEN: dict[str, tuple[list[Step], str, str]] = {
     "garbage in an event": ([sse(b"{nonsense")], "invalid_stream", "nonsense"),
     "an error event": ([sse({"error": {"message": "GPU fell off"}})], "provider_error", "GPU fell off"),
-    "an end without a finish reason": ([], "stream_truncated", "before the answer was complete"),
+    "an end without a finish reason": ([], "stream_truncated", "before the response was complete"),
     "an end inside an event": ([b'data: {"choices":[{"del'], "stream_truncated", "broke off"),
     "a body cut off": ([Cut()], "stream_truncated", "broke"),
     "a connection reset": ([Reset()], "stream_truncated", "broke"),

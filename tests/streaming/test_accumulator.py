@@ -244,10 +244,10 @@ def test_a_finish_after_the_text_and_text_after_the_finish_are_both_whole() -> N
 @pytest.mark.parametrize(
     ("deltas", "message"),
     [
-        ([], "the stream ended without an answer"),
-        ([facts({"id": "x"})], "the stream ended without an answer"),
-        ([say("a")], "the stream ended before the answer was complete"),
-        ([say("a", 0), say("b", 1), end(choice=0)], "the stream ended before the answer was complete"),
+        ([], "the stream ended without a response"),
+        ([facts({"id": "x"})], "the stream ended without a response"),
+        ([say("a")], "the stream ended before the response was complete"),
+        ([say("a", 0), say("b", 1), end(choice=0)], "the stream ended before the response was complete"),
     ],
     ids=["nothing", "no answer", "no finish", "one of two not finished"],
 )

@@ -270,5 +270,5 @@ def test_results_of_tools_are_read_from_the_objects_of_the_sdk() -> None:
 
 
 def test_a_message_of_the_sdk_without_a_role_is_refused() -> None:
-    with pytest.raises(ValueError, match="the role None is not one of A2A"):
+    with pytest.raises(ValueError, match="the role None is not a role of A2A"):
         to_common_message(sdk.Message(message_id="m", parts=[sdk.Part(text="a")]))

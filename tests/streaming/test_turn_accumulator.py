@@ -302,9 +302,9 @@ def test_results_of_one_round_are_given_at_once() -> None:
     turn = TurnAccumulator()
     respond(turn, together(CALL, call("{}", index=1, id="b", name="g")), end())
     turn.add_results(result("a"))
-    with pytest.raises(ValueError, match="waits for the result 'b'"):
+    with pytest.raises(ValueError, match="no open call 'b'"):
         turn.add_results(result("b"))
-    with pytest.raises(ValueError, match="waits for the result 'a'"):
+    with pytest.raises(ValueError, match="no open call 'a'"):
         TurnAccumulator().add_results(result("a"))
 
 

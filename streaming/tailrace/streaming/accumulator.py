@@ -180,9 +180,9 @@ class Accumulator:
         if self.error is not None or self.finished:
             return self.error
         return UpstreamError(
-            "the stream ended before the answer was complete"
+            "the stream ended before the response was complete"
             if self.choices
-            else "the stream ended without an answer",
+            else "the stream ended without a response",
             fault=UpstreamFault.TRUNCATED,
         )
 

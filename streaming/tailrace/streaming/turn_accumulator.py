@@ -1,7 +1,8 @@
-"""Folds one turn of an agent: the responses of a model, and the results of the tools between them.
+"""Accumulates one turn of an agent: the responses of a model, and the tool results between the responses.
 
-An agent calls the model, runs the tools that it calls, calls the model again with their results, and so on until a response has no
-calls. `TurnAccumulator` has the result so far, complete and as the part that is new since the last read. It runs nothing::
+An agent calls the model, runs the requested tools, calls the model again with the results, and so on, until a response has no
+tool calls. `TurnAccumulator` returns the complete result so far, or only the content since the last read. It runs no model and
+no tools::
 
     turn = TurnAccumulator(question, history=history)
     while True:
@@ -48,7 +49,7 @@ _REASONING = Channel.REASONING
 
 
 class TurnDelta(msgspec.Struct, frozen=True):
-    """The new content of a turn since the last read; false if there is none.
+    """The new content of a turn since the last read. It is false if there is no new content.
 
     Attributes:
         output: Visible text.
@@ -57,8 +58,8 @@ class TurnDelta(msgspec.Struct, frozen=True):
         metadata: New or changed metadata of the responses.
         files: Files sent as bytes.
         links: Files sent as URLs.
-        replaces: The model restarted a response that was read in part: output, reasoning, files and links are the
-            complete content of the turn so far, in place of the earlier ones.
+        replaces: True if the model restarted a response that was partly read. Then output, reasoning, files and links
+            are the complete content of the turn so far, and replace the earlier content.
     """
 
     output: str = ""
@@ -77,7 +78,7 @@ _NOTHING = TurnDelta()
 
 
 class _ResponseItems(Generic[T]):
-    """A growing list, in which the items of the last response may become void."""
+    """A growing list whose items of the last response can be withdrawn."""
 
     __slots__ = ("_given", "_response", "add", "items")
 
@@ -107,7 +108,7 @@ class _ResponseItems(Generic[T]):
 
 
 class _ResponseText:
-    """A growing text, as `_ResponseItems`, stored as UTF-8."""
+    """A growing text whose end, the text of the last response, can be withdrawn. It is stored as UTF-8."""
 
     __slots__ = ("_given", "_response", "_text")
 
@@ -139,22 +140,22 @@ class _ResponseText:
 
 
 class TurnAccumulator:
-    """Folds the responses and tool results of one turn. Sans-IO, O(1) a chunk.
+    """Accumulator of the responses and tool results of one turn. Sans-IO; O(1) for each chunk.
 
-    Feed every response with `add`, or feed the accumulator that `begin_response` returns, and end it with `end_response`;
-    call `add_results` between responses. If several choices were requested, the turn is that of the first with content.
+    Add the chunks of a response with `add`, or to the accumulator that `begin_response` returns, and call `end_response` at its
+    end. Call `add_results` between responses. If there are several choices, the first choice with content is used.
 
     Args:
-        *messages: The messages that begin the turn, usually one of the user: the first of its new messages.
-        history: The conversation before the turn; a tool call of the turn whose id is in use in the conversation gets
-            another id.
+        *messages: The messages that begin the turn, usually one message of the user.
+        history: The conversation before the turn. A tool call whose id is already used in the conversation gets a new
+            id.
         think_tags: Split reasoning in ``<think>`` tags from the text.
         merge_choices: As for `Accumulator`.
         collect_output: Collect the text and the files of all responses for `take_new`, `output`, `reasoning`, `files` and
-            `links`. False if the returned changes are enough: text is then folded once, in its response.
+            `links`. False if only the returned changes are used; this saves a second copy of the text.
 
     Attributes:
-        response: The response in progress, else the last one; None before the first.
+        response: The current or last response; None before the first response.
     """
 
     __slots__ = (
@@ -195,26 +196,28 @@ class TurnAccumulator:
         self._merge_choices = merge_choices
         self._messages = list(messages)
         self._given_messages = 0
-        self._ids: set[str] | None = None  # of all calls, as soon as there is a call
+        self._ids: set[str] | None = None  # of all calls; None before the first call
         self._output = _ResponseText()
         self._reasoning = _ResponseText()
         self._files: _ResponseItems[ContentPartFile] = _ResponseItems()
         self._links: _ResponseItems[ContentPartFile] = _ResponseItems()
         self._new_metadata: dict[str, Any] = {}
         self._replaces = False
-        self._separate = False  # tools ran since the last visible text: the next begins on a new line
-        self._separate_before = False  # the same at the start of the last response
-        self._spent: Usage | None = None  # by the responses before the last
+        self._separate = (
+            False  # True if tools ran since the last visible text: the next text begins on a new line
+        )
+        self._separate_before = False  # the value of _separate at the start of the last response
+        self._spent: Usage | None = None  # usage of the responses before the last one
         self._receiving: Accumulator | None = None
         self._unanswered: tuple[ContentPartToolCall, ...] = ()
         self.response: Accumulator | None = None
         self._metadata: dict[str, Any] = {}
         self._id = ""
 
-    # --- in ---------------------------------------------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------------------------------------
 
     def begin_response(self) -> Accumulator:
-        """Begin the next response; return its accumulator, which is fed with its chunks until `end_response`."""
+        """Begin the next response, and return the accumulator for its chunks. Call `end_response` at its end."""
         self._spent = self.total_usage
         self._separate_before = self._separate
         self._unanswered = ()
@@ -231,7 +234,7 @@ class TurnAccumulator:
         return response
 
     def add(self, chunk: ChunkWrapper[Any]) -> list[Change]:
-        """Fold one chunk; return its changes in order. Never raises for a provider's data."""
+        """Add one chunk, and return its changes in order. Data of a provider never causes an exception."""
         return (self._receiving or self.begin_response()).add(chunk)
 
     def fail_response(self, error: UpstreamError) -> None:
@@ -240,14 +243,14 @@ class TurnAccumulator:
         response.error = response.error or error
 
     def end_response(self, error: UpstreamError | None = None, *, keep_empty: bool = True) -> list[Change]:
-        """End the response: its message is added to the new messages; return text that was held back, if any.
+        """End the response, add its message to the new messages, and return the changes that were held back.
 
-        A message without content is added, too, if the model sent one: a response may be empty. A response that broke
-        off leaves an incomplete message, whose calls are not to be run.
+        An empty message of the model is added, too. The message of a response that broke off is incomplete; its calls
+        must not be run.
 
         Args:
-            error: The reason of the end, if the transport knows it; see `Accumulator.close`.
-            keep_empty: False leaves out a message without content that is no refusal: the request is repeated.
+            error: The error that ended the stream; see `Accumulator.close`.
+            keep_empty: False to drop a message without content and refusal, because the request is repeated.
         """
         response = self._receiving or self.begin_response()
         changes = response.close(error)
@@ -267,26 +270,26 @@ class TurnAccumulator:
         return changes
 
     def add_results(self, *results: ContentPartToolResult) -> None:
-        """Add all results of the tools that the last response called: one message of role TOOL.
+        """Add the results of the tools that the last response called, as one message of role TOOL.
 
-        Calls without a result stay open, for a later turn.
+        Calls without a result remain open for a later turn.
 
         Raises:
-            ValueError: A result matches none of `unanswered_calls`, two match the same, or the results of the last
-                response were added before.
+            ValueError: A result matches none of `unanswered_calls`, two results match the same call, or the results of
+                the last response were already added.
         """
         given = self._messages and self._messages[-1].role is Role.TOOL
         open_ids = [] if given else [call.id for call in self._unanswered]
         for result in results:
             if result.id not in open_ids:
-                raise ValueError(f"no call of the last response waits for the result {result.id!r}")
+                raise ValueError(f"the last response has no open call {result.id!r}")
             open_ids.remove(result.id)
         if results:
             self._messages.append(Message(role=Role.TOOL, content=results))
             self._unanswered = tuple(call for call in self._unanswered if call.id in open_ids)
             self._separate = bool(self._output.full())
 
-    # --- out --------------------------------------------------------------------------------------------------------
+    # --- output --------------------------------------------------------------------------------------------------------
 
     def take_new(self) -> TurnDelta:
         """Return the content that is new since the last call, in time proportional to its length."""
@@ -307,19 +310,19 @@ class TurnAccumulator:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the responses, merged; of equal keys the last value."""
+        """The merged metadata of the responses. A later value replaces an earlier one."""
         self._merge_metadata()
         return self._metadata
 
     @property
     def id(self) -> str:
-        """The last response's id that is not empty; empty when none had one."""
+        """The last id of a response; empty if no response had an id."""
         self._merge_metadata()
         return self._id
 
     @property
     def output(self) -> str:
-        """The visible text of all responses; a line break separates texts between which tools ran."""
+        """The visible text of all responses. If tools ran between two texts, a line break separates the texts."""
         return self._output.full()
 
     @property
@@ -336,7 +339,7 @@ class TurnAccumulator:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The complete new messages: those that begin the turn, then the model's and one with results for each round."""
+        """The complete new messages: the first messages of the turn, then for each round the model's message and its results."""
         return tuple(self._messages)
 
     @property
@@ -356,19 +359,19 @@ class TurnAccumulator:
 
     @property
     def unanswered_calls(self) -> tuple[ContentPartToolCall, ...]:
-        """The calls of the last response that have no results; none of a response that broke off."""
+        """The calls of the last response without results; empty if the response broke off."""
         return self._unanswered
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """The finish reason of the last response; None while it continues, or without one."""
+        """The finish reason of the last response; None while the response continues, or if it had no finish reason."""
         if self.response is None or not self.response.choices:
             return None
         return self.response.choices[_choice(self.response)].finish_reason
 
     @property
     def error(self) -> UpstreamError | None:
-        """The reason why the last response is incomplete; None without one."""
+        """The error because of which the last response is incomplete; None for a complete response."""
         return self.response.reported_error if self.response is not None else None
 
     @property
@@ -378,9 +381,9 @@ class TurnAccumulator:
 
     @property
     def total_usage(self) -> Usage | None:
-        """Tokens of all responses, each of which was a request; None if none were reported.
+        """Tokens of all responses of the turn; None if no response reported its usage.
 
-        Its ``raw`` is empty.
+        The field ``raw`` is empty.
         """
         return sum_usages((self._spent, self.usage))
 
@@ -394,7 +397,7 @@ class TurnAccumulator:
         ids = {call.id for call in message.tool_calls}
         own = "" not in ids and len(ids) == len(message.tool_calls) and self._ids.isdisjoint(ids)
         if not own or message.tool_results:
-            # Only then: it traverses the whole conversation.
+            # Only if necessary, because this traverses the complete conversation.
             *_, message = with_matched_ids(self.history.with_message(message)).conversation
         self._ids.update(call.id for call in message.tool_calls)
         return message

@@ -261,7 +261,7 @@ async def test_an_answer_that_was_replaced_is_shown_anew():
     async with ScriptedUpstream(foreign) as server:
         assert await ask_agent(server.base_url.removesuffix("/v1"), "hello", shown.screen) == 0
     assert shown.out.getvalue() == "yes\nno\n"
-    assert "the agent has replaced its answer" in shown.notes.getvalue()
+    assert "the agent has replaced its response" in shown.notes.getvalue()
 
 
 async def test_an_agent_that_says_nothing_has_not_answered():

@@ -90,11 +90,11 @@ def test_addresses_may_be_relative_and_skills_incomplete():
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"<html>", "no agent card"),
-        (b"[]", "no agent card"),
-        (b"[" * 100_000, "no agent card"),
-        (b"", "no agent card"),
-        (b"\xff", "no agent card"),
+        (b"<html>", "is not an agent card"),
+        (b"[]", "is not an agent card"),
+        (b"[" * 100_000, "is not an agent card"),
+        (b"", "is not an agent card"),
+        (b"\xff", "is not an agent card"),
         (b'{"name": 1, "skills": 1}', "no interface at all"),
         (b"{}", "no interface at all"),
         (b'{"supportedInterfaces": "none"}', "no interface at all"),

@@ -359,9 +359,9 @@ async def test_credentials_are_sent_as_the_card_asks_for_them():
 @pytest.mark.parametrize(
     ("script", "fault", "words"),
     [
-        ([b"<html>"], UpstreamFault.INVALID, "no agent card"),
+        ([b"<html>"], UpstreamFault.INVALID, "is not an agent card"),
         (json_answer({"name": "x"}), UpstreamFault.INVALID, "no interface at all"),
-        (json_answer([1]), UpstreamFault.INVALID, "no agent card"),
+        (json_answer([1]), UpstreamFault.INVALID, "is not an agent card"),
         ([Head(500), b"x"], UpstreamFault.STATUS, "HTTP 500"),
         ([Reset()], UpstreamFault.CONNECTION, "broke off"),
     ],

@@ -858,7 +858,7 @@ async def test_text_is_an_output_type_too() -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (answer("Fribourg"), "not the JSON that was asked for"),
+        (answer("Fribourg"), "is not valid JSON"),
         (answer('{"town": 1}'), "name: Field required"),
         (answer('{"name": "Fri', finish="length"), "reached its length limit before it was complete"),
         (answer(finish="content_filter"), "refused the requested output: content_filter"),

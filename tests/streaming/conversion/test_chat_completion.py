@@ -71,7 +71,7 @@ def test_an_answer_of_nothing_still_has_a_choice_and_an_error() -> None:
     assert found["choices"][0]["finish_reason"] is None
     assert found["error"] == {
         "type": "stream_truncated",
-        "message": "the stream ended without an answer",
+        "message": "the stream ended without a response",
         "code": None,
     }
     assert "usage" not in found

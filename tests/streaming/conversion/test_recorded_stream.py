@@ -127,10 +127,10 @@ def test_the_message_is_the_first_choices() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "the stream ended without an answer"),
-        (DONE, "the stream ended without an answer"),
-        (b": ping\n\n", "the stream ended without an answer"),
-        (sse(say("a")), "the stream ended before the answer was complete"),
+        (b"", "the stream ended without a response"),
+        (DONE, "the stream ended without a response"),
+        (b": ping\n\n", "the stream ended without a response"),
+        (sse(say("a")), "the stream ended before the response was complete"),
         (sse(say("a")) + b'data: {"choices":[{"de', "the stream broke off in the middle of an event"),
         (sse(say("a"), {"error": {"message": "died", "code": 502}}), "died (HTTP 502, 502)"),
         (

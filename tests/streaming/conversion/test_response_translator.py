@@ -374,7 +374,7 @@ def test_the_state_follows_from_the_finish_reason(reason: FinishReason, state: T
 
 def test_a_filtered_answer_says_so() -> None:
     status = final(one_by_one(say("a"), end(FinishReason.CONTENT_FILTER)))
-    assert text_of(status) == "the provider stopped the answer: content_filter"
+    assert text_of(status) == "the provider stopped the response: content_filter"
 
 
 def test_a_filtered_answer_asks_for_no_tools() -> None:
@@ -400,7 +400,7 @@ def test_an_error_fails_the_task_after_everything_is_closed() -> None:
 def test_a_stream_that_breaks_off_fails_the_task() -> None:
     updates = one_by_one(say("a"))
     assert outline(updates) == [("=", "text", "a", False), ("+", "text", "", True), ("FAILED",)]
-    assert text_of(final(updates)) == "the stream ended before the answer was complete"
+    assert text_of(final(updates)) == "the stream ended before the response was complete"
     assert facts_of(updates)["error"] == {"type": "stream_truncated"}
 
 

@@ -150,18 +150,18 @@ def test_a_type_without_a_schema_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not the JSON that was asked for"),
-        ("Fribourg", "not the JSON that was asked for"),
-        ('{"name": "Fri', "not the JSON that was asked for"),
-        ("[" * 100_000, "not the JSON that was asked for"),
-        ("[]", "not of the form that was asked for"),
+        ("", "is not valid JSON"),
+        ("Fribourg", "is not valid JSON"),
+        ('{"name": "Fri', "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("[]", "does not match the requested schema"),
         ('{"name": 1, "founded": "x"}', "name: Input should be a valid string; founded: "),
         ("{}", "name: Field required"),
     ],
     ids=["nothing", "words", "half", "deep", "a list", "types", "missing"],
 )
 def test_a_mismatch_is_reported(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match="the answer is not") as raised:
+    with pytest.raises(ValueError, match="the response is not") as raised:
         OutputReader.of_type(Town).read(text)
     assert words in str(raised.value)
 
@@ -179,7 +179,7 @@ NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required
 def test_an_answer_is_held_against_a_schema() -> None:
     reader = of_schema(NAMED)
     assert reader.read('{"name": "Fribourg"}') == {"name": "Fribourg"}
-    with pytest.raises(ValueError, match='form that was asked for: name: 1 is not of type "string"'):
+    with pytest.raises(ValueError, match='requested schema: name: 1 is not of type "string"'):
         reader.read('{"name": 1}')
     with pytest.raises(ValueError, match='"name" is a required property'):
         reader.read("{}")
@@ -188,7 +188,7 @@ def test_an_answer_is_held_against_a_schema() -> None:
 def test_without_a_schema_it_is_any_object() -> None:
     reader = of_schema(None)
     assert reader.read('{"a": [1]}') == {"a": [1]}
-    with pytest.raises(ValueError, match="it is no JSON object"):
+    with pytest.raises(ValueError, match="it is not a JSON object"):
         reader.read("[1]")
 
 

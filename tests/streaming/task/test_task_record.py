@@ -165,7 +165,7 @@ def test_a_state_that_may_not_follow_is_refused_and_changes_nothing() -> None:
 )
 def test_nothing_is_appended_to_an_artifact_that_was_never_begun(update: Update) -> None:
     record = working()
-    with pytest.raises(InvalidAgentResponseError, match="'a' was never begun"):
+    with pytest.raises(InvalidAgentResponseError, match="'a' does not exist"):
         record.apply(update)
     assert (record.number, shape(record)) == (2, [])
 
@@ -203,7 +203,7 @@ def test_nothing_follows_the_end(state: TaskState, update: Update) -> None:
     record = working()
     record.apply(text("x"))
     record.apply(StatusUpdate(state))
-    with pytest.raises(InvalidAgentResponseError, match="the task is over"):
+    with pytest.raises(InvalidAgentResponseError, match="the task has ended"):
         record.apply(update)
     assert record.number == 4
 

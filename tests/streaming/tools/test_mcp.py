@@ -421,7 +421,7 @@ async def test_the_agent_goes_on_when_a_program_cannot_be_started_again(
     assert result.output == "It died."
     assert "lost in the middle" in errors[0]
     assert errors[1] == "the tool's server was lost and cannot be connected again"
-    assert "cannot be started: it ended at once; its last words:" in caplog.text
+    assert "cannot be started: the program exited at once; its last output:" in caplog.text
 
 
 async def test_a_session_that_the_server_has_forgotten_is_begun_anew() -> None:
@@ -491,7 +491,7 @@ async def test_a_program_that_does_not_exist_is_an_error() -> None:
 
 
 async def test_a_program_that_ends_at_once_is_an_error_with_its_last_words() -> None:
-    with pytest.raises(ConfigurationError, match=r"its last words: no key, no tools$"):
+    with pytest.raises(ConfigurationError, match=r"its last output: no key, no tools$"):
         async with McpToolset.stdio(sys.executable, "-c", "raise SystemExit('no key, no tools')").connected():
             raise AssertionError
 
@@ -546,7 +546,7 @@ async def test_what_a_program_says_on_the_side_is_logged_and_not_printed(
 
 async def test_a_program_that_talks_without_end_does_not_stand_still() -> None:
     talking = "import sys; sys.stderr.write('x' * 1_000_000 + '\\n' + 'last'); sys.exit(1)"
-    with pytest.raises(ConfigurationError, match=r"its last words: last$"):
+    with pytest.raises(ConfigurationError, match=r"its last output: last$"):
         async with McpToolset.stdio(sys.executable, "-c", talking).connected():
             raise AssertionError
 
@@ -556,7 +556,7 @@ async def test_a_program_gets_its_variables_and_folder_and_none_of_our_keys(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     script = "import os, sys; sys.exit(' '.join((os.getcwd(), os.environ['A'], os.environ.get('OPENAI_API_KEY', '-'))))"
-    with pytest.raises(ConfigurationError, match=f"its last words: {tmp_path} b -$"):
+    with pytest.raises(ConfigurationError, match=f"its last output: {tmp_path} b -$"):
         async with McpToolset.stdio(sys.executable, "-c", script, env={"A": "b"}, cwd=tmp_path).connected():
             raise AssertionError
 

@@ -1,4 +1,4 @@
-"""Continuation of a response that broke off: the routes, and the part that models have in it.
+"""Continuation of a response that broke off: the routes, and the options of providers' APIs.
 
 A model continues a text by `tailrace.wrappers.model.Model.continuation`, and a response that the provider holds by
 `tailrace.wrappers.model.Model.attachment`. The driver of a turn decides whether, when and at which
@@ -17,25 +17,25 @@ from tailrace.wrappers.errors import UpstreamError
 
 
 class Route(StrEnum):
-    """How a response is continued."""
+    """The method of a continuation."""
 
     ATTACH = "attach"
     """The provider holds the response, and sends the events that have not arrived."""
     PREFILL = "prefill"
-    """The provider continues the text that has arrived, which the request repeats as the last message."""
+    """The provider continues the received text, which the request repeats as the last message."""
     REPLACE = "replace"
-    """The response begins again and replaces what has arrived."""
+    """The response begins again and replaces the received text."""
 
 
 class Prefill(msgspec.Struct, frozen=True):
-    """How the API of a provider is asked to continue the last message.
+    """Options of a request that continues the last message, by the provider's API.
 
     Attributes:
         members: Further members of the request.
         metadata: Metadata of the last message, with its further members under the provider's key.
-        root: The path of the API's root that supports it; empty for the usual one.
-        is_exact: The model continues the text itself: the response repeats nothing of it.
-        has_prefix: The response begins with the complete text.
+        root: The root path of the API that supports this; empty for the default path.
+        is_exact: True if the response never repeats a part of the text.
+        has_prefix: True if the response begins with the complete text.
     """
 
     members: Mapping[str, Any] = {}
@@ -46,7 +46,7 @@ class Prefill(msgspec.Struct, frozen=True):
 
 
 class JoinedChunks(AsyncIterator[Sequence[ChunkWrapper[Any]]]):
-    """The chunks of a continued text, without the characters that repeat the text before.
+    """The chunks of a continued text, without the characters that repeat the earlier text.
 
     Args:
         batches: The chunks as the provider sent them.

@@ -44,7 +44,7 @@ class Screen:
     def answer(self, text: str, source: str, *, again: bool = False) -> None:
         """Print more of the response."""
         if again:
-            self.note("the agent has replaced its answer; this is the new one:", "yellow")
+            self.note("the agent has replaced its response; the new response is:", "yellow")
         if self._answer_open and (again or source != self._answer_from):
             self._out.write("\n")
             self._notes_open = self._notes_open and not self._shared
@@ -115,7 +115,7 @@ class MarkdownScreen(Screen):
             self._finish()
             self._source = source
         if again:
-            self.note("the agent has replaced its answer; this is the new one:", "yellow")
+            self.note("the agent has replaced its response; the new response is:", "yellow")
         self._end_line()
         self._block += for_terminal(text)
         done, self._block = _split_blocks(self._block)

@@ -372,7 +372,7 @@ async def _upstream(settings: Settings) -> Finding:
         return Finding(
             "upstream",
             "warning",
-            f"{details}, but in one piece",
+            f"{details}, but as one chunk, without streaming",
             "a proxy buffers the stream: disable its buffering (nginx: proxy_buffering off)",
         )
     return Finding("upstream", "ok", details)

@@ -154,7 +154,7 @@ def split_history(history: History, *, param: str) -> tuple[tuple[Message, ...],
     if len(history.conversation) > MAX_MESSAGES:
         raise OpenAIError(
             413,
-            f"'{param}' has {len(history.conversation)} messages; a conversation may have {MAX_MESSAGES}",
+            f"'{param}' has {len(history.conversation)} messages; the maximum is {MAX_MESSAGES}",
             param=param,
             code="too_many_messages",
         )

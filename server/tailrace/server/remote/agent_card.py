@@ -1,6 +1,6 @@
-"""The card of a remote agent, of A2A 1.0 or 0.3: where and how the agent is called, and what it offers.
+"""The card of a remote agent (A2A 1.0 or 0.3): addresses, bindings, security schemes and skills.
 
-Mistakes in a card are tolerated where nothing depends on them; `AgentCard`, the card of this server, is validated in full.
+Invalid members that this client does not use are ignored. `AgentCard`, the card of this server, is validated completely.
 """
 
 import json
@@ -26,16 +26,16 @@ CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 """Well-known paths of cards: since A2A 0.3, and before."""
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
-"""The supported protocol bindings in the order of preference: those first that pass every proxy."""
+"""The supported protocol bindings in the order of preference. Bindings that pass every proxy come first."""
 
 _JAVASCRIPT_SERVER = "Express"
 """``X-Powered-By`` of the official SDK in JavaScript, which is built on that framework."""
 
 _MAX_URL = 200  # characters of an address in an error
-_MAX_INTERFACES, _MAX_SKILLS = 100, 1000  # the first ones of a card are used
+_MAX_INTERFACES, _MAX_SKILLS = 100, 1000  # the first interfaces of a card are used
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")  # a token of RFC 9110
-# Headers that frame, route or describe a request, or belong to the protocol: a card must not replace them.
+# A card must not replace headers that frame, route or describe a request, or that belong to the protocol.
 _RESERVED = re.compile(
     r"host|connection|keep-alive|te|trailer|upgrade|via|forwarded|expect|cookie|date|origin|referer|user-agent|range|pragma"
     r"|cache-control|traceparent|tracestate|idempotency-key|last-event-id"
@@ -49,7 +49,7 @@ class RemoteCard:
 
     Attributes:
         name: The agent's name; empty when the card has none.
-        description: What the agent does.
+        description: The agent's description.
         skills: Its skills.
         input_modes: Media types that it accepts.
         output_modes: Media types that it returns.
@@ -58,9 +58,8 @@ class RemoteCard:
         url: The address of the chosen interface.
         binding: The protocol binding of that interface.
         version: The protocol version of that interface: ``1.0``, ``0.3.0``.
-        tenant: Sent with every request; empty for none.
-        encodes_files_twice: The interface has base64 text in place of the bytes of files
-            (`tailrace.streaming.a2a.v0_3_rest`).
+        tenant: The tenant for every request; empty for none.
+        encodes_files_twice: The interface encodes files twice as base64 (`tailrace.streaming.a2a.v0_3_rest`).
         fields: The card's JSON.
     """
 
@@ -80,12 +79,12 @@ class RemoteCard:
 
     @property
     def endpoint(self) -> str:
-        """The same as ``url``."""
+        """Same as ``url``."""
         return self.url
 
     @property
     def raw(self) -> "a2a_pb2.AgentCard":
-        """The card as an object of the official SDK, with the chosen interface alone.
+        """Return the card as an object of the official SDK, with only the chosen interface.
 
         Raises:
             UpstreamError: The card is not valid.
@@ -101,7 +100,7 @@ class RemoteCard:
 
     @property
     def may_stream(self) -> bool:
-        """Return whether streaming can be tried: a card without the required member does not rule it out."""
+        """Return whether to try streaming. A card without the required member ``streaming`` does not exclude it."""
         return self.streaming or "capabilities" not in self.fields
 
     @property
@@ -128,20 +127,20 @@ def read_card(
 
     Args:
         body: The card.
-        card_url: The card's address: the base of relative addresses, named in errors.
-        bindings: Allowed bindings, the preferred one first. gRPC is left out where it is not installed.
-        origins: The origins that may be called; the card's own when None.
+        card_url: The address of the card: the base of relative addresses; error messages contain it.
+        bindings: Allowed bindings, the preferred one first. gRPC is omitted if it is not installed.
+        origins: The permitted origins; None for the origin of the card.
         powered_by: The ``X-Powered-By`` header of the response with the card: the only sign of the SDK that the agent uses.
 
     Raises:
-        UpstreamError: The body is not a card, or has no supported interface; the message lists those it has.
+        UpstreamError: The body is not a card, or has no supported interface; the message lists the interfaces of the card.
     """
     try:
         card: Any = json.loads(body)
     except (ValueError, RecursionError):
         card = None
     if not isinstance(card, dict):
-        raise UpstreamError(f"what is at {card_url} is no agent card", fault=UpstreamFault.INVALID)
+        raise UpstreamError(f"the resource at {card_url} is not an agent card", fault=UpstreamFault.INVALID)
     fields = cast("dict[str, Any]", card)
     interfaces = list(_interfaces(fields, card_url))
     origins = origins or AgentOrigins(card_url)
@@ -223,7 +222,7 @@ def _api_key(scheme: dict[str, Any]) -> dict[str, Any]:
 
 
 def _interfaces(fields: Mapping[str, Any], card_url: str) -> Iterator[_Interface]:
-    """The interfaces of a card of 1.0, or of a card of 0.3, which has no list of all of them."""
+    """Yield the interfaces of a card. A card of 0.3 has a main interface and a list of additional ones."""
     if "supportedInterfaces" in fields:
         found = islice(_objects(fields["supportedInterfaces"]), _MAX_INTERFACES)
     else:
@@ -257,7 +256,7 @@ def _choose(interfaces: Iterable[_Interface], bindings: Sequence[str]) -> _Inter
 
 
 def _age(version: str) -> int | None:
-    """0 for the preferred protocol version, 1 for an older supported one, None for any other."""
+    """Return 0 for the preferred protocol version, 1 for an older supported version, and None for other versions."""
     major, _, minor = version.partition(".")
     if major == "1":
         return 0
@@ -265,7 +264,7 @@ def _age(version: str) -> int | None:
 
 
 def _skills(skills: Iterable[dict[str, Any]]) -> Iterator[AgentSkill]:
-    """The skills, with the members that are required in our own card; their access rules are left out."""
+    """Return the skills, with the members that the card of this server requires, without their access rules."""
     for at, skill in enumerate(islice(skills, _MAX_SKILLS)):
         given = {key: value for key, value in skill.items() if value and key != "securityRequirements"}
         name = given.get("name") or given.get("id") or f"skill {at + 1}"

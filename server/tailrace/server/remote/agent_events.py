@@ -61,7 +61,7 @@ def read_model(model: type[_Model], fields: Mapping[str, Any]) -> _Model:
     except ValidationError as error:
         reason = InvalidParamsError.from_validation(error).detail
         raise UpstreamError(
-            f"the agent sent a {model.__name__} that is not one of A2A: {reason}", fault=UpstreamFault.INVALID
+            f"the agent sent a {model.__name__} that is not valid A2A: {reason}", fault=UpstreamFault.INVALID
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""The permitted origins of calls to a remote agent, which its card cannot extend.
+"""The permitted origins of calls to a remote agent. The agent's card cannot extend them.
 
-A card names the addresses that its agent is called at. One that is hostile, or was changed on its way, could name an address
-of this network, or of an attacker who collects credentials. So calls go to the origin (scheme, host and port) of the address
-that the operator configured, and to those that the operator allows besides.
+A card contains the addresses of its agent. A hostile or manipulated card could contain an address of the internal network, or
+of an attacker who collects credentials. Therefore calls are permitted only to the origin (scheme, host and port) of the
+configured address, and to the further origins that the operator allows.
 """
 
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ from tailrace.wrappers import ConfigurationError, UpstreamError, UpstreamFault
 from tailrace.wrappers.redaction.log_records import printable
 
 MAX_REDIRECTS = 5
-"""Redirects of a card that are followed."""
+"""Maximum redirects of a card request."""
 
 _PORTS = {"http": 80, "https": 443}
-_TLS_PORT = ":443"  # a gRPC address without a scheme is one with TLS at this port
+_TLS_PORT = ":443"  # a gRPC address without a scheme uses TLS at this port
 
 
 def join_url(base: str, url: str) -> str:
-    """The absolute address of one that may be relative; empty where it is none."""
+    """Return the absolute form of an address that may be relative; empty if it is not valid."""
     try:
         return urljoin(base, url) if url else ""
     except ValueError:
@@ -28,9 +28,9 @@ def join_url(base: str, url: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port of an address of HTTP, in one form for all spellings; empty where it is none.
+    """Return scheme, host and port of an HTTP URL in normal form; empty if the URL is not valid.
 
-    All names of this machine's loopback interface, and the wildcard address, are ``localhost``.
+    Loopback names and addresses, and the wildcard address, become ``localhost``.
     """
     try:
         parts = urlsplit(url)
@@ -38,7 +38,7 @@ def origin_of(url: str) -> str:
     except ValueError:
         return ""
     if not host or parts.scheme not in _PORTS or "\\" in url or not url.isprintable() or " " in url:
-        return ""  # the last three: what one library reads as a host is part of a user's name for another
+        return ""  # the last three: libraries disagree whether the text before them is a host or a user name
     return f"{parts.scheme}://{_host(host)}:{port}"
 
 
@@ -53,17 +53,17 @@ def _host(host: str) -> str:
 
 
 class AgentOrigins:
-    """The origins at which one agent may be called.
+    """The permitted origins of one agent.
 
     Args:
-        url: Where the agent is, as it is configured.
-        allowed: Further origins, such as ``https://api.agent.example``, as the operator configured them.
+        url: The configured address of the agent.
+        allowed: Further origins that the operator configured, such as ``https://api.agent.example``.
 
     Attributes:
         configured: The origin of ``url``.
 
     Raises:
-        ConfigurationError: An allowed origin is none.
+        ConfigurationError: An allowed origin is not valid.
     """
 
     def __init__(self, url: str, allowed: Iterable[str] = ()) -> None:
@@ -73,7 +73,7 @@ class AgentOrigins:
             origin = origin_of(given)
             if not origin or urlsplit(given).path.strip("/") or "@" in given:
                 raise ConfigurationError(
-                    f"TAILRACE_AGENT_ORIGINS: {given!r} is no origin: write https://HOST or https://HOST:PORT"
+                    f"TAILRACE_AGENT_ORIGINS: {given!r} is not an origin: write https://HOST or https://HOST:PORT"
                 )
             self._allowed.add(origin)
 
@@ -83,10 +83,10 @@ class AgentOrigins:
         return bool(origin) and origin in self._allowed
 
     def redirect(self, url: str, location: str) -> str:
-        """The address of a redirect of the card.
+        """Return the address of a redirect of the card.
 
         Raises:
-            UpstreamError: It is at an origin at which the agent may not be called.
+            UpstreamError: The origin of the address is not permitted.
         """
         target = join_url(url, location)
         if not self.allows(target):
@@ -98,10 +98,12 @@ class AgentOrigins:
         return target
 
     def allows_grpc(self, target: str) -> bool:
-        """Return whether calls to a gRPC address are permitted: other ports of a permitted host are, but not without TLS if it uses TLS.
+        """Return whether calls to a gRPC address are permitted.
+
+        All ports of a permitted host are permitted. If the permitted origin uses TLS, calls without TLS are not.
 
         Args:
-            target: ``HOST:PORT``, or with ``http://`` or ``https://`` before it.
+            target: ``HOST:PORT``, optionally after ``http://`` or ``https://``.
         """
         if "://" not in target:
             target = f"{'https' if target.endswith(_TLS_PORT) else 'http'}://{target}"

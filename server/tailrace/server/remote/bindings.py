@@ -131,7 +131,7 @@ class Binding:
             result = fields.get("result") if self.is_json_rpc else fields
         if not isinstance(result, dict):
             raise UpstreamError(
-                f"the agent's answer is no {'JSON-RPC' if self.is_json_rpc else 'A2A'} response",
+                f"the agent's response is not valid {'JSON-RPC' if self.is_json_rpc else 'A2A'}",
                 fault=UpstreamFault.INVALID,
             )
         # The server of LangGraph returns objects of 0.3 for methods of 1.0.
@@ -152,7 +152,9 @@ class Binding:
             ValueError,
         ) as error:  # a value has another JSON type
             reason = str(error)
-        raise UpstreamError(f"the agent sent what is not A2A 0.3: {reason}", fault=UpstreamFault.INVALID)
+        raise UpstreamError(
+            f"the agent sent an object that is not valid A2A 0.3: {reason}", fault=UpstreamFault.INVALID
+        )
 
 
 def _as_error(error: Mapping[str, Any]) -> A2AError | UpstreamError:

@@ -37,7 +37,7 @@ class GrpcCalls:
     """Calls to an agent over gRPC; see `tailrace.server.remote.http_calls.HttpCalls`.
 
     Args:
-        card: How the agent is called.
+        card: The agent card, with the chosen gRPC interface.
     """
 
     def __init__(self, card: RemoteCard) -> None:
@@ -58,7 +58,7 @@ class GrpcCalls:
     async def events(
         self, operation: Operation, fields: dict[str, Any], headers: Mapping[str, str]
     ) -> AsyncGenerator[tuple[dict[str, Any], str]]:
-        """See `HttpCalls.events`; the number among the extension's facts stands for the SSE id, which gRPC does not have."""
+        """See `HttpCalls.events`. gRPC has no SSE id; the event number in the extension metadata replaces it."""
         context = ClientCallContext(service_parameters=dict(headers))
         if operation is Operation.SUBSCRIBE_TO_TASK:
             request = fill(a2a_pb2.SubscribeToTaskRequest(), fields)
@@ -98,7 +98,8 @@ class GrpcCalls:
             raise self._failure(error) from None
         except (InvalidParamsError, ValueError) as error:
             raise UpstreamError(
-                f"the agent at {self._url} sent what is not A2A: {error}", fault=UpstreamFault.INVALID
+                f"the response of the agent at {self._url} is not valid A2A: {error}",
+                fault=UpstreamFault.INVALID,
             ) from None
 
     def _failure(self, error: SdkError) -> UpstreamError:
@@ -109,15 +110,17 @@ class GrpcCalls:
                 f"the agent at {self._url} cannot be reached", fault=UpstreamFault.CONNECTION, code=code
             )
         if isinstance(error, A2AClientTimeoutError):
-            return UpstreamError(f"the agent at {self._url} does not answer", fault=UpstreamFault.TIMEOUT)
-        words = cause.details() if isinstance(cause, AioRpcError) else str(error)
+            return UpstreamError(
+                f"the agent at {self._url} does not respond in time", fault=UpstreamFault.TIMEOUT
+            )
+        details = cause.details() if isinstance(cause, AioRpcError) else str(error)
         return UpstreamError(
-            f"the agent reports an error: {words}", fault=UpstreamFault.PROVIDER, code=code or None
+            f"the agent reports an error: {details}", fault=UpstreamFault.PROVIDER, code=code or None
         )
 
 
 def _channel(url: str, interceptors: Sequence[ClientInterceptor]) -> Any:
-    """The gRPC channel to ``host:port``, or to a URL as cards of 0.3 have it; with TLS where that is meant."""
+    """Return a channel to ``host:port`` or to the URL of a 0.3 card. TLS is used for ``https://``, and for port 443 without a scheme."""
     scheme, _, target = url.rpartition("://")
     target = target.rstrip("/")
     if scheme == "https" or (not scheme and target.endswith(":443")):
@@ -129,7 +132,7 @@ def _channel(url: str, interceptors: Sequence[ClientInterceptor]) -> Any:
 
 
 class _Calls(UnaryUnaryClientInterceptor):
-    """Encode the bytes of files once, for servers that read them so."""
+    """Encode the bytes of files once, for servers that do not expect the double encoding."""
 
     async def intercept_unary_unary(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
@@ -139,7 +142,7 @@ class _Calls(UnaryUnaryClientInterceptor):
 
 
 class _Streams(UnaryStreamClientInterceptor):
-    """As `_Calls`, for calls whose response is a stream."""
+    """Like `_Calls`, for calls whose response is a stream."""
 
     async def intercept_unary_stream(
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any

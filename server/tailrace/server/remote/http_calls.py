@@ -196,7 +196,9 @@ async def _follow_redirects(
             if "location" not in response.headers or not 300 <= response.status < 400:
                 return response.status
             url = origins.redirect(url, response.headers["location"])
-    raise UpstreamError(f"the agent card at {url} redirects without end", fault=UpstreamFault.INVALID)
+    raise UpstreamError(
+        f"the agent card at {url} exceeds {MAX_REDIRECTS} redirects", fault=UpstreamFault.INVALID
+    )
 
 
 async def read_body(response: aiohttp.ClientResponse, limit: int = MAX_EVENT_BYTES) -> bytes:
@@ -219,16 +221,15 @@ def _event_id(given: str) -> str:
 
 
 def _too_large(allowed: str) -> UpstreamError:
-    return UpstreamError(
-        f"the agent's answer is larger than the allowed {allowed}", fault=UpstreamFault.TOO_LARGE
-    )
+    return UpstreamError(f"the agent's response exceeds {allowed}", fault=UpstreamFault.TOO_LARGE)
 
 
 def _refuse_encoding(response: aiohttp.ClientResponse) -> None:
     """Reject a compressed response. It was not requested, and could expand beyond the available memory."""
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UpstreamError(
-            "the agent compresses what was asked for uncompressed", fault=UpstreamFault.INVALID
+            "the agent compressed its response; only uncompressed responses are accepted",
+            fault=UpstreamFault.INVALID,
         )
 
 
@@ -244,7 +245,9 @@ def network_errors(url: str) -> Generator[None]:
     except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
         raise ConfigurationError(f"{url!r} is not the URL of an agent") from None
     except TimeoutError:
-        raise UpstreamError(f"the agent at {url} does not answer", fault=UpstreamFault.TIMEOUT) from None
+        raise UpstreamError(
+            f"the agent at {url} does not respond in time", fault=UpstreamFault.TIMEOUT
+        ) from None
     except aiohttp.ClientConnectorError as error:
         raise UpstreamError(
             f"the agent at {url} cannot be reached: {error.strerror or error}", fault=UpstreamFault.CONNECTION

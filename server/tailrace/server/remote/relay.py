@@ -1,7 +1,7 @@
 """Converts a remote agent's events to updates of our task, and to messages of the conversation. Sans-IO.
 
-A lost stream may continue with full copies, of the task or of an artifact. A copy replaces the earlier content; if it only
-extends it, only the new text is passed on, so that no text is delivered twice.
+A lost stream may continue with full copies, of the task or of an artifact. A copy replaces the earlier content; if the copy only
+extends the content, only the new text is forwarded, so that no text is delivered twice.
 """
 
 from collections.abc import Iterable, Mapping
@@ -62,15 +62,15 @@ MAX_MESSAGE_PARTS = 2_000
 """Maximum parts of a message in a status."""
 
 _OF_THE_REMOTE = ("number", "received", "dialect")
-"""Metadata of the extension about the remote's own log, which does not apply to ours."""
+"""Extension metadata about the remote's event log, which is not forwarded because our log has its own numbers."""
 
 _TOOL_PARTS = (ContentPartToolCall, ContentPartToolResult)
 
-_WORDS = {
-    TaskState.FAILED: "the agent failed, and did not say why",
-    TaskState.REJECTED: "the agent will not do this, and did not say why",
-    TaskState.AUTH_REQUIRED: "the agent needs an authorisation, and did not say which",
-    TaskState.INPUT_REQUIRED: "the agent needs more to go on with, and did not say what",
+_DEFAULT_MESSAGES = {
+    TaskState.FAILED: "the agent failed without an error message",
+    TaskState.REJECTED: "the agent rejected the message without a reason",
+    TaskState.AUTH_REQUIRED: "the agent requires an authorization, without a description",
+    TaskState.INPUT_REQUIRED: "the agent requires more input, without a question",
 }
 
 
@@ -105,7 +105,7 @@ class Relay:
             self._copies[renamed.artifact_id] = GrowingArtifact(renamed, open=False)
 
     def feed(self, event: RemoteEvent) -> list[Update]:
-        """Add an event; return its changes. The end of the response is kept for `close`.
+        """Add an event, and return its changes. `close` returns the final status.
 
         AUTH_REQUIRED is returned at once, as a status after which the turn continues: the agent may wait for credentials
         that arrive out of band. If the response ends there, `close` returns the same status as the end of the turn.
@@ -113,7 +113,7 @@ class Relay:
         Raises:
             UpstreamError: The response has too many artifacts or parts.
         """
-        if isinstance(event, TaskArtifactUpdateEvent):  # first: almost all events are
+        if isinstance(event, TaskArtifactUpdateEvent):  # first, because almost all events are artifacts
             self._take_ids(event.task_id, event.context_id)
             artifact = event.artifact
             if not any(part.metadata for part in artifact.parts):
@@ -141,16 +141,16 @@ class Relay:
         return self._message(event)
 
     def close(self, failure: StatusUpdate | None = None) -> list[Update]:
-        """End the response; return the last updates, of which the very last is the final status.
+        """End the response, and return the remaining updates; the last one is the final status.
 
         Args:
-            failure: The failure that ended it, if it was not the agent's.
+            failure: The failure of the request, which ended the response; None if the agent ended it.
         """
         ending = failure or self.ending or StatusUpdate(TaskState.COMPLETED)
         updates: list[Update] = []
         message = ending.message
         if ending.state is TaskState.COMPLETED and message is not None and not self.artifacts:
-            # The response of an agent without artifacts: it becomes one.
+            # The agent sent no artifact: its message becomes one.
             updates += self._message(message)
             message = None
         elif (
@@ -159,8 +159,8 @@ class Relay:
             message = self._status_message  # gemini-cli: a call to be confirmed, or an error
         elif message is None and ending.state is TaskState.INPUT_REQUIRED and self._answers_in_statuses:
             pass  # the response ends with the agent's question
-        elif message is None and ending.state in _WORDS:
-            message = agent_message(_WORDS[ending.state])
+        elif message is None and ending.state in _DEFAULT_MESSAGES:
+            message = agent_message(_DEFAULT_MESSAGES[ending.state])
         self._question = message if failure is None else None
         return [*updates, StatusUpdate(ending.state, message, ending.metadata)]
 
@@ -191,7 +191,7 @@ class Relay:
         facts = without_extension_metadata(metadata, *_OF_THE_REMOTE) or None
         message = status.message and status.message.model_copy(update={"reference_task_ids": ()})
         if "received" in extension_metadata(metadata):
-            return []  # the caller's message is known here
+            return []  # this server already has the caller's message
         if message is not None and len(message.parts) > MAX_MESSAGE_PARTS:
             raise _too_large(f"{MAX_MESSAGE_PARTS} parts in a message")
         if message is not None and _size_of(message) > MAX_ARTIFACT_BYTES:
@@ -214,16 +214,16 @@ class Relay:
         authorized = self.ending is not None and self.ending.state is TaskState.AUTH_REQUIRED
         self.ending = None
         if message is None and not facts and not authorized:
-            return []  # our task is working already
+            return []  # our task is already in state WORKING
         return [StatusUpdate(TaskState.WORKING, message, facts)]
 
     def _authorization(self, message: Message | None, facts: dict[str, Any] | None) -> list[Update]:
-        """Return a request for credentials; nothing if it is known."""
+        """Return a request for credentials; an empty list if it was returned before."""
         known = self.ending
         if known is not None and known.message is not None and known.state is TaskState.AUTH_REQUIRED:
             if message is None or message.message_id == known.message.message_id:
-                return []  # a copy of the task has it, too
-        message = message or agent_message(_WORDS[TaskState.AUTH_REQUIRED])
+                return []  # a copy of the task repeats it
+        message = message or agent_message(_DEFAULT_MESSAGES[TaskState.AUTH_REQUIRED])
         self.ending = StatusUpdate(TaskState.AUTH_REQUIRED, message, facts)
         return [replace(self.ending, continues=True)]
 
@@ -243,10 +243,10 @@ class Relay:
     def _artifact(self, artifact: Artifact, *, append: bool, last: bool) -> list[Update]:
         copy = self._copies.get(artifact.artifact_id)
         if copy is None or not append:
-            # Appended to an unknown artifact: it begins here.
+            # The first event of an unknown artifact creates it, even with `append`.
             return self._replace(artifact, last=last)
         if not copy.open:
-            # After a last chunk nothing is appended, but the artifact may be replaced.
+            # After its last chunk, an artifact may be replaced, but not extended.
             self._check_appended(artifact)
             copy.add_parts(artifact.parts)
             copy.open = not last
@@ -264,7 +264,7 @@ class Relay:
         return [TextDelta(artifact_id, text, last=last)] if text or last else []
 
     def _replace(self, artifact: Artifact, *, last: bool) -> list[Update]:
-        """Handle a full copy: return nothing if it is known, the new text if it extends the known one, else all of it."""
+        """Return the difference between a full copy and the known artifact: no update, the new text, or the complete copy."""
         copy = self._copies.get(artifact.artifact_id)
         if copy is not None:
             rest = _rest(copy.complete(), artifact)
@@ -296,7 +296,7 @@ class Relay:
         """Count added parts; appended deltas of text become one part.
 
         Raises:
-            UpstreamError: The response has too many.
+            UpstreamError: The response has too many parts.
         """
         self._parts += number
         if self._parts > MAX_PARTS:
@@ -317,7 +317,7 @@ class Relay:
             facts = extension_metadata(artifact.metadata)
             channel = facts.get("channel")
             if facts.get("choice") or channel == "output":
-                continue  # of several choices, the conversation continues with the first; a value is in the text, too
+                continue  # the conversation continues with the first choice; a parsed value repeats the text
             for item in _content_of(artifact.parts):
                 if channel in ("tool_call", "tool_result") and not isinstance(item, _TOOL_PARTS):
                     continue  # arguments that did not become a call
@@ -338,7 +338,7 @@ class Relay:
 
 
 def _too_large(allowed: str) -> UpstreamError:
-    return UpstreamError(f"the agent's answer has more than {allowed}", fault=UpstreamFault.TOO_LARGE)
+    return UpstreamError(f"the agent's response has more than {allowed}", fault=UpstreamFault.TOO_LARGE)
 
 
 def _size_of(content: Artifact | Message) -> int:
@@ -361,7 +361,7 @@ def _rest(known: Artifact, copy: Artifact) -> str | None:
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:
-    """Return the parts with adjacent plain texts joined: how a text was split has no meaning."""
+    """Join adjacent plain texts: the boundaries between them have no meaning."""
     joined: list[Part] = []
     run: list[str] = []
     for part in parts:
@@ -376,12 +376,12 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
 
 
 def _is_bare_text(part: Part) -> bool:
-    """Return whether a part is a text without metadata, name and type; others stay parts of their own."""
+    """Return whether a part is a text without metadata, name and type, which can be joined to another text."""
     return part.text is not None and not (part.metadata or part.filename or part.media_type)
 
 
 def _content_of(parts: Iterable[Part]) -> list[ContentPart]:
-    """Convert parts to the common format; invalid tool calls stay data."""
+    """Convert parts to the common format. Invalid tool calls remain data."""
     content: list[ContentPart] = []
     for part in parts:
         if part.text == "":
@@ -391,7 +391,7 @@ def _content_of(parts: Iterable[Part]) -> list[ContentPart]:
 
 
 def _readable(part: Part) -> Part:
-    """Return a part; one with invalid tool calls or results as data."""
+    """Convert a part. Invalid tool calls or results become data."""
     if part.data is None:
         return part
     try:
@@ -406,7 +406,7 @@ def _in_a_message(part: Part) -> Message:
 
 
 def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
-    """Remove repeated calls and results: a call is in its artifact, and in the status that asks for its result."""
+    """Remove repeated calls and results: a call is in its artifact and in the status that requests its result."""
     seen: set[tuple[type, str]] = set()
     for item in content:
         if isinstance(item, _TOOL_PARTS):
@@ -417,11 +417,11 @@ def _each_once(content: Iterable[ContentPart]) -> Iterable[ContentPart]:
 
 
 def _in_rounds(content: Iterable[ContentPart]) -> list[CommonMessage]:
-    """Split content into messages of the agent, and of tool results; at least one of the agent."""
+    """Split content into messages of the agent (at least one) and messages with tool results."""
     rounds: list[tuple[SpeakerRole, list[ContentPart]]] = [(SpeakerRole.MODEL, [])]
     provider_calls: set[str] = (
         set()
-    )  # calls that the remote's own provider ran: their results are part of the response
+    )  # calls that the provider of the remote ran: their results are part of the response
     for item in content:
         if isinstance(item, ContentPartToolCall) and item.kind == "server":
             provider_calls.add(item.id)

@@ -186,7 +186,7 @@ class TaskStore(SdkTaskStore):
             while events := await self._store.load_events(task_id, record.number):
                 for event in events:
                     record.replay(event)
-            message = agent_message("the server stopped unexpectedly before the answer was complete")
+            message = agent_message("the server stopped unexpectedly before the response was complete")
             status = TaskStatus(state=TaskState.FAILED, message=message, timestamp=datetime.now(UTC))
             task = record.snapshot().model_copy(update={"status": status})
             await self._keep(TaskWrite(task_id, owner, record.context_id, (), task))

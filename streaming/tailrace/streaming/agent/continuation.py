@@ -1,6 +1,6 @@
-"""The decision to continue a response that broke off: whether, when, and at which model. Sans-IO.
+"""The policy for continuing a response that broke off: conditions, delays and models. Sans-IO.
 
-A response that breaks off is requested again at its model, `ContinuationPolicy.attempts` times, and then once at each
+A response that breaks off is requested again from its model, up to `ContinuationPolicy.attempts` times, and then once from each
 fallback model. `ResponseAttempts` has the attempts of one response; the driver does the IO
 (`tailrace.streaming.agent.agent.Agent.drive`). A `CircuitBreaker` for each model keeps requests from a provider that fails
 every time.
@@ -22,7 +22,7 @@ from tailrace.wrappers.continuation import Route
 from tailrace.wrappers.model import ChunkBatches, Model
 
 _REFUSED = frozenset({FinishReason.CONTENT_FILTER, FinishReason.RECITATION})
-# The client has repeated these requests before it reports them.
+# The client of the model has already retried requests with these faults.
 _REPEATED = frozenset({UpstreamFault.CONNECTION, UpstreamFault.STATUS})
 _CONNECTION_FAULTS = frozenset({UpstreamFault.CONNECTION, UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
 _INTERRUPTIONS = frozenset({UpstreamFault.TIMEOUT, UpstreamFault.TRUNCATED})
@@ -30,10 +30,10 @@ _LONGEST_PAUSE = 8.0  # seconds
 
 
 class ContinuationPolicy(msgspec.Struct, frozen=True):
-    """Bounds on the continuation of one response.
+    """Limits of the continuation of one response.
 
     Attributes:
-        attempts: Further attempts at its model; 0 to fail at once, unless there are fallback models.
+        attempts: Maximum further requests to the same model; 0 to fail at once, unless there are fallback models.
         deadline: Seconds after the first failure within which an attempt may begin.
         delay: Seconds before the first attempt, doubled each time up to 8 and reduced by up to half at random.
     """
@@ -44,13 +44,13 @@ class ContinuationPolicy(msgspec.Struct, frozen=True):
 
 
 NO_CONTINUATION = ContinuationPolicy(attempts=0)
-"""A response that breaks off fails."""
+"""Policy without continuation: a response that breaks off fails."""
 
 
 class CircuitBreaker:
-    """Closes a provider that fails every time: open after `FAILURES` in a row, for `SECONDS`.
+    """Circuit breaker of one provider. It opens for `SECONDS` after `FAILURES` consecutive failures.
 
-    After that one request is let through: its success closes the breaker, its failure opens it again.
+    Then it permits one request: success closes the breaker, failure opens it again.
 
     Args:
         clock: Returns the time in seconds.
@@ -68,11 +68,11 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Return whether requests should go elsewhere."""
+        """Return whether the breaker is open, so that requests should use another provider."""
         return self._failures >= self.FAILURES and self._clock() < self._open_until
 
     def begin(self) -> None:
-        """Register a request: of a provider that failed, others wait for its outcome."""
+        """Register a request. After failures, no other request is permitted until its outcome is known."""
         if self._failures >= self.FAILURES:
             self._open_until = self._clock() + self.SECONDS
 
@@ -107,7 +107,7 @@ class ResponseAttempts:
 
     Args:
         models: The model, and the fallback models, each with its breaker.
-        policy: Bounds.
+        policy: The limits.
         clock: Returns the time in seconds.
         choose: Returns a random number from 0 to 1, for the jitter.
 
@@ -151,8 +151,8 @@ class ResponseAttempts:
         """Return the first attempt.
 
         Args:
-            response: The response; if there is a text, its text and its error are set.
-            text: Text of the response that another process has published; the attempt continues it.
+            response: The response. If ``text`` is given, the text and the error of the response are set.
+            text: Text that another process has published; the attempt continues it.
         """
         if not text:
             return FurtherAttempt(self.model, 0.0, may_join=False)
@@ -210,7 +210,7 @@ class ResponseAttempts:
         return FurtherAttempt(self._models[following][0], 0.0, may_join=False)
 
     def begin(self, attempt: FurtherAttempt, route: Route) -> None:
-        """Register the begin of an attempt."""
+        """Register the start of an attempt."""
         self.model, self.route = attempt.model, route
         self._models[self._position][1].begin()
 
@@ -233,7 +233,8 @@ class ResponseAttempts:
 def can_repeat(response: Accumulator) -> bool:
     """Return whether a response that broke off may be requested again.
 
-    Not after a content filter or a refusal, and not after a tool that the provider runs has begun: its effects are unknown.
+    It is not continued after a content filter or a refusal, and not after the start of a tool that the provider runs, because
+    the effects of the tool are unknown.
     """
     for choice in response.choices.values():
         if choice.refusal or choice.finish_reason in _REFUSED:

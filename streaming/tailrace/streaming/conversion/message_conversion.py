@@ -5,14 +5,14 @@ An A2A message is accepted in every form: the model of A2A 1.0 here; a message o
 in A2A is represented as follows:
 
 - Tool calls are a data part ``{"tool_calls": [{"call_id", "name", "arguments"}]}`` of an agent's message, results
-  ``{"tool_results": [{"call_id", "name", "output"}]}`` of a user's; adjacent ones share a part.
+  ``{"tool_results": [{"call_id", "name", "output"}]}`` of a user's message. Adjacent calls or results share a part.
   If the arguments' text from the model differs from the JSON of ``arguments``, it is in the part's metadata:
   ``argumentsText``, a list with a text or null for each call.
 - Reasoning is a text part with the metadata ``{"channel": "reasoning"}`` under `EXTENSION_URI`.
 - The members ``finish_reason`` and ``extra`` of a model's message are ``finishReason`` and ``extra`` under `EXTENSION_URI`.
 
-`to_common_message` is the exact inverse of `to_a2a_message`. Further metadata is added under the extension's URI only where
-that requires it; metadata under that URI is reserved for the conversion, and part metadata must not use it.
+`to_common_message` is the exact inverse of `to_a2a_message`. For this, further metadata is added under the extension's URI if
+necessary. That URI is reserved for the conversion: other metadata must not use it.
 """
 
 import json
@@ -84,14 +84,14 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
         else one string. Data, files and reasoning are converted as that module documents.
 
     Raises:
-        ValueError: It is not an A2A message, or a user's message has tool calls.
-        TypeError: It is neither a mapping nor an object with fields.
+        ValueError: The object is not an A2A message, or a user's message has tool calls.
+        TypeError: The object is neither a mapping nor an object with fields.
     """
     common = to_common_message(message)
     sent = cast("list[dict[str, Any]]", OpenAIConverter().from_history(History(conversation=(common,))))
     tool_messages = [each for each in sent if each["role"] == "tool"]
     if common.role is Role.MODEL:
-        # Results whose calls are in another message: in a complete conversation they would be matched.
+        # These results have no call in this message. In a complete conversation they are matched with their calls.
         called = {call.id for call in common.tool_calls}
         strays = [result for result in common.tool_results if result.id not in called]
         tool_messages += cast("list[dict[str, Any]]", OpenAIConverter().tool_result_messages(strays))
@@ -102,21 +102,21 @@ def convert_a2a_message_to_openai(message: object) -> tuple[dict[str, Any] | Non
     if tool_messages and only_results:
         return None, tool_messages
     if not others:
-        # In a complete conversation an empty response is left out; alone it has empty text.
+        # A complete conversation omits an empty response; a single message has empty text.
         return ({"role": "assistant", "content": ""} if common.role is Role.MODEL else None), tool_messages
     openai_message = plain_content(others[0])
     return {**openai_message, "content": openai_message["content"] or ""}, tool_messages
 
 
 def to_common_message(message: object) -> Message:
-    """Convert an A2A message to the common format: an agent's has role MODEL, a user's with tool results role TOOL.
+    """Convert an A2A message to the common format.
 
-    Parts keep their order. The ids of the message, its context and its task are not kept, nor are the name and the type
-    of a text or data part.
+    An agent's message gets the role MODEL, and a user's message with tool results gets the role TOOL. Parts keep their order.
+    The ids of the message, its context and its task are dropped, and so are the name and the type of a text or data part.
 
     Raises:
-        ValueError: It is not an A2A message; the error names the part.
-        TypeError: It is neither a mapping nor an object with fields.
+        ValueError: The object is not an A2A message; the error contains the invalid part's location.
+        TypeError: The object is neither a mapping nor an object with fields.
     """
     a2a_role, parts, metadata = _read_message(message)
     content: list[ContentPart] = []
@@ -124,7 +124,7 @@ def to_common_message(message: object) -> Message:
         try:
             content += _common_parts(_read_part(part))
         except ValidationError as error:
-            # In one line, without the value, which may be secret or large.
+            # One line without the value, because the value may be secret or large.
             [problem, *_] = error.errors(include_url=False, include_context=False, include_input=False)
             raise ValueError(f"part {position}: {problem['msg'].removeprefix('Value error, ')}") from None
         except ValueError as error:
@@ -184,7 +184,8 @@ def to_a2a_message(
 def results_message(message: Message) -> A2AMessage:
     """Convert a message with results of tools that the agent ran itself.
 
-    A2A's only role for it is the user's: the metadata ``by`` marks that it is not from the caller.
+    A2A has no role for tools, so the message has the role of the user. The metadata ``by`` marks that the caller did not
+    send it.
     """
     a2a = to_a2a_message(message, message_id=str(uuid4()))
     return a2a.model_copy(update={"metadata": with_extension_metadata(a2a.metadata, by="agent")})
@@ -249,7 +250,7 @@ def _a2a_part(part: ContentPart) -> Part:
     if isinstance(part, ContentPartData):
         metadata = part.metadata
         if _tool_entries(part.data) is not None:
-            # A caller's data that looks like tool calls.
+            # Data of a caller that has the form of tool calls.
             metadata = with_extension_metadata(metadata, channel="data")
         return Part(data=part.data, metadata=metadata)
     return Part(text=cast("ContentPartText", part).text, metadata=part.metadata)
@@ -328,7 +329,7 @@ def _tool_call(entry: object, where: str, written: object) -> ContentPartToolCal
         if isinstance(written, str):
             given["arguments_json"] = written
     else:
-        # The text of the arguments as a model wrote it, or a list: parsed like streamed arguments.
+        # The text of the arguments from a model, or a list; parsed in the same way as streamed arguments.
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         given = parse_arguments(text) | given
     return ContentPartToolCall(
@@ -367,7 +368,7 @@ def _read_message(message: object) -> tuple[A2ARole, Sequence[object], Mapping[s
         name = name.value
     role = _ROLES.get(name) if isinstance(name, str | int) else None
     if role is None:
-        raise ValueError(f"the role {shortened(name)} is not one of A2A")
+        raise ValueError(f"the role {shortened(name)} is not a role of A2A")
     parts = fields.get("parts")
     if not isinstance(parts, list | tuple):
         raise ValueError("an A2A message has a list of parts")

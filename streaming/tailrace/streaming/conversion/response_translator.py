@@ -186,7 +186,7 @@ class ResponseTranslator:
         if error is not None:
             state, message = TaskState.FAILED, agent_message(str(error))
         elif reason in (FinishReason.CONTENT_FILTER, FinishReason.RECITATION):
-            state, message = TaskState.FAILED, agent_message(f"the provider stopped the answer: {reason}")
+            state, message = TaskState.FAILED, agent_message(f"the provider stopped the response: {reason}")
         elif reason is FinishReason.LENGTH and self._has_truncated_call():
             state = TaskState.FAILED
             message = agent_message("the response reached its length limit in the middle of a tool call")

@@ -148,7 +148,7 @@ class OutputReader:
             )
         except ValueError as error:
             raise ValueError(
-                f"the output's schema is no JSON schema: {_message_of(error)}{_hint(error)}"
+                f"the output's schema is not a JSON schema: {_message_of(error)}{_hint(error)}"
             ) from None
 
         def validate(value: Any) -> object:
@@ -188,15 +188,15 @@ class OutputReader:
         """
         text = _unfenced(text)
         if sum(map(text.count, ",[{")) > _MAX_VALUES:
-            raise ValueError(f"the answer has more than {_MAX_VALUES} JSON values")
+            raise ValueError(f"the response has more than {_MAX_VALUES} JSON values")
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"the answer is not the JSON that was asked for: {error}") from None
+            raise ValueError(f"the response is not valid JSON: {error}") from None
         try:
             return self._validate(value)
         except ValueError as error:
-            raise ValueError(f"the answer is not of the form that was asked for: {error}") from None
+            raise ValueError(f"the response does not match the requested schema: {error}") from None
 
 
 def _unfenced(text: str) -> str:
@@ -227,7 +227,7 @@ def _hint(error: Exception) -> str:
 
 def _any_object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return cast("dict[str, Any]", value)
 
 

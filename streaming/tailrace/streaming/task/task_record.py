@@ -56,11 +56,11 @@ class GrowingArtifact:
         open: More content is expected.
 
     Attributes:
-        prefix: As given.
-        open: As given, and as set since.
-        changed: It was created, replaced or appended to since this was last reset.
-        added: The text that was appended to the last part, as UTF-8, which takes the least memory.
-        ends_in_text: The last part is text.
+        prefix: The JSON of an event that appends text, up to the text.
+        open: True while more content is expected.
+        changed: True if the artifact was created, replaced or extended since the attribute was last reset.
+        added: The text that was appended to the last part, as UTF-8 to save memory.
+        ends_in_text: True if the last part is text.
     """
 
     __slots__ = ("_head", "added", "changed", "ends_in_text", "open", "prefix")
@@ -74,7 +74,7 @@ class GrowingArtifact:
 
     def add_text(self, text: str) -> None:
         """Append text to the last part."""
-        # Delta by delta, as in the events: the halves of a surrogate pair in two events are not a character.
+        # Each delta separately, as in the events: a surrogate pair that is split between two events is not a character.
         self.added += (text if text.isascii() else join_surrogates(text)).encode()
         self.changed = self.changed or bool(text)
 
@@ -108,7 +108,7 @@ class TaskRecord:
 
     Attributes:
         id: The task's id.
-        context_id: The conversation it belongs to.
+        context_id: The id of the task's conversation.
         number: The number of the last event.
         status: The present status.
         history: The messages of the task, oldest first.
@@ -129,14 +129,14 @@ class TaskRecord:
     def create(
         cls, message: Message, *, task_id: str = "", context_id: str = "", dialect: str = ""
     ) -> "TaskRecord":
-        """Create a task for a caller's message, in state SUBMITTED and without an event.
+        """Create a task for a caller's message. The task is in state SUBMITTED and has no event yet.
 
         Args:
-            message: The caller's message; the first of the history.
-            task_id: A new UUID when empty.
-            context_id: A new one if neither this nor the message names one.
-            dialect: The protocol version of the request, if responses depend on it when later requests name none;
-                stored in the task's metadata.
+            message: The caller's message, the first message of the history.
+            task_id: The id; empty to create a UUID.
+            context_id: The conversation's id; empty for the id in the message, or else a new UUID.
+            dialect: The protocol version of the request, which is stored in the task's metadata. It applies to later
+                requests that specify no version. Empty if responses do not depend on it.
         """
         task_id = task_id or str(uuid4())
         context_id = context_id or message.context_id or str(uuid4())
@@ -156,7 +156,7 @@ class TaskRecord:
 
     @property
     def awaits_caller(self) -> bool:
-        """Whether the task is interrupted and no turn runs: the caller's next message continues it."""
+        """True if the task is interrupted and no turn runs: the caller's next message continues the task."""
         return self.state.interrupted and not turn_continues(self._metadata)
 
     @property
@@ -201,7 +201,7 @@ class TaskRecord:
 
         Args:
             message: The message, which `receive` returned.
-            encoded: Its JSON, if it was encoded before: a large message takes long.
+            encoded: The JSON of the message, if it was already encoded; None to encode it here.
 
         Raises:
             IllegalTransition: The task has ended.
@@ -222,13 +222,12 @@ class TaskRecord:
         """Apply one update and return its event.
 
         Raises:
-            IllegalTransition: The state may not follow the present one.
-            InvalidAgentResponseError: The update names an artifact that does not exist or is complete, or comes after
-                the task's end.
+            IllegalTransition: The present state may not change to the new state.
+            InvalidAgentResponseError: The artifact of the update does not exist or is complete, or the task has ended.
         """
         if isinstance(update, TextDelta):
             return self.append_text(update)
-        self._check_not_over()
+        self._check_not_ended()
         if isinstance(update, ArtifactUpdate):
             return self._apply_artifact(update)
         return self._apply_status(update)
@@ -242,7 +241,7 @@ class TaskRecord:
             if record.ends_in_text:
                 updates.append(TextDelta(artifact_id, "", last=True))
             else:
-                # An artifact of files has no text to end with: a full copy replaces it, with `last`.
+                # Files cannot be ended by an empty text: a full copy with `last` replaces the artifact.
                 updates.append(ArtifactUpdate(record.complete(), last=True))
         return updates
 
@@ -272,10 +271,10 @@ class TaskRecord:
         )
 
     def overview(self) -> list[Event]:
-        """Return a snapshot as events, for a lagging subscriber: every artifact complete, then the status.
+        """Return a snapshot as events, for a lagging subscriber: all complete artifacts, then the status.
 
-        Only the last of them has a number, that of the last event that they include: a subscriber that disconnects
-        before it resumes from its earlier position. A full copy replaces a subscriber's artifact.
+        Only the status has an event number: the number of the last event that the snapshot includes. A subscriber that
+        disconnects before the status resumes from its earlier position. Full copies replace the subscriber's artifacts.
         """
         events = [
             Event(0, self._encode_artifact(record.complete(), last=not record.open))
@@ -285,10 +284,10 @@ class TaskRecord:
         return [*events, Event(self.number, self._encode_status(self.status, metadata), self.state)]
 
     def replay(self, event: Event) -> None:
-        """Apply the next event, which was created earlier (by this class).
+        """Apply the next event of a stored log, which this class created.
 
         Raises:
-            ValueError: Its number is not the next one.
+            ValueError: The number of the event is not the next number.
         """
         if event.number != self.number + 1:
             raise ValueError(f"event {event.number} cannot follow event {self.number} of task {self.id}")
@@ -307,7 +306,7 @@ class TaskRecord:
             self._take_artifact(update.artifact, append=update.append, last=update.last_chunk)
 
     def _replay_text(self, body: bytes) -> bool:
-        """Take in what is added to the text of an artifact, as `append_text` writes it; says whether it was that."""
+        """Apply an event that `append_text` created, without a complete parse; return False for any other event."""
         last = body.endswith(_APPENDED_LAST)
         if not last and not body.endswith(_APPENDED):
             return False
@@ -334,16 +333,16 @@ class TaskRecord:
             self._take_status(update.status, {})
 
     def append_text(self, update: TextDelta) -> Event:
-        """Carry out a `TextDelta`, as `apply`."""
+        """Apply a `TextDelta` and return its event; see `apply`."""
         record = self._artifacts.get(update.artifact_id)
         if record is None or not record.open:
             record = self._open_artifact(update.artifact_id)
         if not record.ends_in_text:
             raise InvalidAgentResponseError(f"artifact {update.artifact_id!r} does not end in text")
         text = update.text
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] — a handler's; nobody checked it
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] — the text of a handler is not checked before
             raise InvalidAgentResponseError(f"the text of a delta is of type {type(text).__name__}")
-        if text.isascii():  # as below, without a call: this is done for every token
+        if text.isascii():  # the same as below, inlined because it runs for every token
             encoded = _encode_json(text)
             record.added += text.encode()
             record.changed = record.changed or bool(text)
@@ -370,7 +369,7 @@ class TaskRecord:
         return Event(self.number, body)
 
     def _encode_complete(self, record: GrowingArtifact) -> bytes:
-        """Encode an artifact as its own last chunk; empty for a client that does not need it, and for a very large one."""
+        """Encode an artifact as its own last chunk; empty if the client does not need it, or if the artifact is very large."""
         if not (self.history and stores_last_chunk_only(self.history[0])):
             return b""
         artifact = record.complete()
@@ -410,14 +409,14 @@ class TaskRecord:
 
     def _encode_status_with(self, status: TaskStatus, metadata: dict[str, Any], message: bytes) -> bytes:
         """Encode a status as `_encode_status`, with the JSON of its message."""
-        placeholder = agent_message("")  # with an id that no text of the event has
+        placeholder = agent_message("")  # its id is not in any other text of the event
         body = self._encode_status(status.model_copy(update={"message": placeholder}), metadata)
         return body.replace(placeholder.to_json(), message, 1)
 
     def _encode_receipt(self, status: TaskStatus, message: bytes) -> bytes:
         facts = {"continues": True} if turn_continues(self._metadata) else {}
         body = self._encode_status(status, with_extension_metadata({}, **facts, received=None))
-        # The metadata stands behind the status, in which the same may be part of a message.
+        # The metadata comes after the status, whose message may contain the same text: replace the last occurrence.
         head, _, tail = body.rpartition(_RECEIVED + b"null")
         return b"".join((head, _RECEIVED, message, tail))
 
@@ -434,7 +433,7 @@ class TaskRecord:
                 record.open = False
 
     def _take_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """The facts of a status (usage, finish reason, …) are facts about the task from then on."""
+        """Add the metadata of a status (usage, finish reason, …) to the metadata of the task."""
         known = extension_metadata(self._metadata)
         self._metadata |= metadata
         if known:
@@ -443,7 +442,7 @@ class TaskRecord:
             )
 
     def _keep_status_message(self) -> None:
-        """What the agent said in its last status becomes history when the status changes (A2A 1.0, 3.7)."""
+        """Move the message of the status to the history, because the status changes (A2A 1.0, section 3.7)."""
         if self.status.message is not None:
             self.history.append(self.status.message)
             self.status = self.status.model_copy(update={"message": None})
@@ -457,7 +456,9 @@ class TaskRecord:
                 known.add_parts(artifact.parts)
             known.open = not last
         elif known is not None and known.open and last and known.complete() == artifact:
-            known.open = False  # a copy changes nothing: its text may be in the conversation already
+            known.open = (
+                False  # an identical copy is not a change: its text may already be in the conversation
+            )
         else:
             self._set_artifact(artifact, open_=not last)
             self._artifacts[artifact.artifact_id].changed = True
@@ -476,19 +477,19 @@ class TaskRecord:
         )
         self._artifacts[artifact.artifact_id] = GrowingArtifact(artifact, prefix, open=open_)
 
-    def _check_not_over(self) -> None:
+    def _check_not_ended(self) -> None:
         if self.state.terminal:
-            raise InvalidAgentResponseError(f"the task is over ({self.state}), nothing can be added to it")
+            raise InvalidAgentResponseError(f"the task has ended ({self.state}) and cannot be changed")
 
     def _open_artifact(self, artifact_id: str) -> GrowingArtifact:
         record = self._artifacts.get(artifact_id)
         if record is None:
             raise InvalidAgentResponseError(
-                f"artifact {artifact_id!r} was never begun: nothing can be appended"
+                f"artifact {artifact_id!r} does not exist: create it before appending to it"
             )
         if not record.open:
-            self._check_not_over()
-            raise InvalidAgentResponseError(f"artifact {artifact_id!r} is complete: nothing can be appended")
+            self._check_not_ended()
+            raise InvalidAgentResponseError(f"artifact {artifact_id!r} is complete: it cannot be extended")
         return record
 
 
@@ -505,12 +506,12 @@ def encode_artifact_event(task_id: str, context_id: str, update: ArtifactUpdate)
 
 
 def _is_bare_text(part: Part) -> bool:
-    """Text with metadata, a name or a type stays a part of its own."""
+    """Return whether a part is a text without metadata, name and type, which can be joined to another text."""
     return part.text is not None and not (part.metadata or part.filename or part.media_type)
 
 
 def agent_message(text: str, metadata: Mapping[str, Any] | None = None) -> Message:
-    """A message of the agent with one text part and an id of its own, for a status."""
+    """Return a message of the agent with one text part and a new id, for a status."""
     return Message(
         message_id=str(uuid4()), role=Role.AGENT, parts=(Part(text=text),), metadata=dict(metadata or {})
     )

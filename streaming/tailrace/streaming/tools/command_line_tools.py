@@ -103,7 +103,7 @@ def _tool(spec: str, value: object) -> Tool | Toolset:
         raise ConfigurationError(f"tools {spec!r}: {value.__name__} is a class; give an object or a function")
     if not isinstance(value, Tool) and not callable(value):
         raise ConfigurationError(
-            f"tools {spec!r}: a value of type {type(value).__name__} is no tool, no function, and no set of tools"
+            f"tools {spec!r}: a value of type {type(value).__name__} is not a tool, a function or a toolset"
         )
     try:
         return as_tool(value)

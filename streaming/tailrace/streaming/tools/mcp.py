@@ -7,15 +7,15 @@
     async with Agent("openai:gpt-5-mini", tools=[time, search]) as agent:
         ...
 
-It uses the official SDK, an extra: ``pip install 'tailrace[mcp]'``, and supports the SDK's versions of the protocol, see
-https://modelcontextprotocol.io/specification.
+The module uses the official SDK, which is an extra (``pip install 'tailrace[mcp]'``), and supports the protocol versions of the
+SDK: https://modelcontextprotocol.io/specification.
 
 The list of tools is requested once, when the toolset connects; notifications of changes
 (``notifications/tools/list_changed``) are ignored. The client offers no features to servers (sampling, elicitation, roots), and
 ignores their log and progress notifications.
 
-After a lost connection the next call reconnects, once a call. A call that was in progress is not repeated, since the server may
-have carried it out: its result is an error, and the model continues.
+After a lost connection the next call reconnects. Each call tries this once. A call that was in progress is not repeated, because
+the server may have executed it: its result is an error, and the model continues.
 """
 
 import base64
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from tailrace.streaming.tools.mcp_connection import Link
 
 DEFAULT_CONNECT_TIMEOUT = 30.0
-"""Seconds until the tools of a server are known; a server that is installed on its first run needs some."""
+"""Timeout in seconds for the list of tools. It is long, because some servers are installed on their first run."""
 
 MAX_KEPT_BYTES = 1024 * 1024
 """Maximum size of a result with files that is kept unchanged, see `tool_result`."""
 
 
 class McpOptions(TypedDict, total=False):
-    """The options of `McpToolset` beside the server."""
+    """The options of `McpToolset`, except the server."""
 
     prefix: str
     include: Collection[str] | None
@@ -52,16 +52,16 @@ class McpOptions(TypedDict, total=False):
 
 
 class McpToolset(Toolset):
-    """The tools of one server. Each use of `connected` has a connection of its own.
+    """The tools of one server. Each use of `connected` opens a separate connection.
 
     Args:
         server: The server.
         prefix: A prefix of the tools' names, for servers with tools of the same name.
-        include: The wanted tools, by the server's names; all when None.
-        exclude: The unwanted tools.
-        timeout: Seconds that a call may take; None for the agent's own limit. The server is notified of a cancelled
+        include: Names of the tools to use, as on the server; None for all tools.
+        exclude: Names of the tools to omit.
+        timeout: Timeout of a call in seconds; None for the timeout of the agent. The server is notified of a cancelled
             call.
-        connect_timeout: Seconds until the tools are known.
+        connect_timeout: Timeout in seconds for the connection and the list of tools.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class McpTool(Tool):
         Cancellation notifies the server (``notifications/cancelled``, or by closing the request, as the version requires).
 
         Raises:
-            ToolError: The server refused the call, disconnected during it, or cannot be reached.
+            ToolError: The server rejected the call, disconnected during the call, or cannot be reached.
         """
         result = await self._link.call(self._name, arguments)
         try:
@@ -188,19 +188,19 @@ class McpTool(Tool):
 def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
     """Convert a server's result to the common format, without the call's id and name.
 
-    The output is the structured content, or else the text, its blocks joined by line ends. With blocks of another kind it
-    is a list: the structured content or the text blocks, and the others in the protocol's form, in which the bytes of
-    files are replaced by their number. No provider accepts such files in this protocol's form, and as text they would
-    fill the model's context window. They are kept in ``metadata["mcp"]["content"]`` up to a total of `MAX_KEPT_BYTES`.
+    The output is the structured content, or else the text blocks, joined by line breaks. If there are blocks of another type,
+    the output is a list: the structured content or the text blocks, and the other blocks in the form of MCP, in which the
+    number of bytes replaces the content of a file. No provider accepts files in the form of MCP, and as text they would
+    fill the model's context window. The files are in ``metadata["mcp"]["content"]``, up to a total of `MAX_KEPT_BYTES`.
 
     Args:
         result: A ``CallToolResult``, as JSON.
 
     Raises:
-        ValueError: It is nested too deep.
+        ValueError: The result is nested too deep.
     """
     blocks = cast("list[dict[str, Any]]", result.get("content") or [])
-    shown = [_shown(block) for block in blocks]
+    shown = [_model_block(block) for block in blocks]
     others = [block for block in shown if block["type"] != "text"]
     structured: object = result.get("structuredContent")
     output: object = "\n".join(block["text"] for block in shown if block["type"] == "text")
@@ -216,8 +216,8 @@ def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
     )
 
 
-def _shown(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a block of content for the model: without members for programs, and without a file's bytes."""
+def _model_block(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a content block for the model, without members for programs and without the bytes of a file."""
     shown = {
         key: value for key, value in block.items() if key not in ("_meta", "annotations", "icons", "data")
     }
@@ -232,7 +232,7 @@ def _shown(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _omitted(block: Mapping[str, Any]) -> str:
-    """Return the base64 text of the file in a block; empty without one."""
+    """Return the base64 text of the file in a block; empty if there is no file."""
     if block["type"] == "resource":
         return block["resource"].get("blob", "")
     return block.get("data", "")
@@ -250,7 +250,7 @@ def _definition(name: str, tool: Mapping[str, Any]) -> ToolDefinition:
     """Return the definition of a tool for the model.
 
     Raises:
-        pydantic.ValidationError: It has no name, or its schema is nested too deep.
+        pydantic.ValidationError: The tool has no name, or its schema is nested too deep.
     """
     description = tool.get("description") or tool.get("title") or ""
     return ToolDefinition(name=name, description=description, parameters=tool["inputSchema"])

@@ -66,7 +66,7 @@ class StdioTransport:
         if isinstance(error, OSError | ValueError) and not isinstance(error, pydantic.ValidationError):
             why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         elif self._ended.is_set() and isinstance(error, MCPError):
-            why = f"it ended at once; its last words: {' '.join(self._last_output) or 'none'}"
+            why = f"the program exited at once; its last output: {' '.join(self._last_output) or 'none'}"
         return ConfigurationError(f"the MCP server {self._server} cannot be started: {why}") if why else None
 
     @asynccontextmanager

@@ -197,9 +197,9 @@ def test_more_tool_calls_than_a_response_may_have_are_the_callers_fault(
 @pytest.mark.parametrize(
     ("metadata", "why"),
     [
-        ({f"n{at}": "" for at in range(17)}, "17 pairs; a request may have 16"),
-        ({"n" * 65: ""}, "a name of 65 characters; it may have 64"),
-        ({"n": "v" * 513}, "'n' has 513 characters; it may have 512"),
+        ({f"n{at}": "" for at in range(17)}, "17 pairs; the maximum is 16"),
+        ({"n" * 65: ""}, "a name has 65 characters; the maximum is 64"),
+        ({"n": "v" * 513}, "'n' has 513 characters; the maximum is 512"),
         ({"n": ["v"]}, "'n' must be text"),
     ],
 )

@@ -1,8 +1,8 @@
-"""The JSON-RPC binding of A2A, every dialect on one address (A2A 1.0, section 9; A2A 0.3, section 3.2.1).
+"""The JSON-RPC binding of A2A: all dialects at one address (A2A 1.0, section 9; A2A 0.3, section 3.2.1).
 
-Checks go from the outside in: media type, JSON, envelope, method, version, parameters. Every error is a JSON-RPC
-error object in an HTTP 200 response, but for a request that is not JSON-RPC at all: one of another media type gets that
-error with 415, one that is too large 413, and one whose body arrives too slowly 408.
+The order of the checks is media type, JSON, envelope, method, version, parameters. Errors are JSON-RPC error objects in HTTP
+200 responses, with three exceptions: 415 for another media type, 413 for a body that is too large, and 408 for a body that
+arrives too slowly.
 """
 
 import math
@@ -53,13 +53,13 @@ A write of a stream joins events of at most 512 KiB (`tailrace.streaming.task.ev
 
 
 class JsonRpcBinding:
-    """Answers JSON-RPC requests.
+    """Handles JSON-RPC requests.
 
     Args:
-        operations: What carries them out.
+        operations: Executes the requests.
         settings: Limits and intervals.
-        authenticator: Says who asks.
-        dialects: The versions that are spoken; a method that several have belongs to the first.
+        authenticator: Identifies the caller.
+        dialects: The supported versions. The first version with a method handles it by default.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class JsonRpcBinding:
         self._dialects = dialects
 
     async def handle(self, request: Request) -> Response:
-        """Answer one HTTP request: a JSON-RPC response, or an SSE stream of them."""
+        """Return the response to one HTTP request: a JSON-RPC response, or an SSE stream of JSON-RPC responses."""
         try:
             identity = await self._authenticator.authenticate(credentials_of(request))
         except AuthError as error:
@@ -93,7 +93,7 @@ class JsonRpcBinding:
         except A2AError as error:
             found = as_a2a_error(error)
             answer = _encode({"id": None, "error": found.to_jsonrpc()})
-            # A body that was read is a JSON-RPC request, valid or not.
+            # The error of a request whose body was read is a JSON-RPC response with status 200.
             status = 200 if isinstance(found, ParseError) else found.http_status
             return Response(answer, status, headers=error_headers(found), media_type="application/json")
         request_id: JsonRpcId = None
@@ -154,7 +154,7 @@ class JsonRpcBinding:
         return Response(answer, media_type="application/json", headers=headers)
 
     def _find_dialects(self, envelope: Mapping[str, Any], request: Request) -> tuple[list[Dialect], str]:
-        """Return the dialects with the method, and its name; several if neither name nor version decide."""
+        """Return the dialects with the method, and the name of the method. There are several if name and version are ambiguous."""
         name = envelope.get("method")
         if envelope.get("jsonrpc") != "2.0":
             raise InvalidRequestError('"jsonrpc" must be "2.0"')
@@ -171,7 +171,7 @@ class JsonRpcBinding:
             )
         dialects = [dialect for dialect in dialects if requested in ("", dialect.version)]
         if not dialects:
-            raise MethodNotFoundError(f"{shortened(name)} is no method of version {requested}")
+            raise MethodNotFoundError(f"{shortened(name)} is not a method of version {requested}")
         return dialects, name
 
     async def _dialect_of_task(
@@ -205,7 +205,7 @@ def _request_id(envelope: Mapping[str, Any]) -> JsonRpcId:
 
 
 def _head(request_id: JsonRpcId) -> bytes:
-    """The opening of a JSON-RPC response up to its result, which a closing brace completes."""
+    """Return the beginning of a JSON-RPC response, up to its result. A closing brace after the result completes it."""
     return b'{"jsonrpc":"2.0","id":' + encode_ascii(request_id) + b',"result":'
 
 
@@ -214,5 +214,5 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 
 
 def _write_failure(dialect: Dialect, request_id: JsonRpcId, error: StoreError) -> bytes:
-    """The response that ends a stream whose events cannot be read."""
+    """Return the last response of a stream whose events cannot be read."""
     return _encode({"id": request_id, "error": dialect.write_error(as_a2a_error(error))})

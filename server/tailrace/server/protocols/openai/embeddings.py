@@ -1,4 +1,4 @@
-"""Requests of the Embeddings API, which are sent on to a provider.
+"""Requests of the Embeddings API, which are forwarded to a provider.
 
 https://platform.openai.com/docs/api-reference/embeddings. There is no task: nothing is stored.
 """
@@ -24,7 +24,7 @@ class EmbeddingRequest(LenientModel):
         model: The name of the model.
         input: A text, a list of tokens, or a list of texts or of lists of tokens.
         encoding_format: The form of the vectors.
-        dimensions: Their length.
+        dimensions: The length of the vectors.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -59,7 +59,7 @@ def read_embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
         return request
     inputs = cast("list[object]", given) if isinstance(given, list) else []
     if len(inputs) > MAX_INPUTS and not _are_tokens(inputs):
-        raise _invalid(f"{len(inputs)} inputs; a request may have {MAX_INPUTS}")
+        raise _invalid(f"{len(inputs)} inputs; the maximum is {MAX_INPUTS}. Send several requests.")
     is_list_of_texts = all(isinstance(each, str) and each for each in inputs)
     if not inputs or not (is_list_of_texts or _are_tokens(inputs) or all(map(_are_tokens, inputs))):
         raise _invalid("it must be a text, a list of tokens, or a list of these, without empty ones")
@@ -84,7 +84,7 @@ def encode_embeddings(body: bytes, model: str, provider: str) -> bytes:
         provider: The provider, for the error.
 
     Raises:
-        UpstreamError: The response is none of the Embeddings API.
+        UpstreamError: The body is not a response of the Embeddings API.
     """
     try:
         response = msgspec.json.decode(body, type=_Response)

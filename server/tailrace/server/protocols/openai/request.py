@@ -43,7 +43,7 @@ MAX_CHOICES = 16
 
 _MAX_KIND = 40  # characters of a tool's type in a warning
 
-# Members that a response repeats, with the values that it has without them.
+# Members that a response repeats, with their default values.
 _ECHOED: Mapping[str, Any] = {
     "instructions": None,
     "max_output_tokens": None,
@@ -61,7 +61,7 @@ _ECHOED: Mapping[str, Any] = {
 
 
 class _Request(LenientModel):
-    """The members that all APIs have."""
+    """The common members of all APIs."""
 
     model: str | None = None
     stream: StrictBool | None = None
@@ -70,7 +70,7 @@ class _Request(LenientModel):
 
 
 class _ConversationRequest(_Request):
-    """The members that Chat Completions and Responses have."""
+    """The common members of Chat Completions and Responses."""
 
     tools: Items[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -79,10 +79,10 @@ class _ConversationRequest(_Request):
     user: str | None = None
 
     def facts(self, nested: bool, **others: object) -> dict[str, Any]:
-        """Return the facts that Chat Completions and Responses have.
+        """Return the common facts of Chat Completions and Responses.
 
         Args:
-            nested: As of `_inner`.
+            nested: See `_inner`.
             others: Further facts.
         """
         choice = self.tool_choice if isinstance(self.tool_choice, dict) else {}
@@ -111,7 +111,7 @@ class _StreamOptions(LenientModel):
 
 
 class _CompletionRequest(_Request):
-    """The members that Chat Completions and Completions have."""
+    """The common members of Chat Completions and Completions."""
 
     stream_options: _StreamOptions | None = None
     n: StrictInt | None = None
@@ -128,11 +128,11 @@ class _CompletionRequest(_Request):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether the stream ends with the usage."""
+        """True if the stream ends with the usage."""
         return bool(self.stream_options is not None and self.stream_options.include_usage)
 
     def sampling(self) -> dict[str, Any]:
-        """Return the facts that both APIs have, and `_Request` does not."""
+        """Return the common facts of both APIs that `_Request` does not have."""
         return {
             "stop": _texts(self.stop),
             "seed": self.seed,
@@ -201,7 +201,7 @@ class _TextRequest(_CompletionRequest):
 def read_completion_request(body: Mapping[str, Any]) -> list[ChatRequest]:
     """Read a request for a text completion; return a request for each choice.
 
-    Each prompt is the message of a conversation of its own.
+    Each prompt is the message of a separate conversation.
 
     Args:
         body: Its JSON.
@@ -280,7 +280,7 @@ class _ResponseRequest(_ConversationRequest):
 def read_responses_request(
     body: Mapping[str, Any], *, header: str = "", user_is_key: bool = False, native_tools: bool = False
 ) -> ChatRequest:
-    """Read a request for a response; the other arguments and the errors are those of `read_chat_request`.
+    """Read a request for a response; for the other arguments and the errors, see `read_chat_request`.
 
     Args:
         body: As for `read_chat_request`.
@@ -355,7 +355,7 @@ def read_responses_request(
 def _resolve_references(items: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     """Return the items after the last reference to one, with the instructions of all, and the response of that one.
 
-    A client that refers to an item of a response sends the conversation up to it, which the server has.
+    The items before the reference are the conversation up to that response, which the server has stored.
 
     Raises:
         OpenAIError: The reference is not to an item of a response.
@@ -396,20 +396,18 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
     """Check the ``metadata`` of a request.
 
     Raises:
-        OpenAIError: It exceeds the API's bounds, or a value is not text.
+        OpenAIError: The metadata exceeds a limit of the API, or a value is not text.
     """
     given = metadata or {}
     if len(given) > MAX_PAIRS:
-        raise _invalid_metadata(f"{len(given)} pairs; a request may have {MAX_PAIRS}")
+        raise _invalid_metadata(f"{len(given)} pairs; the maximum is {MAX_PAIRS}")
     for name, value in given.items():
         if len(name) > MAX_NAME_LENGTH:
-            raise _invalid_metadata(f"a name of {len(name)} characters; it may have {MAX_NAME_LENGTH}")
+            raise _invalid_metadata(f"a name has {len(name)} characters; the maximum is {MAX_NAME_LENGTH}")
         if not isinstance(value, str):
             raise _invalid_metadata(f"the value of {shortened(name)} must be text")
         if len(value) > MAX_VALUE_LENGTH:
-            why = (
-                f"the value of {shortened(name)} has {len(value)} characters; it may have {MAX_VALUE_LENGTH}"
-            )
+            why = f"the value of {shortened(name)} has {len(value)} characters; the maximum is {MAX_VALUE_LENGTH}"
             raise _invalid_metadata(why)
 
 
@@ -421,14 +419,14 @@ def _check_choices(count: int, param: str) -> None:
     if not 0 < count <= MAX_CHOICES:
         raise OpenAIError(
             400,
-            f"'{param}' results in {count} choices; a request may have 1 to {MAX_CHOICES}",
+            f"'{param}' results in {count} choices; the number must be between 1 and {MAX_CHOICES}",
             param=param,
             code="invalid_value",
         )
 
 
 def _texts(given: str | list[str] | None) -> tuple[str, ...] | None:
-    """Return the texts of a member that is one text or a list."""
+    """Return the texts of a member that is either one text or a list of texts."""
     return ((given,) if isinstance(given, str) else tuple(given)) if given else None
 
 
@@ -444,7 +442,7 @@ def _function(tool: Mapping[str, Any], where: str, nested: bool) -> ToolDefiniti
 
 
 def _omission(tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the warning about tools that the model does not receive; empty if it receives all."""
+    """Return the warning about tools that are not sent to the model; empty if there are none."""
     if not tools:
         return ()
     kinds = ", ".join(dict.fromkeys(clipped(str(tool.get("type")), _MAX_KIND) for tool in tools))
