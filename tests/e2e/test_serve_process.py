@@ -114,7 +114,7 @@ STARTABLE = ["serve", "--model", "openai:x", "--port", "0"]
         (["serve", "--model", "openai:x"], "no key for openai:x: set OPENAI_API_KEY"),
         ([*STARTABLE, "--store", "sqlite:////dev/null/t.db"], "cannot open the store"),
         ([*STARTABLE, "--tools", "mcp:/nonexistent"], "/nonexistent cannot be started: No such file"),
-        ([*STARTABLE, "--tools", f"mcp:{sys.executable} -c pass"], "it ended at once"),
+        ([*STARTABLE, "--tools", f"mcp:{sys.executable} -c pass"], "exited at once"),
         ([*STARTABLE, "--tools", "mcp:http://127.0.0.1:1/mcp"], "127.0.0.1:1/mcp: no connection"),
     ],
     ids=[

@@ -292,7 +292,7 @@ def test_results_that_answer_no_open_call_are_refused_and_change_nothing(ids: li
     turn = TurnAccumulator()
     respond(turn, CALL, end())
     messages = turn.messages
-    with pytest.raises(ValueError, match="no call of the last response waits"):
+    with pytest.raises(ValueError, match="the last response has no open call"):
         turn.add_results(*map(result, ids))
     assert turn.messages == messages
     turn.add_results(result("a"))

@@ -252,7 +252,7 @@ def test_a_response_that_ends_with_a_request_for_credentials_has_it_once():
     ]
     task = carried_out(updates)
     assert task.status.message is not None
-    assert "authorisation" in (task.status.message.parts[0].text or "")
+    assert "requires an authorization" in (task.status.message.parts[0].text or "")
     assert [message.role for message in task.history] == [Role.USER]
 
 

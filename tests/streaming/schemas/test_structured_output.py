@@ -161,7 +161,7 @@ def test_a_type_without_a_schema_is_refused() -> None:
     ids=["nothing", "words", "half", "deep", "a list", "types", "missing"],
 )
 def test_a_mismatch_is_reported(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match="the response is not") as raised:
+    with pytest.raises(ValueError, match="the response (is not|does not match)") as raised:
         OutputReader.of_type(Town).read(text)
     assert words in str(raised.value)
 
@@ -194,7 +194,7 @@ def test_without_a_schema_it_is_any_object() -> None:
 
 @pytest.mark.parametrize("schema", [{"type": "thing"}, {"properties": 1}, {"pattern": 1}])
 def test_what_is_no_schema_is_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no JSON schema"):
+    with pytest.raises(ValueError, match="not a JSON schema"):
         of_schema(schema)
 
 
