@@ -161,7 +161,7 @@ def test_a_type_without_a_schema_is_refused() -> None:
     ids=["nothing", "words", "half", "deep", "a list", "types", "missing"],
 )
 def test_a_mismatch_is_reported(text: str, words: str) -> None:
-    with pytest.raises(ValueError, match="the response (is not|does not match)") as raised:
+    with pytest.raises(ValueError, match=r"the response (is not|does not match)") as raised:
         OutputReader.of_type(Town).read(text)
     assert words in str(raised.value)
 
