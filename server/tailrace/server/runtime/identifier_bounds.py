@@ -12,16 +12,15 @@ MAX_TASK_ID_LENGTH = MAX_ID_LENGTH + len("~") + 32
 """Maximum characters of the id of a task: an identifier of its caller and a suffix, see `client_task_ids`."""
 
 
-def check_id(name: str, value: str, limit: int = MAX_ID_LENGTH) -> None:
+def check_id(name: str, value: str) -> None:
     """Check the length of an identifier.
 
     Args:
         name: The name of the identifier in the request, for the error message.
         value: The identifier, which may be empty.
-        limit: The maximum length in characters.
 
     Raises:
-        InvalidParamsError: The identifier is longer than the limit.
+        InvalidParamsError: The identifier is longer than `MAX_ID_LENGTH`.
     """
-    if len(value) > limit:
-        raise InvalidParamsError(f"{name} is longer than {limit} characters")
+    if len(value) > MAX_ID_LENGTH:
+        raise InvalidParamsError(f"{name} is longer than {MAX_ID_LENGTH} characters")

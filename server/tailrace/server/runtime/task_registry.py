@@ -12,7 +12,7 @@ import anyio
 
 from tailrace.server.runtime.active_task import ActiveTask
 from tailrace.server.runtime.client_task_ids import id_of_named, possible_ids
-from tailrace.server.runtime.identifier_bounds import MAX_TASK_ID_LENGTH, check_id
+from tailrace.server.runtime.identifier_bounds import MAX_TASK_ID_LENGTH
 from tailrace.server.store.store import EventsDropped, NotOurs, Store, StoredTask
 from tailrace.streaming.a2a.errors import InternalError, InvalidParamsError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
@@ -133,12 +133,12 @@ class TaskRegistry:
             owner: The caller.
 
         Raises:
-            InvalidParamsError: The id is longer than `MAX_TASK_ID_LENGTH`.
             TaskNotFoundError: The owner has no such task.
             StoreError: The store cannot be read.
         """
-        # Without this limit, the hashes of an id of several megabytes would block the event loop.
-        check_id("the id of the task", task_id, MAX_TASK_ID_LENGTH)
+        # No task has such an id, and the hashes of several megabytes would block the event loop.
+        if len(task_id) > MAX_TASK_ID_LENGTH:
+            raise TaskNotFoundError(metadata={"taskId": task_id})
         ids = tuple(possible_ids(self._store.keys, task_id, owner))
         active = self._first_active(ids, owner)
         if active is not None and active.followed and self._remote_tasks is not None:
