@@ -16,7 +16,7 @@ from support.rpc import Rpc, message
 from support.upstream import Head, Received, ScriptedUpstream, Step, json_answer, sse
 from tailrace.server import Settings, create_app
 from tailrace.server.remote import agent_handler, client, http_calls, relay
-from tailrace.server.remote.bindings import Binding
+from tailrace.server.remote.http_codecs import Binding
 from tailrace.streaming.a2a import models
 from tailrace.wrappers.concurrency.worker_thread import in_event_loop
 from tailrace.wrappers.decoding.json_size import count_json_values

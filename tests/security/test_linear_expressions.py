@@ -69,7 +69,7 @@ EXPRESSIONS = dict(sorted(expressions()))
 
 AT_ONE_POSITION = (
     "tailrace.server.remote.agent_card:_RESERVED",
-    "tailrace.server.runtime.provider_references:_SCHEME",
+    "tailrace.server.runtime.caller_message_checks:_SCHEME",
     "tailrace.streaming.tools.command_line_tools:_MODULE",
     "tailrace.streaming.tools.command_line_tools:_VARIABLE",
     "tailrace.wrappers.decoding.framing:_STRING_END",

@@ -20,7 +20,7 @@ from support.live_server import serving
 from support.rpc import Rpc
 from tailrace.server import JwtSettings, Settings, create_app
 from tailrace.server.observability.logs import log_config
-from tailrace.wrappers.redaction.log_records import MAX_LINES, MAX_TEXT, printable, printable_lines
+from tailrace.wrappers.redaction.log_escaping import MAX_LINES, MAX_TEXT, printable, printable_lines
 
 ROOT = Path(__file__).parents[2]
 FORGED = (

@@ -71,8 +71,8 @@ _MODULES = {
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    """Escape control characters of a record (`tailrace.wrappers.redaction.log_records`, imported with the first record)."""
-    from tailrace.wrappers.redaction.log_records import PrintableRecords
+    """Escape control characters of a record (`tailrace.wrappers.redaction.log_escaping`, imported with the first record)."""
+    from tailrace.wrappers.redaction.log_escaping import PrintableRecords
 
     return PrintableRecords().filter(record)
 

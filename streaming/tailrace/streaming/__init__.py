@@ -14,6 +14,12 @@ from tailrace.streaming.accumulator import Accumulator
 from tailrace.streaming.agent.agent import Agent
 from tailrace.streaming.agent.events import AgentError, BrokenRunError, ChatResult
 from tailrace.streaming.agent.trimming import HistoryPolicy, TokenBudget, keep_all
+from tailrace.streaming.conversion.a2a_task_bridge import (
+    A2AArtifact,
+    A2AMessage,
+    A2ATaskBridge,
+    A2ATaskResult,
+)
 from tailrace.streaming.conversion.chat_completion import to_chat_completion
 from tailrace.streaming.conversion.message_conversion import (
     convert_a2a_message_to_openai,
@@ -22,13 +28,12 @@ from tailrace.streaming.conversion.message_conversion import (
 )
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
 from tailrace.streaming.conversion.response_translator import ResponseTranslator
-from tailrace.streaming.conversion.subagent_tasks import A2AArtifact, A2AMessage, A2ATaskBridge, A2ATaskResult
 from tailrace.streaming.task.event_log import EventsEvicted, TaskLog
 from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.streaming.task.updates import ArtifactUpdate, MessageAdded, StatusUpdate, TextDelta, Update
 from tailrace.streaming.tools.tools import FunctionTool, Tool, ToolContext, ToolError, Toolset, tool
 from tailrace.streaming.turn_accumulator import TurnAccumulator, TurnDelta
-from tailrace.wrappers.redaction.log_records import make_printable
+from tailrace.wrappers.redaction.log_escaping import make_printable
 
 make_printable("tailrace.streaming", "tailrace.streaming.tools.mcp")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.server.remote.agent_events import RemoteEvent
 from tailrace.server.remote.relay import Relay
+from tailrace.server.remote.response_validation import RemoteEvent
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import (
     Artifact,

@@ -10,7 +10,7 @@ import jwt
 from tailrace.server.auth.authentication import Authenticator, Credentials, Identity
 from tailrace.server.auth.jwks import ALGORITHMS, IssuerKeys
 from tailrace.server.runtime.auth_error import AuthError
-from tailrace.wrappers.redaction.log_records import printable
+from tailrace.wrappers.redaction.log_escaping import printable
 
 _CHALLENGE = 'Bearer realm="tailrace"'
 _MAX_REASON = 200  # characters

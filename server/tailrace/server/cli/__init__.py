@@ -21,7 +21,7 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except Exception as error:
         from tailrace.wrappers.errors import TailraceError
-        from tailrace.wrappers.redaction.log_records import printable
+        from tailrace.wrappers.redaction.log_escaping import printable
 
         if not isinstance(error, TailraceError):
             raise

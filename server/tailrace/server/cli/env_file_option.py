@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tailrace.server.former_settings import unread_env_file
 from tailrace.wrappers import ConfigurationError
-from tailrace.wrappers.redaction.log_records import printable
+from tailrace.wrappers.redaction.log_escaping import printable
 
 
 def announce_env_file(env_file: Path | None) -> None:

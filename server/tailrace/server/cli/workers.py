@@ -24,7 +24,7 @@ from types import FrameType
 from typing import cast
 
 from tailrace.wrappers import TailraceError
-from tailrace.wrappers.redaction.log_records import printable
+from tailrace.wrappers.redaction.log_escaping import printable
 
 logger = logging.getLogger("tailrace.server")
 

@@ -1,7 +1,7 @@
 """The format of the server's log: text, or one JSON object per line.
 
 Each record has the ids of its task, conversation and trace, if there are any. The content of messages and responses is never logged.
-Both formats escape control characters and limit lengths (`tailrace.wrappers.redaction.log_records`). In the text format, a record is
+Both formats escape control characters and limit lengths (`tailrace.wrappers.redaction.log_escaping`). In the text format, a record is
 one line, followed by the indented lines of its traceback.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from opentelemetry import trace
 from uvicorn.logging import DefaultFormatter
 
-from tailrace.wrappers.redaction.log_records import printable, printable_lines
+from tailrace.wrappers.redaction.log_escaping import printable, printable_lines
 
 TASK_IDS: ContextVar[tuple[str, str]] = ContextVar("tailrace_task_ids", default=("", ""))
 """The ids of the task and of the conversation for which the current code runs."""

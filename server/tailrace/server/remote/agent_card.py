@@ -17,7 +17,7 @@ from tailrace.server.remote.agent_origins import AgentOrigins, join_url
 from tailrace.streaming.a2a.models import AgentSkill
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.wrappers import UpstreamError, UpstreamFault
-from tailrace.wrappers.redaction.log_records import printable
+from tailrace.wrappers.redaction.log_escaping import printable
 
 if TYPE_CHECKING:
     from a2a.types import a2a_pb2  # an extra

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from urllib.parse import urljoin, urlsplit
 
 from tailrace.wrappers import ConfigurationError, UpstreamError, UpstreamFault
-from tailrace.wrappers.redaction.log_records import printable
+from tailrace.wrappers.redaction.log_escaping import printable
 
 MAX_REDIRECTS = 5
 """Maximum redirects of a card request."""

@@ -23,9 +23,9 @@ import aiohttp
 import anyio
 
 from tailrace.server.remote.agent_card import BINDINGS, RemoteCard, credentials, read_card
-from tailrace.server.remote.agent_events import MISSING_ID, read_model
 from tailrace.server.remote.agent_origins import AgentOrigins
 from tailrace.server.remote.http_calls import HttpCalls, fetch_card
+from tailrace.server.remote.response_validation import MISSING_ID, read_model
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
 from tailrace.streaming.a2a.lifecycle import TaskState

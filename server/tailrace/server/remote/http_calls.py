@@ -8,7 +8,7 @@ import aiohttp
 
 from tailrace.server.remote.agent_card import CARD_PATHS, RemoteCard
 from tailrace.server.remote.agent_origins import MAX_REDIRECTS, AgentOrigins, join_url, origin_of
-from tailrace.server.remote.bindings import Binding
+from tailrace.server.remote.http_codecs import Binding
 from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pydantic_core import to_json
 
 from tailrace.server.remote.agent_dialects import output_of_status, split_reasoning
-from tailrace.server.remote.agent_events import MISSING_ID, RemoteEvent
+from tailrace.server.remote.response_validation import MISSING_ID, RemoteEvent
 from tailrace.server.runtime.limits import size_of
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import (

@@ -17,9 +17,9 @@ from uuid import uuid4
 import anyio
 
 from tailrace.server.remote.agent_card import BINDINGS, RemoteCard
-from tailrace.server.remote.agent_events import MISSING_ID, RemoteEvent, event_of
 from tailrace.server.remote.agent_origins import origin_of
 from tailrace.server.remote.client import RESPONSE_TIMEOUT, RETRY_DELAYS, AgentClient
+from tailrace.server.remote.response_validation import MISSING_ID, RemoteEvent, event_of
 from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent

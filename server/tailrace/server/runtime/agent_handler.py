@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+from tailrace.server.runtime.caller_message_checks import without_provider_metadata
 from tailrace.server.runtime.handlers import Handler, Item, Turn
-from tailrace.server.runtime.provider_references import without_provider_metadata
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message as A2AMessage

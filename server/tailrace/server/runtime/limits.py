@@ -28,7 +28,7 @@ from typing import Any, Self, cast
 
 from pydantic_core import to_json
 
-from tailrace.server.runtime.provider_references import check_file_urls
+from tailrace.server.runtime.caller_message_checks import check_file_urls
 from tailrace.server.settings import FILE_SCHEMES
 from tailrace.streaming.a2a.errors import (
     ContentTypeNotSupportedError,

@@ -22,10 +22,10 @@ except ImportError as error:
 from tailrace.server.protocols.a2a.sdk_errors import from_sdk_error, to_sdk_error
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
 from tailrace.server.remote.agent_card import RemoteCard
-from tailrace.server.remote.agent_events import RemoteEvent
 from tailrace.server.remote.agent_handler import RemoteAgentHandler
 from tailrace.server.remote.agent_tool import AgentTool, agent_tools
 from tailrace.server.remote.remote_agent import RemoteAgent
+from tailrace.server.remote.response_validation import RemoteEvent
 from tailrace.server.sdk.aliases import (
     A2AFastAPIApplication,
     A2AServer,
@@ -66,7 +66,7 @@ from tailrace.server.sdk.aliases import (
     TaskStatus,
     TextPart,
 )
-from tailrace.server.sdk.conversations import Conversations, RecentConversations
+from tailrace.server.sdk.conversation_store import Conversations, RecentConversations
 from tailrace.server.sdk.executor import AgentExecutor
 from tailrace.server.sdk.request_handler import RequestHandler, caller_of
 from tailrace.server.sdk.task_store import TaskStore

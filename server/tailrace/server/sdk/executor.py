@@ -29,6 +29,7 @@ from tailrace.server.protocols.a2a.sdk_events import to_sdk_event
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
 from tailrace.server.runtime.active_task import ends_turn
 from tailrace.server.runtime.caller import Caller
+from tailrace.server.runtime.caller_message_checks import check_file_urls
 from tailrace.server.runtime.external_ids import ExternalIds
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction, Item, Turn, closing
 from tailrace.server.runtime.messages import (
@@ -37,9 +38,8 @@ from tailrace.server.runtime.messages import (
     complete_rounds,
     messages_from_artifacts,
 )
-from tailrace.server.runtime.provider_references import check_file_urls
 from tailrace.server.runtime.turns import failed_because
-from tailrace.server.sdk.conversations import Conversations, RecentConversations
+from tailrace.server.sdk.conversation_store import Conversations, RecentConversations
 from tailrace.server.sdk.request_handler import caller_of
 from tailrace.server.settings import FILE_SCHEMES
 from tailrace.server.store.secret_keys import SecretKeys

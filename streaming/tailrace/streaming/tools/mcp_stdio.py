@@ -30,7 +30,7 @@ from tailrace.streaming.tools.mcp_streams import Streams, filtered
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 from tailrace.wrappers.decoding.framing import NDJSONDecoder
-from tailrace.wrappers.redaction.log_records import printable
+from tailrace.wrappers.redaction.log_escaping import printable
 
 logger = logging.getLogger("tailrace.streaming.tools.mcp")
 

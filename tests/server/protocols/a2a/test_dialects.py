@@ -15,7 +15,7 @@ from tailrace.server import Settings, Turn, create_app
 from tailrace.server.runtime.handlers import DirectHandler
 from tailrace.streaming import A2ATaskBridge, ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
-from tailrace.streaming.conversion.subagent_tasks import BridgeDialect
+from tailrace.streaming.conversion.a2a_task_bridge import BridgeDialect
 
 SETTINGS = Settings(store="sqlite://")
 

@@ -14,7 +14,7 @@ from support.upstream import ScriptedUpstream, openai_chunk, sse
 from tailrace.server import AgentHandler, Settings, create_app
 from tailrace.streaming import A2AArtifact, A2AMessage, A2ATaskBridge, A2ATaskResult, Agent
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
-from tailrace.streaming.conversion.subagent_tasks import BridgeDialect
+from tailrace.streaming.conversion.a2a_task_bridge import BridgeDialect
 
 bridge = A2ATaskBridge()
 

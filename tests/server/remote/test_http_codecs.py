@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.server.remote.agent_card import read_card
-from tailrace.server.remote.agent_events import event_of, read_model
-from tailrace.server.remote.bindings import Binding
+from tailrace.server.remote.http_codecs import Binding
+from tailrace.server.remote.response_validation import event_of, read_model
 from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError, TaskNotFoundError
 from tailrace.streaming.a2a.lifecycle import TaskState
