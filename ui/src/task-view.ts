@@ -14,6 +14,8 @@ export interface Host {
 	readonly working: TaskView | undefined;
 }
 
+/** Sections of a task; messages of later turns are added to the last one. */
+const MAX_TURNS = 10_000;
 const TITLES: Record<string, string> = { reasoning: "Reasoning", refusal: "Refused", output: "Output" };
 
 export const inWords = (state: TaskState) => state.replace("TASK_STATE_", "").toLowerCase().replaceAll("_", " ");
@@ -81,7 +83,9 @@ export class TaskView {
 		if (!this.chat.working) this.chat.ask(this.#lastParts);
 	}
 
-	#turn(number: number): HTMLElement {
+	/** The section of a turn. Its number comes from the agent, which may send anything. */
+	#turn(given: unknown): HTMLElement {
+		const number = Number.isInteger(given) ? Math.min(Math.max(given as number, 1), MAX_TURNS) : 1;
 		while (this.#turns.length < number) {
 			const turn = el("section");
 			this.#turns.push(turn);
@@ -143,7 +147,7 @@ export class TaskView {
 
 	#takeArtifact(artifact: Artifact, append = false, last = false, live = false): void {
 		const { artifactId: id, parts = [] } = artifact;
-		const { channel = "text", callId, choice, turn } = fields(artifact) as { channel?: Channel; callId?: string; choice?: number; turn?: number };
+		const { channel = "text", callId, choice, turn } = fields(artifact) as { channel?: Channel; callId?: string; choice?: number; turn?: unknown };
 		for (const result of dataOf(artifact, "tool_results")) this.#call(result).answer(result);
 		if (channel === "tool_result") return;
 		const [call] = dataOf(artifact, "tool_calls");
@@ -168,7 +172,7 @@ export class TaskView {
 	}
 
 	/** The call of an id; made if there is none. */
-	#call({ call_id: id, name }: { call_id?: string; name?: string }, turn = this.#userMessages || 1): Block {
+	#call({ call_id: id, name }: { call_id?: string; name?: string }, turn: unknown = this.#userMessages || 1): Block {
 		const known = id && this.#calls.get(id);
 		if (known) return known;
 		const block = new Block("tool_call", name || "tool");
