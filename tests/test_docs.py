@@ -94,6 +94,7 @@ PYTHON = [
         ROOT / "docs/agent-card.md",
         ROOT / "docs/sdk.md",
         ROOT / "docs/errors.md",
+        ROOT / "docs/filters.md",
         CONCEPTS_PAGE,
     )
     for block in blocks(page, "python")

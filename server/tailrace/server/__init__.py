@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tailrace.server.runtime.agent_handler import AgentHandler
     from tailrace.server.runtime.engine import Engine
     from tailrace.server.runtime.handlers import DirectHandler, FunctionHandler, Handler, Item, Turn
+    from tailrace.server.runtime.stream_filter import BlockedError, FilterStream, StreamFilter
     from tailrace.server.settings import (
         Bounds,
         CardSettings,
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = (
     "AgentHandler",
+    "BlockedError",
     "Bounds",
     "CallContext",
     "CardSettings",
     "DirectHandler",
     "Engine",
+    "FilterStream",
     "FunctionHandler",
     "Handler",
     "Item",
@@ -41,6 +44,7 @@ __all__ = (
     "RetentionSettings",
     "Settings",
     "Store",
+    "StreamFilter",
     "Turn",
     "create_app",
     "create_model",
@@ -59,6 +63,9 @@ _MODULES = {
     "Item": "runtime.handlers",
     "Turn": "runtime.handlers",
     "CallContext": "runtime.active_task",
+    "BlockedError": "runtime.stream_filter",
+    "FilterStream": "runtime.stream_filter",
+    "StreamFilter": "runtime.stream_filter",
     "Bounds": "settings",
     "CardSettings": "settings",
     "JwtSettings": "settings",

@@ -47,6 +47,7 @@ from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFu
 from tailrace.server.runtime.limits import Limits
 from tailrace.server.runtime.observer import Observer
 from tailrace.server.runtime.operations import ExtendedCard, Operations
+from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import UpstreamGate
 from tailrace.server.settings import Settings
 from tailrace.server.store.secret_keys import SecretKeys
@@ -82,6 +83,7 @@ def create_app(
     card_signers: "Sequence[CardSigner]" = (),
     openai_user_is_key: bool = False,
     tracer_provider: TracerProvider | None = None,
+    filters: Sequence[StreamFilter] = (),
 ) -> FastAPI:
     """Create an application that serves one agent at its root.
 
@@ -101,6 +103,7 @@ def create_app(
         openai_user_is_key: The member ``user`` of a request to the OpenAI-compatible API names its conversation if
             nothing else in the request does.
         tracer_provider: Records spans (``docs/observability.md``); the one of the process when None.
+        filters: Applied to the output of each turn, in order (``docs/filters.md``), before those of ``settings.filters``.
 
     Raises:
         ConfigurationError: There is neither a handler nor a model nor an agent, or a setting cannot be used.
@@ -120,6 +123,7 @@ def create_app(
         card_signers=card_signers,
         openai_user_is_key=openai_user_is_key,
         tracer_provider=tracer_provider,
+        filters=filters,
     )
     app = FastAPI(
         title="tailrace",
@@ -155,6 +159,7 @@ def create_router(
     card_signers: "Sequence[CardSigner]" = (),
     openai_user_is_key: bool = False,
     tracer_provider: TracerProvider | None = None,
+    filters: Sequence[StreamFilter] = (),
 ) -> APIRouter:
     """Create a router with the agent's routes, for a FastAPI application under any prefix.
 
@@ -173,6 +178,7 @@ def create_router(
         card_signers: As for `create_app`.
         openai_user_is_key: As for `create_app`.
         tracer_provider: As for `create_app`.
+        filters: As for `create_app`.
 
     Raises:
         ConfigurationError: As `create_app`.
@@ -180,6 +186,11 @@ def create_router(
     """
     settings = settings or _settings_of_environment()
     keys = SecretKeys(settings.secret_key.get_secret_value() if settings.secret_key else "")
+    filters = (*filters, *_filters_of(settings))
+    if filters and settings.trace_content:
+        raise ConfigurationError(
+            "TAILRACE_TRACE_CONTENT adds unfiltered responses to spans: set it to false, or use no filters"
+        )
     telemetry = create_telemetry(settings, tracer_provider)
     cluster = _create_cluster(settings, store, keys, telemetry)
     store = (
@@ -213,6 +224,7 @@ def create_router(
         max_event_bytes=settings.bounds.max_event_bytes,
         stop_grace=settings.shutdown_grace,
         keys=keys,
+        filters=filters,
         observer=telemetry,
     )
     if telemetry.metrics is not None:
@@ -425,6 +437,17 @@ def _create_proxy(
     from tailrace.server.remote.agent_proxy import AgentProxy
 
     return AgentProxy(settings, gate)
+
+
+def _filters_of(settings: Settings) -> tuple[StreamFilter, ...]:
+    """Read the filters of the settings."""
+    if settings.filters is None:
+        return ()
+    try:
+        from tailrace.server.runtime.word_filters import read_filters  # an extra
+    except ImportError as error:
+        raise ConfigurationError(str(error)) from error
+    return read_filters(settings.filters)
 
 
 def _limits(settings: Settings) -> Limits:

@@ -334,6 +334,8 @@ class Settings(BaseSettings):
             or several as a JSON list. Their keys are the usual variables of their providers.
         upstream_background: Requests of the provider ``openai-responses`` are background responses, which the provider stores:
             if the connection breaks, the rest of the response is read on another one.
+        filters: File of words and regular expressions that are removed from all output, one a line (requires
+            ``tailrace[filters]``).
         instructions: System message of every conversation.
         tools: Tools of the model, as `tailrace.streaming.tools.command_line_tools` describes them; one, or several as a JSON list.
         host: Address to listen on. ``localhost`` is ``127.0.0.1`` and ``::1``, where the machine has IPv6.
@@ -408,6 +410,7 @@ class Settings(BaseSettings):
         tuple[str, ...], NoDecode, BeforeValidator(_read_list), AfterValidator(_check_fallbacks)
     ] = ()
     upstream_background: bool = False
+    filters: Path | None = None
     instructions: str | None = None
     tools: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)] = ()
     host: str = "127.0.0.1"

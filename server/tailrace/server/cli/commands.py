@@ -189,6 +189,14 @@ def serve(
             "[TAILRACE_FALLBACK; default: none]",
         ),
     ] = None,
+    filters: Annotated[
+        Path | None,
+        typer.Option(
+            "--filter",
+            help="File of words and /regular expressions/ that are removed from all output. "
+            "[TAILRACE_FILTERS; default: none]",
+        ),
+    ] = None,
     env_file: EnvFile = None,
 ) -> None:
     """Serve a model as an A2A agent until interrupted.
@@ -212,6 +220,7 @@ def serve(
         tools=tools,
         on_crash=on_crash,
         fallback=fallback,
+        filters=filters,
     )
 
 

@@ -26,6 +26,7 @@ from tailrace.server.runtime.limits import Quota
 from tailrace.server.runtime.message_intake import MessageIntake
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.recovery import InterruptedTasks
+from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.task_access import TaskAccess
 from tailrace.server.runtime.task_registry import RemoteTasks, TaskRegistry
 from tailrace.server.runtime.turns import TurnRunner, failed_because
@@ -78,6 +79,7 @@ class Engine(TaskAccess):
         stop_grace: Seconds that running turns have to end after the engine begins to stop.
         keys: The keys of the installation, from which identifiers for other systems are derived. If None, the engine creates
             a random secret, and the identifiers change with each process.
+        filters: Applied to the updates of the handler, in order.
         observer: Receives notifications of turns and transactions.
 
     Attributes:
@@ -103,6 +105,7 @@ class Engine(TaskAccess):
         max_event_bytes: int = 0,
         stop_grace: float = 0,
         keys: SecretKeys | None = None,
+        filters: Sequence[StreamFilter] = (),
         observer: Observer = NO_OBSERVER,
     ) -> None:
         super().__init__(store, TaskRegistry(store, self._end_lost, self._remote_tasks()), max_lag)
@@ -124,6 +127,7 @@ class Engine(TaskAccess):
             max_wait=max_context_wait or math.inf,
             parallel=parallel_tasks,
             max_event_bytes=max_event_bytes,
+            filters=filters,
             observer=observer,
         )
         self._interrupted = InterruptedTasks(store, self._tasks, self._turns, restart=restart_interrupted)

@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 from tailrace.server.runtime.active_task import ActiveTask, DirectReply, ends_turn
 from tailrace.server.runtime.conversation_lock import ConversationLock, LazyContext
 from tailrace.server.runtime.external_ids import ExternalIds
+from tailrace.server.runtime.filtered_turn import filtered
 from tailrace.server.runtime.handlers import Handler, Item, Turn
 from tailrace.server.runtime.large_updates import check_bytes, check_size, encoded_if_large
 from tailrace.server.runtime.limits import Permit, RateLimitError
@@ -33,6 +34,7 @@ from tailrace.server.runtime.messages import (
     results_in_artifacts,
 )
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer, TurnWatch
+from tailrace.server.runtime.stream_filter import StreamFilter
 from tailrace.server.runtime.upstream_gate import OWNER
 from tailrace.server.store.store import PushConfig, Store, TaskWrite
 from tailrace.server.store.writer import GroupWriter
@@ -76,6 +78,7 @@ class TurnRunner:
         max_wait: The maximum duration of the wait for other turns of the conversation, in seconds.
         parallel: True if turns of different tasks of a conversation run in parallel, unless the caller requests otherwise.
         max_event_bytes: The maximum size of an update in bytes; 0 for no limit.
+        filters: Applied to the updates of the handler, in order.
         observer: Receives a notification of each turn.
 
     Attributes:
@@ -98,8 +101,10 @@ class TurnRunner:
         max_wait: float = math.inf,
         parallel: bool = False,
         max_event_bytes: int = 0,
+        filters: Sequence[StreamFilter] = (),
         observer: Observer = NO_OBSERVER,
     ) -> None:
+        self._filters = tuple(filters)
         self._observer = observer
         self._max_seconds = max_seconds
         self._max_wait = max_wait
@@ -236,7 +241,8 @@ class TurnRunner:
         active.scope.deadline = anyio.current_time() + self._max_seconds
         turn = await self._next_turn(active)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        return await self._handler.begin(turn)
+        batches = await self._handler.begin(turn)
+        return filtered(batches, self._filters) if self._filters else batches
 
     async def _encoded(self, active: ActiveTask, items: Sequence[Item]) -> Sequence[Item]:
         """Return the updates of a batch with the JSON of large ones, which is made in a thread."""

@@ -1,0 +1,331 @@
+"""Filtered turns on every wire: no forbidden text is sent, stored, logged, or returned to the provider."""
+
+import json
+import logging
+import os
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import anyio
+import pytest
+from pydantic import SecretStr
+
+from support.continuing import ContinuingServer
+from support.engines import engine_with, read, start
+from support.live_server import serving
+from support.random_seeds import EVERY_TIME_OTHERS
+from support.rpc import Rpc, message
+from support.upstream import Hang, Received, ScriptedUpstream, Step, openai_chunk, openai_stream, sse
+from tailrace.server import Settings, create_app
+from tailrace.server.runtime.handlers import Item, Turn
+from tailrace.server.runtime.stream_filter import FilterStream, StreamFilter
+from tailrace.server.runtime.word_filters import RegexFilter, WordFilter
+from tailrace.streaming.a2a.lifecycle import TaskState
+from tailrace.streaming.a2a.models import Artifact, Part
+from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta
+from tailrace.wrappers import ConfigurationError, SSEDecoder
+
+CASES = int(os.environ.get("TAILRACE_TEST_FILTER_CASES", "10"))
+"""Random responses on each wire; the torture run takes more."""
+
+WORD = "Forbidden Ägypten"
+NUMBER = "4111-1111"
+FILTERS = (WordFilter([WORD]), RegexFilter(r"\d{4}-\d{4}", max_match=12))
+MESSAGE = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
+USER = [{"role": "user", "content": "hi"}]
+TOOL = {"name": "look", "parameters": {"type": "object"}}
+RUN: dict[str, Any] = {
+    "threadId": "t",
+    "runId": "r",
+    "state": {},
+    "tools": [],
+    "context": [],
+    "forwardedProps": {},
+}
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "a2a": ("/", {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": message("hi")}),
+    "chat": ("/v1/chat/completions", {"model": "m", "messages": USER, "stream": True}),
+    "responses": ("/v1/responses", {"model": "m", "input": "hi", "stream": True}),
+    "ai-sdk": ("/ai-sdk", {"id": "c1", "messages": [MESSAGE], "trigger": "submit-message"}),
+    "ag-ui": ("/ag-ui", {**RUN, "messages": [{"id": "u1", "role": "user", "content": "hi"}]}),
+}
+
+
+def is_clean(text: str) -> bool:
+    """No forbidden text, in any case."""
+    return WORD.casefold() not in text.casefold() and NUMBER not in text
+
+
+def texts_of(events: Sequence[Any]) -> dict[str, str]:
+    """All texts of the events by the name of their member, joined in order."""
+    texts: dict[str, list[str]] = {}
+
+    def walk(name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, each in cast("dict[str, Any]", value).items():
+                walk(key, each)
+        elif isinstance(value, list):
+            for each in cast("list[Any]", value):
+                walk(name, each)
+        elif isinstance(value, str):
+            texts.setdefault(name, []).append(value)
+
+    for event in events:
+        walk("", event)
+    return {name: "".join(each) for name, each in texts.items()}
+
+
+async def post(url: str, wire: str, **members: Any) -> list[Any]:
+    """The events of a stream; its bytes have no forbidden text."""
+    path, body = BODIES[wire]
+    if wire == "a2a":
+        headers = {"A2A-Version": "1.0"}
+    else:
+        headers = {"accept": "text/event-stream"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(url + path, json={**body, **members}, headers=headers) as response,
+    ):
+        data = await response.read()
+        assert response.status == 200, data
+    assert is_clean(data.decode())
+    events = [json.loads(each.data) for each in SSEDecoder().feed(data) if each.data != b"[DONE]"]
+    for text in texts_of(events).values():
+        assert is_clean(text)
+    return events
+
+
+@asynccontextmanager
+async def filtering(
+    script: Callable[[Received], Sequence[Step]], store: str = "sqlite://", **options: Any
+) -> AsyncGenerator[tuple[str, ScriptedUpstream]]:
+    """A server with filters over a scripted provider."""
+    async with ScriptedUpstream(script, lists_models=True) as upstream:
+        settings = Settings(
+            store=store, model="openai:m", base_url=upstream.base_url, api_key=SecretStr("none"), **options
+        )
+        async with serving(create_app(settings, filters=FILTERS)) as url:
+            yield url, upstream
+
+
+def bytes_of(folder: Path) -> bytes:
+    """The content of all files: the database and its journal."""
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+def pieces_of(chance: random.Random, text: str) -> list[str]:
+    """A text in random pieces."""
+    cuts = sorted(chance.choices(range(len(text) + 1), k=chance.randrange(1, 30)))
+    return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True) if end > start]
+
+
+def with_call(pieces: Sequence[str], arguments: Sequence[str]) -> list[bytes]:
+    """A response with text, reasoning and a tool call."""
+    function = {"name": "look", "arguments": ""}
+    begun = {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function}]}
+    return [
+        sse(
+            *(openai_chunk({"reasoning_content": each}) for each in pieces),
+            *(openai_chunk({"content": each}) for each in pieces),
+            openai_chunk(begun),
+            *(
+                openai_chunk({"tool_calls": [{"index": 0, "function": {"arguments": each}}]})
+                for each in arguments
+            ),
+            openai_chunk({}, finish="tool_calls"),
+            "[DONE]",
+        )
+    ]
+
+
+@pytest.mark.timeout(3000)
+async def test_no_forbidden_text_is_sent_stored_or_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(None if EVERY_TIME_OTHERS else 1)
+    caplog.set_level(logging.DEBUG, "tailrace")
+    spans = [WORD, WORD.upper(), WORD.lower(), NUMBER, "Forbidden ", "4111-", " text ", "é🌊", "\n"]
+    scripts: list[list[bytes]] = []
+    async with filtering(lambda _: scripts.pop(), f"sqlite:///{tmp_path / 'tasks.db'}") as (url, _):
+        for _ in range(CASES):
+            text = "".join(chance.choices(spans, k=8))
+            given = json.dumps({"a": text, text: [text]}, ensure_ascii=chance.random() < 0.5)
+            for wire in BODIES:
+                scripts.append(with_call(pieces_of(chance, text), pieces_of(chance, given)))
+                await post(url, wire)
+        stored = bytes_of(tmp_path)
+    stored += bytes_of(tmp_path)
+    assert b"[blocked]" in stored
+    for form in (WORD, WORD.upper(), WORD.lower(), NUMBER):
+        assert form.encode() not in stored
+        assert json.dumps(form)[1:-1].encode() not in stored
+    assert is_clean(caplog.text)
+
+
+@pytest.mark.parametrize("wire", BODIES)
+async def test_the_text_around_a_match_is_complete(wire: str) -> None:
+    pieces = ["before forbid", "den ÄGY", "pten between 4111", "-1111", " after"]
+    async with filtering(lambda _: openai_stream(pieces)) as (url, _):
+        events = await post(url, wire)
+    expected = "before [blocked] between [blocked] after"
+    assert any(expected in text for text in texts_of(events).values())
+
+
+async def test_the_next_request_has_the_filtered_conversation() -> None:
+    async with (
+        filtering(lambda _: openai_stream(["a forbidden ", "ägypten", " b"])) as (url, upstream),
+        Rpc(url) as rpc,
+    ):
+        events = await rpc.stream("SendStreamingMessage", message("one"))
+        context = events[0][1]["task"]["contextId"]
+        await rpc.stream("SendStreamingMessage", message("two", contextId=context))
+        second = await upstream.received(1)
+    assert [each["content"] for each in second.json["messages"]] == ["one", "a [blocked] b", "two"]
+
+
+async def test_choices_are_filtered_separately() -> None:
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": None}]}
+        for text, index in (("forbidden ", 0), ("x", 1), ("ägypten", 0), ("forbidden ägypten", 1))
+    ]
+    ends: list[dict[str, Any]] = [
+        {"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]} for index in (0, 1)
+    ]
+    parts = [{"id": "c", "object": "chat.completion.chunk", "model": "m", **each} for each in chunks + ends]
+    async with filtering(lambda _: [sse(*parts, "[DONE]")]) as (url, _):
+        events = await post(url, "a2a")
+    texts = {"text": "", "text-choice-1": ""}
+    for event in events:
+        update = event["result"].get("artifactUpdate")
+        if update is not None:
+            texts[update["artifact"]["artifactId"]] += update["artifact"]["parts"][0]["text"]
+    assert texts == {"text": "[blocked]", "text-choice-1": "x[blocked]"}
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "other"])
+async def test_a_word_that_a_cut_divides_is_filtered_once(kind: str) -> None:
+    server = ContinuingServer(kind, ["one ", "forbidden ", "ägypten", " two"])
+    server.cut = (
+        server.first_body.index("ägypten".encode())
+        if "ägypten".encode() in server.first_body
+        else (server.first_body.index(b"gypten"))
+    )
+    async with filtering(server.respond) as (url, _):
+        events = await post(url, "a2a")
+        results = [event["result"] for event in events]
+    text = ""
+    for update in (each["artifactUpdate"] for each in results if "artifactUpdate" in each):
+        added = "".join(part["text"] for part in update["artifact"]["parts"])
+        text = text + added if update.get("append") else added
+    assert text.endswith("one [blocked] two")
+    assert text.count("[blocked]") == 1
+
+
+async def test_an_error_of_the_provider_is_filtered(caplog: pytest.LogCaptureFixture) -> None:
+    error = {"error": {"message": f"cannot say {WORD}", "type": "invalid_request_error", "code": "c"}}
+    async with filtering(lambda _: [sse(openai_chunk({"content": "part"}), error)]) as (url, _):
+        events = await post(url, "a2a")
+    assert events[-1]["result"]["statusUpdate"]["status"]["state"] == "TASK_STATE_FAILED"
+    assert is_clean(caplog.text)
+
+
+async def test_a_filter_ends_the_turn_and_closes_the_connection_of_the_provider() -> None:
+    script = [*openai_stream(["fine. ", "ba", "d", " more"], finish=None), Hang()]
+    async with ScriptedUpstream(lambda _: script, lists_models=True) as upstream:
+        settings = Settings(
+            store="sqlite://", model="openai:m", base_url=upstream.base_url, api_key=SecretStr("none")
+        )
+        async with serving(create_app(settings, filters=[WordFilter(["bad"], None)])) as url:
+            events = await post(url, "a2a")
+            await (await upstream.received()).client_left.wait()
+    status = events[-1]["result"]["statusUpdate"]
+    assert status["status"]["state"] == "TASK_STATE_FAILED"
+    assert "filter" in status["status"]["message"]["parts"][0]["text"]
+    assert "content_filter" in json.dumps(status["metadata"])
+
+
+class Broken(StreamFilter, FilterStream):
+    """A filter whose error contains the text."""
+
+    def open(self) -> FilterStream:
+        return self
+
+    async def feed(self, text: str) -> str:
+        raise RuntimeError(text)
+
+    async def close(self) -> str:
+        return ""
+
+
+class Slow(Broken):
+    """A filter that does not return."""
+
+    def __init__(self) -> None:
+        self.entered = anyio.Event()
+
+    async def feed(self, text: str) -> str:
+        self.entered.set()
+        await anyio.sleep_forever()
+        return text
+
+
+async def _handle(_: Turn) -> AsyncIterator[Item]:
+    yield StatusUpdate(TaskState.WORKING)
+    yield ArtifactUpdate(Artifact(artifact_id="a", parts=(Part(text="for"),)), last=False)
+    yield ArtifactUpdate(Artifact(artifact_id="a", parts=(Part(text="bidden "),)), append=True, last=False)
+    yield TextDelta("a", "ägypten 4111")
+    yield TextDelta("a", "-1111 end")
+
+
+async def test_the_updates_of_a_custom_handler_are_filtered() -> None:
+    async with engine_with(_handle, filters=FILTERS) as engine:
+        events = await read(await start(engine))
+    text = "".join(texts_of([json.loads(each.body) for each in events])["text"])
+    assert text == "hello[blocked] [blocked] end"  # the caller's message is not filtered
+
+
+async def test_the_error_of_a_filter_is_not_published_or_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with engine_with(_handle, filters=[Broken()]) as engine:
+        events = await read(await start(engine))
+    body = events[-1].body.decode()
+    assert "a filter of the server failed" in body
+    assert "a filter failed with RuntimeError" in caplog.text
+    assert "bidden" not in caplog.text + "".join(each.body.decode() for each in events)
+
+
+async def test_a_task_is_cancelled_while_a_filter_runs() -> None:
+    slow = Slow()
+    async with engine_with(_handle, filters=[slow]) as engine:
+        subscription = await start(engine)
+        await slow.entered.wait()
+        task = await engine.cancel_task(subscription.task_id, "")
+    assert task.status.state is TaskState.CANCELED
+
+
+async def _raise(_: Turn) -> AsyncIterator[Item]:
+    yield StatusUpdate(TaskState.WORKING)
+    raise ValueError(WORD)
+
+
+async def test_the_error_of_a_handler_is_not_logged_if_it_has_forbidden_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with engine_with(_raise, filters=FILTERS) as engine:
+        events = await read(await start(engine))
+    assert "TASK_STATE_FAILED" in events[-1].body.decode()
+    assert is_clean(caplog.text)
+
+
+def test_spans_with_messages_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    path.write_text("bad\n")
+    with pytest.raises(ConfigurationError, match="TAILRACE_TRACE_CONTENT"):
+        create_app(
+            Settings(
+                store="sqlite://", model="openai:m", api_key=SecretStr("k"), filters=path, trace_content=True
+            )
+        )
