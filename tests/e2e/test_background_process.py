@@ -35,7 +35,9 @@ async def test_a_stream_resumes_after_kill_9_with_the_bytes_of_the_first(tmp_pat
                         if "three" in "".join(str(event.get("delta", "")) for event in seen.events):
                             break
                     server.kill()
-        with served(tmp_path / "second", *options(upstream, store)) as server:
+        # The response is continued once, without success: the provider hangs again.
+        bounds = '{"read_timeout": 2}'
+        with served(tmp_path / "second", *options(upstream, store), TAILRACE_BOUNDS=bounds) as server:
             await server.ready()
             async with raw_client(server.url) as client:
                 response_id = seen.events[0]["response"]["id"]
