@@ -179,6 +179,30 @@ async def test_a_button_leads_to_the_latest_message(browser: "Browser") -> None:
         assert left < 60
 
 
+async def test_the_log_stays_at_its_end_when_it_grows_before_the_event_of_a_scroll(
+    browser: "Browser",
+) -> None:
+    """Browsers report a scroll in the next frame. Until then, the content may grow, for example by the form of a tool."""
+    async with chat(browser, Echo()) as page:
+        await say(page, "long")
+        await until_articles(page, 1)
+        left = await page.locator(".log").evaluate(
+            """async (log) => {
+                const frames = async (number) => { while (number--) await new Promise(requestAnimationFrame); };
+                log.scrollTop = log.scrollHeight - log.clientHeight - 40;
+                await frames(3);
+                await new Promise((next) => setTimeout(next));  // before a frame, not within one
+                log.scrollTop = log.scrollHeight;
+                const more = document.createElement("div");
+                more.style.height = "400px";
+                log.querySelector("article").append(more);
+                await frames(5);
+                return log.scrollHeight - log.scrollTop - log.clientHeight;
+            }"""
+        )
+        assert left < 60
+
+
 async def test_its_methods_attributes_and_events(browser: "Browser") -> None:
     async with chat(browser, Echo()) as page:
         states = await page.evaluate(

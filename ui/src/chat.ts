@@ -94,7 +94,10 @@ export class TailraceChat extends HTMLElement implements Host {
 	#files: Part[] = [];
 	/** The message that is edited. */
 	#edited?: Branch;
+	/** The log follows the latest message. */
 	#sticks = true;
+	/** Where the log was scrolled to at the last event, in pixels. */
+	#top = 0;
 	#drawTime = 0;
 	#scheduled = false;
 	#channel?: BroadcastChannel;
@@ -103,8 +106,12 @@ export class TailraceChat extends HTMLElement implements Host {
 
 	constructor() {
 		super();
+		// The content may have grown since the scrolling that this event reports: only a scroll upwards leaves the end.
 		const onscroll = () => {
-			this.#sticks = this.#log.scrollHeight - this.#log.scrollTop - this.#log.clientHeight < NEAR;
+			const { scrollTop, scrollHeight, clientHeight } = this.#log;
+			if (scrollHeight - scrollTop - clientHeight < NEAR) this.#sticks = true;
+			else if (scrollTop < this.#top) this.#sticks = false;
+			this.#top = scrollTop;
 			this.#latest.hidden = this.#sticks;
 		};
 		this.#log = el("div.log", { role: "log", "aria-live": "polite", "aria-label": "Conversation", tabindex: 0, part: "log", onscroll });
@@ -730,6 +737,7 @@ export class TailraceChat extends HTMLElement implements Host {
 	}
 
 	#scroll(): void {
+		this.#sticks = true;
 		this.#log.scrollTop = this.#log.scrollHeight;
 	}
 }
