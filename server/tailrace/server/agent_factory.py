@@ -62,24 +62,21 @@ def create_model(settings: Settings) -> Model:
 
 
 def _fallback_models(settings: Settings) -> list[Model]:
-    """Create the fallback models; those of the model's provider have its base URL and key, unless they have their own."""
-    models: list[Model] = []
-    for value in settings.fallback:
-        target, base_url = split_fallback(value)
-        own = base_url is None and settings.model and _provider_name(settings.model) == _provider_name(target)
-        access = {} if own else {"base_url": base_url, "api_key": None}
-        models.append(create_model(settings.model_copy(update={"model": target, **access})))
-    return models
+    return [_create_other_model(settings, *split_fallback(value)) for value in settings.fallback]
 
 
 def create_embedding_models(settings: Settings) -> dict[str, Model]:
-    """Create the models for embeddings, by alias; those of the model's provider have its base URL and key."""
-    models: dict[str, Model] = {}
-    for name, target in embedding_targets(settings).items():
-        own = settings.model and _provider_name(settings.model) == _provider_name(target)
-        access = {} if own else {"base_url": None, "api_key": None}
-        models[name] = create_model(settings.model_copy(update={"model": target, **access}))
-    return models
+    """Create the models for embeddings, by alias."""
+    return {
+        name: _create_other_model(settings, target) for name, target in embedding_targets(settings).items()
+    }
+
+
+def _create_other_model(settings: Settings, target: str, base_url: str | None = None) -> Model:
+    """Create a further model; one of the model's provider has its base URL and key, unless it has a URL of its own."""
+    own = base_url is None and settings.model and _provider_name(settings.model) == _provider_name(target)
+    access = {} if own else {"base_url": base_url, "api_key": None}
+    return create_model(settings.model_copy(update={"model": target, **access}))
 
 
 def _provider_name(model: str) -> str:

@@ -9,7 +9,34 @@ from mcp.shared.message import SessionMessage
 from tailrace.streaming.tools.mcp_bounds import MessageFilter
 
 
-class ReceivingStream:
+class _MessageStream:
+    """Base class of the streams of both directions.
+
+    Args:
+        stream: The stream of a transport.
+        messages: Counts the messages, and leaves some out.
+        ended: Set when the stream ends.
+    """
+
+    def __init__(self, stream: Any, messages: MessageFilter, ended: anyio.Event) -> None:
+        self._stream = stream
+        self._messages = messages
+        self._ended = ended
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class ReceivingStream(_MessageStream):
     """The stream of a server's messages; it sets an event when it ends, which the SDK reports to pending calls only.
 
     Args:
@@ -17,11 +44,6 @@ class ReceivingStream:
         messages: Leaves out messages.
         ended: Set at the end of the stream.
     """
-
-    def __init__(self, stream: Any, messages: MessageFilter, ended: anyio.Event) -> None:
-        self._stream = stream
-        self._messages = messages
-        self._ended = ended
 
     @property
     def last_context(self) -> Any:
@@ -42,10 +64,6 @@ class ReceivingStream:
             if accepted is not None:
                 return accepted
 
-    async def aclose(self) -> None:
-        """Close the stream."""
-        await self._stream.aclose()
-
     def __aiter__(self) -> Self:
         return self
 
@@ -55,16 +73,8 @@ class ReceivingStream:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class SendingStream:
+class SendingStream(_MessageStream):
     """The stream of messages to a server; it counts responses, and sets an event when the server does not receive any more.
 
     Args:
@@ -72,11 +82,6 @@ class SendingStream:
         messages: Counts the responses.
         ended: Set when a message cannot be sent.
     """
-
-    def __init__(self, stream: Any, messages: MessageFilter, ended: anyio.Event) -> None:
-        self._stream = stream
-        self._messages = messages
-        self._ended = ended
 
     async def send(self, item: SessionMessage, /) -> None:
         """Send a message."""
@@ -87,18 +92,6 @@ class SendingStream:
             raise
         finally:
             self._messages.end(item)
-
-    async def aclose(self) -> None:
-        """Close the stream."""
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 Streams = tuple[ReceivingStream, SendingStream]

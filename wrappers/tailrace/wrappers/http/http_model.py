@@ -415,7 +415,7 @@ class DirectModel(HTTPModel):
 
     async def _posted(self, history: History, parameters: Mapping[str, Any]) -> tuple[Body, Exit]:
         response = await self._post(history, parameters)
-        return response.body, partial(_close, response)
+        return response.body, partial(close_response, response)
 
     def _encoded(
         self, history: History, parameters: Mapping[str, Any]
@@ -488,7 +488,8 @@ class DirectModel(HTTPModel):
         return self._http
 
 
-async def _close(response: HttpResponse, *_raised: object) -> None:
+async def close_response(response: HttpResponse, *_raised: object) -> None:
+    """Close a response: the `Exit` of an `AsyncResource`."""
     response.close()
 
 

@@ -23,7 +23,7 @@ from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.decoding.lenient_json import as_mappings
 from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.http import HttpResponse
-from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
+from tailrace.wrappers.http.http_model import DirectModel, ModelArguments, close_response
 from tailrace.wrappers.http.response import Body
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import ChunkBatches
@@ -123,11 +123,7 @@ class ResponsesModel(DirectModel):
         url, headers = self._address(f"/{quote(broken.response_id, safe='')}", query)
         response = await self._send_encoded(0, lambda: (url, headers, b""), "GET")
         rest = broken.resumed(response.body)
-
-        async def close(*_raised: object) -> None:
-            response.close()
-
-        return rest, partial(self._leave, rest, close)
+        return rest, partial(self._leave, rest, partial(close_response, response))
 
     async def _leave(
         self,
