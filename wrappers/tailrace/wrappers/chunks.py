@@ -120,7 +120,7 @@ class ChunkDetails(msgspec.Struct):
             the same.
         snapshot: True if the chunk repeats the complete message instead of adding to it. The chunk is used only if
             the stream had no other content.
-        block: Information about the block of text or reasoning that the delta belongs to; None for none.
+        block: Information about the block of text or reasoning that the delta belongs to, or None.
         parts: Complete parts that follow the delta's text (files, data, results of server tools). Tool calls are not
             among them.
         restarts: True if the provider restarted its response. The previous content of the choice must be discarded.

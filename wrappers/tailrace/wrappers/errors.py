@@ -63,7 +63,7 @@ class UpstreamError(TailraceError):
         fault: The type of the failure.
         provider: The name of the provider, as in ``provider:model``; empty if unknown.
         status: The HTTP status of the response; None if no response was received.
-        code: The unchanged error code or error type of the provider; None for none.
+        code: The unchanged error code or error type of the provider, or None.
         retry_after: Time to wait before a retry in seconds; None if the provider sent no time.
         tries: The number of times the request was sent.
         details: The error object of the provider. Model clients remove credentials and internal addresses (see

@@ -163,7 +163,7 @@ def read_settings(env_file: Path | None = None, **given: Any) -> Settings:
     """Read the settings from the environment; given options override it.
 
     Args:
-        env_file: A file of settings, which the environment overrides; None for none.
+        env_file: A file of settings, or None. Environment variables override the file.
         given: The options.
 
     Raises:

@@ -55,7 +55,7 @@ class TaskLocation:
 
     Attributes:
         task_id: The id of the task.
-        node: The node that writes it; None for none.
+        node: The node that writes it, or None.
         is_alive: Whether that node is alive.
         state: The task's state in PostgreSQL.
         has_turn: A turn runs, or ran when the node ended.

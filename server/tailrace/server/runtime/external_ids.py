@@ -1,8 +1,8 @@
 """Identifiers of conversations and messages for other systems: remote agents, tools and tracing backends.
 
-For such a system, this server is the only caller, so equal identifiers mean the same conversation. Two callers of this server may
-choose the same id. Other systems therefore receive an identifier that is derived from the id, the owner, and the secret of the
-installation.
+Two callers of this server may choose the same id for different conversations. Another system cannot distinguish the two callers,
+because this server is its only caller. The server therefore sends an identifier that is derived from the id, the owner of the
+conversation, and the secret of the installation.
 """
 
 from tailrace.server.store.secret_keys import SecretKeys

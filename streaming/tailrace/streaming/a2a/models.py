@@ -218,7 +218,7 @@ class TaskStatus(A2AModel):
 
     Attributes:
         state: The state of the task.
-        message: A message of the agent about the state; None for none.
+        message: A message of the agent about the state, or None.
         timestamp: The time of the change to this state.
     """
 

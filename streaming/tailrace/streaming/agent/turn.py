@@ -89,7 +89,7 @@ Action = CallModel | RunTools | AwaitInput | Done
 
 
 class TurnView(Protocol[S]):
-    """Interface of objects that create the items that `Agent.drive` yields, from the steps of a turn in order."""
+    """Converter of the steps of a turn to the items that `Agent.drive` yields. The driver calls it for each step in order."""
 
     def begin(self) -> Sequence[S]:
         """Return the items before the first request."""
@@ -107,8 +107,7 @@ class TurnView(Protocol[S]):
         """Return the items after the last step.
 
         Args:
-            error: The reason why the turn has no result; None for none. The view raises the error or converts it to
-                items.
+            error: The error that ended the turn, or None. The view raises the error or converts it to items.
         """
         ...
 
@@ -117,14 +116,14 @@ class AgentTurn:
     """The state of one turn and its rounds.
 
     Args:
-        fold: The accumulator of the turn, which has its messages.
+        fold: The accumulator of the turn. It contains the messages of the turn.
         options: The options of every request of the turn. A tool choice that forces a call applies to the first request
             only, so that the turn can end.
-        prepare: Function that returns the history to send for the history of the turn: with instructions, and
-            shortened.
+        prepare: Function that converts the history of the turn to the history of a request: it adds instructions, and
+            shortens the history.
         callers_tools: Names of the tools that the caller runs.
-        has_tools: True if the request declares tools. False if the model has tools from another source; the caller
-            then runs them.
+        has_tools: True if the agent declares tools in its requests. If neither the agent nor the caller declares
+            tools, the caller runs all calls.
         max_rounds: Maximum number of requests to the model in the turn.
 
     Attributes:
@@ -186,7 +185,7 @@ class AgentTurn:
         self.fold.fail_response(error)
 
     def end_response(self) -> list[Change]:
-        """End the response, and return the changes that buffered text causes."""
+        """End the response, and return the changes of the text that was still buffered."""
         fold = self.fold
         count = len(fold.messages)
         is_last = not self._may_repeat or self._round == self._max_rounds

@@ -134,7 +134,7 @@ class TurnTranslator:
         """End the turn, and return the last updates. The final update is the status.
 
         Args:
-            error: The reason why the turn has no result; None for none.
+            error: The reason why the turn has no result, or None.
         """
         items = self._new_messages()
         usage = self._folded.total_usage if self._round > 1 else None

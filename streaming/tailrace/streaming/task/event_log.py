@@ -151,7 +151,7 @@ class LogCursor:
     Args:
         log: The log.
         after: The number of the last known event.
-        first: An event that is returned before all other events; None for none.
+        first: An event that is returned before all other events, or None.
 
     Attributes:
         after: The number of the last returned or known event.

@@ -33,7 +33,8 @@ class ArtifactUpdate(msgspec.Struct, frozen=True):
         artifact: The artifact with at least one part. Its name and metadata are used only if ``append`` is False.
         append: False to create the artifact or replace its content; True to append the parts to an existing artifact.
         last: True if no further content of the artifact follows (``lastChunk``). False if further updates may follow.
-        encoded: The JSON of the event, which the server sets if it has encoded a large event before; otherwise None.
+        encoded: The JSON of the event if the server has encoded it in advance, as it does for large events; otherwise
+            empty.
     """
 
     artifact: Artifact
@@ -50,10 +51,10 @@ class StatusUpdate(msgspec.Struct, frozen=True):
         message: A message of the agent about the state (progress, a question, a reason). It must not contain the text
             of the response.
         metadata: Metadata of the event (usage, finish reason, …).
-        continues: True if the status does not end the turn, which is allowed only with AUTH_REQUIRED. Streams stay
-            open, and the handler continues when credentials arrive in another way than by a message.
-        encoded: The JSON of the message, which the server sets if it has encoded a large message before; otherwise
-            None.
+        continues: True if the turn continues after this status. Only AUTH_REQUIRED allows this: the streams stay open,
+            while the handler waits for credentials that arrive outside of the conversation.
+        encoded: The JSON of the message if the server has encoded it in advance, as it does for large messages;
+            otherwise empty.
     """
 
     state: TaskState

@@ -90,7 +90,7 @@ class CohereDecoder(EventDecoder[CohereWrapper]):
 
     def __init__(self, *, provider: str = "", max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         super().__init__(provider=provider, max_event_bytes=max_event_bytes)
-        # The start of a block that has no text yet; None for none.
+        # The start of a block that has no text yet, or None.
         self._pending_block: BlockDelta | None = None
         self._planning = False
         self._calls = 0

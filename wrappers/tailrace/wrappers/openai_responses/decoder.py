@@ -115,7 +115,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         ] = {}  # the id of the latest call by tool, for outputs without a call id
 
     def wrap(self, fields: dict[str, Any], *, error_event: bool = False) -> list[ResponsesEventWrapper]:
-        """Return the chunk wrappers of one event; one empty wrapper for an event of this API without content."""
+        """Return the chunk wrappers of one event. An event of this API without content has one empty wrapper."""
         kind = fields.get("type")
         if type(kind) is str:
             spec = DELTAS.get(kind)
@@ -207,7 +207,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         if not text:
             return ResponsesEventWrapper(event)
         if kind == CODE:
-            # Arguments are a JSON object, and the code is a string in this object.
+            # The server sends only the code. The arguments of the call are the JSON object {"code": "…"}.
             text = ('{"code": "' if is_first else "") + json_text(text)[1:-1]
         call = ToolCallDelta(
             item.position, arguments=text, type="" if item.announced else call_kind(item.kind)
@@ -254,7 +254,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
     ) -> list[ResponsesEventWrapper]:
         """Return chunk wrappers with the content of a complete part that the deltas did not contain."""
         if part.frozen and not part.length:
-            return []  # the end of the item reports this part
+            return []  # `_end_item` reports the content of this part
         remaining = part.remaining(text_or_json(text))
         logprobs = as_mappings(content.get("logprobs") or [])[part.logprobs :]
         added = [self._add(part, remaining, event, logprobs)] if remaining or logprobs else []
@@ -286,7 +286,7 @@ class ResponsesDecoder(EventDecoder[ResponsesEventWrapper]):
         is_function = kind in FUNCTION_CALLS
         call = ToolCallDelta(
             item.position,
-            # The id of any other call is reported when the call ends, because some servers change the id before.
+            # `_end_call` reports the ids of other calls, because some servers change an id until the call ends.
             id=as_text(content.get("call_id")) if is_function else "",
             name=as_text(content.get("name")) if is_function else call_name(content),
             type=call_kind(kind, content),

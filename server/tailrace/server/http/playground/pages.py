@@ -78,7 +78,7 @@ class _File:
     def __init__(self, body: bytes, media_type: str) -> None:
         self._body = body
         self._media_type = media_type
-        self._version = version_of(body)  # of any encoding; the tag is of one
+        self._version = version_of(body)  # the same for the compressed and the uncompressed body
 
     @cached_property
     def _compressed(self) -> bytes:
@@ -121,4 +121,4 @@ def _playground_route(base: type[APIRoute]) -> type[APIRoute]:
     return PlaygroundRoute
 
 
-_MATCHING = "tailrace.playground.asking"
+_MATCHING = "tailrace.playground.matching"
