@@ -34,7 +34,7 @@ class Served:
 
     async def ready(self) -> None:
         """Wait until the server prints its address; raise an error with its log if it ends first."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):  # a busy machine starts several servers slowly
             while True:
                 found = re.search(r"(?:^  API +|api: )(http://[\d.]+:\d+)/", self.log.read_text(), re.M)
                 if found:

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 
 from support.response_streams import raw_client
+from torture.clusters import Cluster, cluster
 from torture.outcome import Outcome
 from torture.response_clients import PROGRAM, PythonReader, Reader, Received, node_reader
 from torture.server_process import server
@@ -32,15 +33,17 @@ async def run(
     *,
     drops: int = 500,
     kills: int = 100,
+    node_kills: int = 50,
     node: bool = True,
 ) -> Outcome:
-    """Drop connections, and kill a server.
+    """Drop connections, kill a server, and kill nodes.
 
     Args:
         folder: For databases and logs.
         rng: Chooses moments and numbers.
         drops: Disconnects of a client.
-        kills: Kills of the server.
+        kills: Kills of the only server.
+        node_kills: Kills of one of three nodes.
         node: Whether half of the clients are those for Node, whose packages must be installed.
     """
     outcome = Outcome("responses")
@@ -49,7 +52,9 @@ async def run(
         with upstream() as provider:
             await _drop(folder, rng, readers, provider.base_url, drops, everything, outcome)
             await _kill(folder, rng, readers, provider.base_url, kills, everything, outcome)
-    outcome.rounds = drops + kills
+        if node_kills:
+            await _kill_nodes(folder / "nodes", rng, readers, node_kills, outcome)
+    outcome.rounds = drops + kills + node_kills
     return outcome
 
 
@@ -115,9 +120,9 @@ async def _kill(
             url = process.url
             async with anyio.create_task_group() as group:
                 for each in interrupted:
-                    group.start_soon(_finish, url, each, rng, outcome)
+                    group.start_soon(_finish, [url], each, rng, outcome)
             if number == kills:
-                await _check(url, everything, outcome)
+                await _check([url], everything, outcome)
                 break
             interrupted = [
                 _received(f"k{number}r{index}", reader, everything) for index, reader in enumerate(readers)
@@ -134,6 +139,32 @@ async def _kill(
     outcome.figures.append(f"{kills} kills of the server under {cut} running responses")
 
 
+async def _kill_nodes(
+    folder: Path, rng: random.Random, readers: Sequence[Reader], kills: int, outcome: Outcome
+) -> None:
+    everything: list[Received] = []
+    cut = 0
+    async with cluster(folder, coalesce="none", on_crash="fail") as nodes:
+        for number in range(kills):
+            round_ = [
+                _received(f"n{number}r{index}", reader, everything) for index, reader in enumerate(readers)
+            ]
+            victim = rng.randrange(nodes.size)
+            moment = rng.random() * PIECES * PACE
+            async with anyio.create_task_group() as group:
+                for each in round_:
+                    group.start_soon(_finish, nodes, each, rng, outcome)
+                for each in round_:
+                    await each.started.wait()
+                await anyio.sleep(moment)
+                nodes.kill(victim)
+                cut += sum(not each.is_over for each in round_)
+                await nodes.start(victim)
+        await _check(nodes.urls, everything, outcome)
+    outcome.check(cut > 0, "no kill of a node hit a running response")
+    outcome.figures.append(f"{kills} kills of a node under {cut} running responses")
+
+
 def _received(key: str, reader: Reader, everything: list[Received]) -> Received:
     received = Received(str(Order(key, pieces=PIECES, pace=PACE)), reader)
     everything.append(received)
@@ -146,13 +177,16 @@ def _forget(received: Received, rng: random.Random) -> None:
         received.keep(rng.randrange(1, len(received.events) + 1))
 
 
-async def _finish(url: str, received: Received, rng: random.Random, outcome: Outcome) -> None:
-    """Read a response to its end; resume when its stream breaks."""
+async def _finish(
+    servers: Cluster | Sequence[str], received: Received, rng: random.Random, outcome: Outcome
+) -> None:
+    """Read a response to its end; resume at any running server when its stream breaks."""
     status: int | None = None
     with anyio.move_on_after(PATIENCE) as scope:
         while not received.is_over:
             _forget(received, rng)
-            status = await received.reader.read(url, received)
+            urls = servers.urls if isinstance(servers, Cluster) else servers
+            status = await received.reader.read(rng.choice(urls), received)
             if status in (404, 410, 400):
                 outcome.check(
                     False, f"{received.input}: refused with {status} after {len(received.events)} events"
@@ -165,25 +199,26 @@ async def _finish(url: str, received: Received, rng: random.Random, outcome: Out
         outcome.check(False, f"{received.input}: no end after {len(received.events)} events ({status})")
 
 
-async def _check(url: str, everything: Sequence[Received], outcome: Outcome) -> None:
-    """Compare each response with an uninterrupted stream of it, and with the stored object.
+async def _check(urls: Sequence[str], everything: Sequence[Received], outcome: Outcome) -> None:
+    """Compare each response with an uninterrupted stream of it, and with the stored object, on each server.
 
     The client that was interrupted reads the uninterrupted stream too: the clients write numbers differently (``1`` and
     ``1.0``). A client without a library checks each event strictly with the types of the openai package.
     """
-    async with raw_client(url) as client:
-        for each in everything:
-            if not each.is_over:
-                continue
-            again = Received(each.input, each.reader, each.id)
-            await each.reader.read(url, again)
-            outcome.check(_bytes(each.events) == _bytes(again.events), f"{each.input}: differs at {url}")
-            sent = await client.resumed(each.id)
-            outcome.check(sent.events == each.events, f"{each.input}: other events were sent by {url}")
-            stored = await client.json("GET", f"/responses/{each.id}")
-            outcome.check(stored == each.response, f"{each.input}: the stored response differs at {url}")
-            outcome.check(each.text == each.response_text, f"{each.input}: the text differs from the deltas")
+    for url in urls:
+        async with raw_client(url) as client:
+            for each in everything:
+                if not each.is_over:
+                    continue
+                again = Received(each.input, each.reader, each.id)
+                await each.reader.read(url, again)
+                outcome.check(_bytes(each.events) == _bytes(again.events), f"{each.input}: differs at {url}")
+                sent = await client.resumed(each.id)
+                outcome.check(sent.events == each.events, f"{each.input}: other events were sent by {url}")
+                stored = await client.json("GET", f"/responses/{each.id}")
+                outcome.check(stored == each.response, f"{each.input}: the stored response differs at {url}")
     for each in everything:
+        outcome.check(each.text == each.response_text, f"{each.input}: the text differs from the deltas")
         outcome.lost += each.lost
         outcome.repeated += each.repeated
 
