@@ -89,7 +89,7 @@ class Reader:
 
 async def start(engine: Engine, text: str = "hello") -> str:
     started = await engines.start(engine, text)
-    await started.begun()
+    await started.wait_for_start()
     return started.task_id
 
 

@@ -5,18 +5,26 @@ from contextlib import aclosing, contextmanager
 from types import TracebackType
 
 import anyio
+import pytest
 
 from support.rounds import answer, model_at
 from support.upstream import Hang, ScriptedUpstream, openai_stream
 from tailrace.streaming import Agent
-from tailrace.streaming.instrumentation import RUN_OBSERVER, AnswerWatch, CallWatch, RunObserver
+from tailrace.streaming.deprecated.observing import AnswerWatch, CallWatch
+from tailrace.streaming.deprecated.observing import RunObserver as FormerRunObserver
+from tailrace.streaming.instrumentation import (
+    RUN_OBSERVER,
+    ResponseObservation,
+    RunObserver,
+    ToolCallObservation,
+)
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall
 from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.model import REQUEST_HEADERS, Model
 
 
-class _Answer(AnswerWatch):
+class _Answer(ResponseObservation):
     def __init__(self, diary: list[str], turn: TurnAccumulator) -> None:
         self._diary = diary
         self._turn = turn
@@ -31,7 +39,7 @@ class _Answer(AnswerWatch):
         self._diary.append(f"{how} after {self.chunks} chunks")
 
 
-class _Call(CallWatch):
+class _Call(ToolCallObservation):
     def __init__(self, diary: list[str]) -> None:
         self._diary = diary
 
@@ -45,6 +53,23 @@ class Diary(RunObserver):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
+    def observe_response(
+        self, model: Model, options: RequestOptions, turn: TurnAccumulator
+    ) -> ResponseObservation:
+        self.lines.append(f"asking {model.name}")
+        return _Answer(self.lines, turn)
+
+    def observe_call(self, call: ContentPartToolCall) -> ToolCallObservation:
+        self.lines.append(f"calling {call.name}")
+        return _Call(self.lines)
+
+
+class FormerDiary(FormerRunObserver):
+    """A diary with the names of 0.1."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
     def answering(self, model: Model, options: RequestOptions, turn: TurnAccumulator) -> AnswerWatch:
         self.lines.append(f"asking {model.name}")
         return _Answer(self.lines, turn)
@@ -55,8 +80,8 @@ class Diary(RunObserver):
 
 
 @contextmanager
-def observed() -> Generator[list[str]]:
-    diary = Diary()
+def observed(observer: type[Diary | FormerDiary] = Diary) -> Generator[list[str]]:
+    diary = observer()
     token = RUN_OBSERVER.set(diary)
     try:
         yield diary.lines
@@ -68,9 +93,10 @@ def double(number: int) -> int:
     return 2 * number
 
 
-async def test_a_run_is_its_answers_and_calls() -> None:
+@pytest.mark.parametrize("observer", [Diary, FormerDiary])
+async def test_an_observer_receives_each_response_and_call(observer: type[Diary | FormerDiary]) -> None:
     rounds = (answer(calls=[("a", "double", {"number": 21})]), answer("4", "2"))
-    with observed() as lines:
+    with observed(observer) as lines:
         async with ScriptedUpstream(*rounds) as upstream, Agent(model_at(upstream), tools=[double]) as agent:
             assert (await agent.run("?")).output == "42"
     request_lines = ["asking scripted", "first chunk"]

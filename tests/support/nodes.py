@@ -109,7 +109,7 @@ class Apart:
         started = await self._begins.start(request, owner, **options)
         if isinstance(started, Message):
             return started
-        await started.begun()
+        await started.wait_for_start()
         return await self._serves.subscribe(started.task_id, owner, after=started.after)
 
 

@@ -123,5 +123,7 @@ def unread_env_file(path: Path = Path(".env")) -> str:
         return ""
     if not names:
         return ""
-    shown = ", ".join(dict.fromkeys(names[:_SHOWN_NAMES])) + (", …" if len(names) > _SHOWN_NAMES else "")
-    return f"./{path} sets {shown} and is not read: use --env-file {path} to read it, or export the variables"
+    listed = ", ".join(dict.fromkeys(names[:_SHOWN_NAMES])) + (", …" if len(names) > _SHOWN_NAMES else "")
+    return (
+        f"./{path} sets {listed} and is not read: use --env-file {path} to read it, or export the variables"
+    )

@@ -23,7 +23,7 @@ from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.model import ChunkBatches, Model
 
 
-class AnswerWatch:
+class ResponseObservation:
     """Context manager around one response of a model. This base class does nothing.
 
     If an exception leaves the block, the response was cancelled, or was closed before its end (GeneratorExit).
@@ -52,7 +52,7 @@ class AnswerWatch:
         """Record that the response has ended. The turn has its content."""
 
 
-class CallWatch:
+class ToolCallObservation:
     """Context manager around one call of a tool. This base class does nothing.
 
     Attributes:
@@ -73,7 +73,9 @@ class CallWatch:
 class RunObserver:
     """Receiver of notifications from agents. This base class does nothing."""
 
-    def answering(self, model: Model, options: RequestOptions, turn: TurnAccumulator) -> AnswerWatch:
+    def observe_response(
+        self, model: Model, options: RequestOptions, turn: TurnAccumulator
+    ) -> ResponseObservation:
         """Return the context manager for a response, before the request is sent.
 
         Args:
@@ -81,7 +83,7 @@ class RunObserver:
             options: The options of the request.
             turn: The accumulator of the turn. Its history is the history of the request.
         """
-        return AnswerWatch()
+        return ResponseObservation()
 
     def continued(self, attempt: Attempt, model: str, route: Route) -> None:
         """A response broke off, and another attempt continues it.
@@ -92,9 +94,9 @@ class RunObserver:
             route: How it continues the response.
         """
 
-    def calling(self, call: ContentPartToolCall) -> CallWatch:
+    def observe_call(self, call: ContentPartToolCall) -> ToolCallObservation:
         """Return the context manager for a tool call, before the tool is called."""
-        return CallWatch()
+        return ToolCallObservation()
 
 
 NO_OBSERVER = RunObserver()

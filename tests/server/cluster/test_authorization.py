@@ -48,7 +48,7 @@ async def test_another_node_ends_or_restarts_the_turn(
     async with nodes.running(handle, restart_interrupted=restart) as (first, second):
         started = await first.start(REQUEST)
         assert isinstance(started, Subscription)
-        await started.begun()
+        await started.wait_for_start()
         follower = await second.subscribe(started.task_id, after=0)
         events = await read_until(follower, TaskState.AUTH_REQUIRED)
         name = first._node.id  # pyright: ignore[reportPrivateUsage]

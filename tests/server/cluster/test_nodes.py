@@ -24,7 +24,7 @@ from tailrace.streaming.a2a.errors import (
 
 async def start(engine: Engine, *message: str, **options: str) -> Subscription:
     started = await engines.start(engine, *message, **options)
-    await started.begun()
+    await started.wait_for_start()
     return started
 
 

@@ -28,7 +28,7 @@ async def start(engine: ClusterEngine, text: str, *, parallel: bool = False) -> 
     metadata = {EXTENSION_URI: {"parallel": True}} if parallel else {}
     started = await engine.start(SendMessageRequest(message=message, metadata=metadata))
     assert isinstance(started, Subscription)
-    await started.begun()
+    await started.wait_for_start()
     return started
 
 

@@ -40,7 +40,7 @@ WHOLE = "".join(f"{number} " for number in range(PIECES))
 
 async def start(engine: Engine) -> Subscription:
     started = await engines.start(engine)
-    await started.begun()
+    await started.wait_for_start()
     return started
 
 

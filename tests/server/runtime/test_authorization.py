@@ -106,7 +106,7 @@ async def test_a_response_without_a_stream_names_the_authorization() -> None:
     async with Engine(Store("sqlite://"), FunctionHandler(handler)).running() as engine:
         operations = Operations(engine)
         with anyio.fail_after(30):
-            task = await operations.answer(Operation.SEND_MESSAGE, request(), CALLER)
+            task = await operations.execute(Operation.SEND_MESSAGE, request(), CALLER)
             assert isinstance(task, Task)
             assert task.status.state is TaskState.AUTH_REQUIRED
             subscribed = SubscribeToTaskRequest(id=task.id)

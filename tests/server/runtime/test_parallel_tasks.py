@@ -65,7 +65,7 @@ class Turns:
 async def start(engine: Engine, send_request: SendMessageRequest) -> Subscription:
     started = await engine.start(send_request)
     assert isinstance(started, Subscription)
-    await started.begun()
+    await started.wait_for_start()
     return started
 
 

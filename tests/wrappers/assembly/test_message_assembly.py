@@ -474,7 +474,7 @@ def test_folding_joins_nothing_before_it_is_read() -> None:
     text, tool_call = assembly._segments  # pyright: ignore[reportPrivateUsage] — the structure is the point
     assert isinstance(text, _Block)
     assert isinstance(tool_call, ToolCallAssembly)
-    assert (len(text.encoded), len(tool_call.pieces)) == (40_000, 20_000)
+    assert (len(text.encoded), len(tool_call.fragments)) == (40_000, 20_000)
     assert assembly.text == "ab" * 20_000
     assert assembly.tool_calls[0].arguments_text == "12" * 20_000
 

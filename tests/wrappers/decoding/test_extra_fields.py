@@ -106,8 +106,8 @@ def test_running_text_is_not_joined_before_it_is_read() -> None:
     folded = FieldFold()
     for _ in range(20_000):
         folded.add({"audio": {"data": "ab"}})
-    pieces = folded._fields["audio"]["data"].pieces  # pyright: ignore[reportPrivateUsage] — the structure is the point
-    assert len(pieces) == 20_000
+    fragments = folded._fields["audio"]["data"].fragments  # pyright: ignore[reportPrivateUsage] — the structure is the point
+    assert len(fragments) == 20_000
     assert folded.to_dict() == {"audio": {"data": "ab" * 20_000}}
 
 

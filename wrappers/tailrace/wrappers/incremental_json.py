@@ -74,10 +74,10 @@ class _Steps:
     def completed(self, encoded: bytes) -> bytes:
         """Return the JSON with the JSON of the large values in place of the placeholders."""
         places = re.compile(b"(" + b"|".join(map(re.escape, self._large)) + b")")
-        pieces: list[bytes] = []
-        for piece in places.split(encoded):
-            pieces += self._large.get(piece, (piece,))
-        return b"".join(pieces)
+        fragments: list[bytes] = []
+        for fragment in places.split(encoded):
+            fragments += self._large.get(fragment, (fragment,))
+        return b"".join(fragments)
 
     def _model_without_large(self, model: BaseModel) -> BaseModel:
         rest = {name: self.without_large(member) for name, member in model}
@@ -88,14 +88,14 @@ class _Steps:
         slices = (text[at : at + LONG_TEXT] for at in range(0, len(text), LONG_TEXT))
         return [b'"', *(self._encode(each)[1:-1] for each in slices), b'"']
 
-    def _replaced(self, pieces: list[bytes]) -> str:
+    def _replaced(self, fragments: list[bytes]) -> str:
         name = f"{self._name}-{len(self._large)}-"
-        self._large[self._encode(name)] = pieces
+        self._large[self._encode(name)] = fragments
         return name
 
     def _replaced_bytes(self, data: bytes) -> bytes:
         name = f"{self._name}-{len(self._large)}-".encode()
         slices = (data[at : at + _BASE64_SLICE] for at in range(0, len(data), _BASE64_SLICE))
-        pieces = [b'"', *map(base64.b64encode, slices), b'"']
-        self._large[self._encode(base64.b64encode(name).decode("ascii"))] = pieces
+        fragments = [b'"', *map(base64.b64encode, slices), b'"']
+        self._large[self._encode(base64.b64encode(name).decode("ascii"))] = fragments
         return name

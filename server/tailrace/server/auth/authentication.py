@@ -162,8 +162,8 @@ class ApiKeys(Authenticator):
         digest = _digest(given)
         found = [user for known, user in self._users if hmac.compare_digest(known, digest)]
         if not given or not found:
-            what = "the API key is not known" if given else f"an API key is required in {API_KEY_HEADER}"
-            raise AuthError(what, challenge=_KEY_CHALLENGE, presented=bool(given))
+            problem = "the API key is not known" if given else f"an API key is required in {API_KEY_HEADER}"
+            raise AuthError(problem, challenge=_KEY_CHALLENGE, presented=bool(given))
         return Identity(found[0])
 
     def schemes(self) -> Mapping[str, Any]:

@@ -139,11 +139,13 @@ def _key_of(token: str) -> tuple[str, str]:
     return kid, cast("str", algorithm)
 
 
-def _not_valid(why: str) -> AuthError:
+def _not_valid(reason: str) -> AuthError:
     challenge = f'{_CHALLENGE}, error="invalid_token"'
     # PyJWT's texts may repeat unverified members of the token, for example its ``crit`` header.
     return AuthError(
-        f"the bearer token is not valid: {printable(why, _MAX_REASON)}", challenge=challenge, presented=True
+        f"the bearer token is not valid: {printable(reason, _MAX_REASON)}",
+        challenge=challenge,
+        presented=True,
     )
 
 

@@ -271,8 +271,8 @@ class IssuerKeys:
         ):
             if response.status != 200:
                 raise UnusableKeysError(f"status {response.status}")
-            async for piece in response.content.iter_any():
-                body += piece
+            async for chunk in response.content.iter_any():
+                body += chunk
                 if len(body) > _MAX_BYTES:
                     raise UnusableKeysError(f"the response is larger than {_MAX_BYTES} bytes")
         return bytes(body)

@@ -141,11 +141,11 @@ class DemoView:
         self._event_row(event.id, "task" if task is not None else "status", text)
 
     def _event_row(self, number: str, kind: str, value: str | Styled) -> None:
-        shown = value if isinstance(value, Styled) else Styled(for_terminal(value))
-        self._print(Styled(f"  {number:>{_NUMBER}}  ", "cyan"), Styled(f"{kind:<10}", "dim"), shown)
+        styled = value if isinstance(value, Styled) else Styled(for_terminal(value))
+        self._print(Styled(f"  {number:>{_NUMBER}}  ", "cyan"), Styled(f"{kind:<10}", "dim"), styled)
 
-    def _print(self, *pieces: Styled) -> None:
-        self._console.print(Styled.assemble(*pieces), soft_wrap=True)
+    def _print(self, *parts: Styled) -> None:
+        self._console.print(Styled.assemble(*parts), soft_wrap=True)
 
 
 class _ArtifactPrinter:

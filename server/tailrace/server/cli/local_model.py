@@ -238,8 +238,8 @@ def main() -> None:
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def report(**what: object) -> None:
-        reports.write(json.dumps(what) + "\n")
+    def report(**fields: object) -> None:
+        reports.write(json.dumps(fields) + "\n")
         reports.flush()
 
     for fraction in _read_ahead(arguments.model_file):

@@ -87,8 +87,8 @@ class Transcript:
     @property
     def answer(self) -> str:
         """The text of the response so far; several artifacts are joined with a line end."""
-        answers = (pieces for source, pieces in self._texts.items() if self._channels[source] == ANSWER)
-        return "\n".join("".join(pieces) for pieces in answers if pieces)
+        answers = (texts for source, texts in self._texts.items() if self._channels[source] == ANSWER)
+        return "\n".join("".join(texts) for texts in answers if texts)
 
     def read(self, response: StreamResponse) -> list[Item]:
         """Add one event; return its new items, in order."""
@@ -113,7 +113,7 @@ class Transcript:
         items: list[Item] = []
         for artifact in task.artifacts:
             # Other servers have one part for each delta of a text.
-            items += self._read_artifact(artifact, append=False, in_pieces=True)
+            items += self._read_artifact(artifact, append=False, is_joined=True)
         return items + self._read_status(task.status)
 
     def _read_direct(self, message: Message) -> list[Item]:
@@ -133,24 +133,24 @@ class Transcript:
         self.status = now
         return items
 
-    def _read_artifact(self, artifact: Artifact, *, append: bool, in_pieces: bool = False) -> list[Item]:
+    def _read_artifact(self, artifact: Artifact, *, append: bool, is_joined: bool = False) -> list[Item]:
         source = artifact.artifact_id
         channel = str(extension_metadata(artifact.metadata).get("channel") or ANSWER)
         if append:
-            return self._add(source, self._channels.get(source, channel), artifact.parts, in_pieces=True)
+            return self._add(source, self._channels.get(source, channel), artifact.parts, is_joined=True)
         if source not in self._texts:
-            return self._add(source, channel, artifact.parts, in_pieces=in_pieces)
+            return self._add(source, channel, artifact.parts, is_joined=is_joined)
         return self._replace(source, artifact.parts)
 
     def _add(
-        self, source: str, channel: str, parts: Iterable[Part], *, in_pieces: bool = False
+        self, source: str, channel: str, parts: Iterable[Part], *, is_joined: bool = False
     ) -> list[Item]:
         self._channels.setdefault(source, channel)
-        pieces = self._texts.setdefault(source, [])
+        texts = self._texts.setdefault(source, [])
         items: list[Item] = []
-        for part, text in shown_texts(parts, in_pieces=in_pieces):
+        for part, text in shown_texts(parts, is_joined=is_joined):
             if part.text:
-                pieces.append(part.text)  # without its separator: copies of the artifact are compared with it
+                texts.append(part.text)  # without its separator: copies of the artifact are compared with it
                 items.append(Text(source, channel, text))
             else:
                 items += remarks((part,))
@@ -159,25 +159,25 @@ class Transcript:
 
     def _replace(self, source: str, parts: tuple[Part, ...]) -> list[Item]:
         """Compare a complete copy of an artifact with the known text; return the rest, or all of it."""
-        shown = "".join(self._texts[source])
+        printed = "".join(self._texts[source])
         text = "".join(part.text or "" for part in parts)
         self._texts[source] = [text]
         found = remarks(parts)
         items: list[Item] = [remark for remark in found if remark not in self._remarks]
         self._remarks.update(found)
-        more, again = (text[len(shown) :], False) if text.startswith(shown) else (text, True)
+        more, again = (text[len(printed) :], False) if text.startswith(printed) else (text, True)
         # Arguments of a tool call arrive as text, and at the end as the call: the remark is enough.
         if more or (again and not found):
             items.insert(0, Text(source, self._channels[source], more, again))
         return items
 
 
-def shown_texts(parts: Iterable[Part], *, in_pieces: bool = False) -> Iterator[tuple[Part, str]]:
+def shown_texts(parts: Iterable[Part], *, is_joined: bool = False) -> Iterator[tuple[Part, str]]:
     """Yield each part with its text, after a blank line if it is another text than the one before.
 
     Args:
         parts: The parts.
-        in_pieces: The parts are deltas of one text.
+        is_joined: The parts are deltas of one text.
     """
     before: ContentPartText | None = None
     for part in parts:
@@ -185,7 +185,7 @@ def shown_texts(parts: Iterable[Part], *, in_pieces: bool = False) -> Iterator[t
             yield part, ""
             continue
         text = ContentPartText(text=part.text, metadata=part.metadata)
-        is_apart = not in_pieces and before is not None and not is_same_text(before, text)
+        is_apart = not is_joined and before is not None and not is_same_text(before, text)
         yield part, BLANK_LINE + part.text if is_apart else part.text
         before = text
 

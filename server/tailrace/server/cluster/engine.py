@@ -130,7 +130,7 @@ class ClusterEngine(Engine):
                 await claimed.enter_async_context(self._claimed(owner, name))
             started = await super().start(request, owner, call, preceding=preceding)
             if names and isinstance(started, Subscription):
-                await started.begun()
+                await started.wait_for_start()
             return started
 
     async def cancel_task(self, task_id: str, owner: str = "") -> Task:

@@ -106,7 +106,7 @@ class ClusterStore(Store):
         # The tasks that this node writes during a turn, and whether it has added to their streams.
         self._ours: dict[str, bool] = {}
         # Of a batch that is retried: the writes that PostgreSQL has, and the tasks that other nodes have taken over.
-        self._kept: list[TaskWrite] = []
+        self._persisted: list[TaskWrite] = []
         self._foreign: set[str] = set()
         # Tasks that this node began under a name that it lost, before any of their events was persisted.
         self._abandoned: set[str] = set()
@@ -151,7 +151,7 @@ class ClusterStore(Store):
         for write in bound:
             if write.snapshot is not None and not _is_running(write.snapshot.status.state):
                 self._ours.pop(write.task_id, None)
-        self._kept.clear()
+        self._persisted.clear()
         self._foreign.clear()
         if refused:
             for task_id in refused:
@@ -160,11 +160,11 @@ class ClusterStore(Store):
 
     async def _write_bound(self, bound: list[TaskWrite]) -> None:
         """Write PostgreSQL's part of a batch in one transaction, and only once however often the batch is retried."""
-        kept = set(map(id, self._kept))
-        missing = [write for write in bound if id(write) not in kept]
+        persisted = set(map(id, self._persisted))
+        missing = [write for write in bound if id(write) not in persisted]
         if missing:
             await super().commit(missing)
-            self._kept += missing
+            self._persisted += missing
 
     async def _write(self, writes: Sequence[TaskWrite]) -> None:
         bodies = await self._encoded(writes, is_large=is_large_batch(writes))
@@ -172,16 +172,16 @@ class ClusterStore(Store):
 
     def _keep(self, connection: Connection, writes: Sequence[TaskWrite], bodies: Bodies) -> None:
         node = self._node.id
-        begun = {write.task_id for write in writes if write.events and write.events[0].number == 1}
-        known = {write.task_id for write in writes} - begun
-        self._foreign = (known - _ours_of(connection, known, node)) | (begun & self._abandoned)
+        created = {write.task_id for write in writes if write.events and write.events[0].number == 1}
+        known = {write.task_id for write in writes} - created
+        self._foreign = (known - _ours_of(connection, known, node)) | (created & self._abandoned)
         writes = [write for write in writes if write.task_id not in self._foreign]
         insert_events(connection, rows_of(writes))
         keep_tasks(connection, writes, bodies, self._webhook_rows, node)
         for write in writes:
             if not write.holds_conversation:
                 continue
-            if write.task_id in begun and write.events:
+            if write.task_id in created and write.events:
                 conversation = {"owner": write.owner, "name": conversation_claim(write.context_id)}
                 connection.execute(insert(claims).values(**conversation, node=node).on_conflict_do_nothing())
             if write.snapshot is not None and not _is_running(write.snapshot.status.state):

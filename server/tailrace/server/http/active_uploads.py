@@ -74,8 +74,8 @@ class Uploads:
         deadline, or when the client disconnects.
         """
         with suppress(RequestTimeoutError, OverloadedError, ClientDisconnect), self.receiving() as extend:
-            async for piece in request.stream():
-                extend(len(piece))
+            async for chunk in request.stream():
+                extend(len(chunk))
 
     @asynccontextmanager
     async def ending_with(self, stopping: anyio.Event) -> AsyncGenerator[None]:

@@ -249,8 +249,8 @@ class ConnectionLimits:
 
     def _expire(self, connection: _Connection) -> None:
         transport = connection.transport
-        begun = connection.pending_bytes and not connection.in_body
-        if transport is not None and not transport.is_closing() and begun:
+        is_incomplete = connection.pending_bytes and not connection.in_body
+        if transport is not None and not transport.is_closing() and is_incomplete:
             transport.write(_TIMEOUT_RESPONSE)
             transport.close()
             self._waiting.pop(connection)

@@ -128,16 +128,16 @@ async def _read(request: Request, settings: Settings, scan: "JsonScan") -> bytes
     body = bytearray()
     limit = settings.max_request_bytes
     with uploads_of(request.scope).receiving() as extend_deadline:
-        async for piece in request.stream():
-            body += piece
+        async for chunk in request.stream():
+            body += chunk
             if limit and len(body) > limit:
                 release_memory_later()
                 raise RequestTooLargeError(limit)
-            extend_deadline(len(piece))
-            for at in range(0, len(piece), _SLICE):
+            extend_deadline(len(chunk))
+            for at in range(0, len(chunk), _SLICE):
                 if at:
                     await anyio.lowlevel.checkpoint()
-                scan.feed(piece[at : at + _SLICE])
+                scan.feed(chunk[at : at + _SLICE])
     return bytes(body)
 
 
@@ -169,25 +169,25 @@ class JsonScan:
         self._large_numbers = False
         self._end = b""
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, chunk: bytes) -> None:
         """Scan the next bytes of the text.
 
         Raises:
             RequestTooLargeError: The text has too many values.
             ParseError: The nesting is deeper than `MAX_DEPTH`, or a bracket is not balanced.
         """
-        self._count_hidden(piece)
+        self._count_hidden(chunk)
         if self._escaped:
-            piece, self._escaped = piece[1:], False
-        if b"\\" in piece:
-            self._escapes += piece.count(b"\\")
-            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-            if piece.endswith(b"\\"):
-                piece, self._escaped = piece[:-1], True
-        if not piece.isascii():
-            self._escapes += sum(map(piece.count, _SEPARATORS))
+            chunk, self._escaped = chunk[1:], False
+        if b"\\" in chunk:
+            self._escapes += chunk.count(b"\\")
+            chunk = chunk.replace(b"\\\\", b"").replace(b'\\"', b"")
+            if chunk.endswith(b"\\"):
+                chunk, self._escaped = chunk[:-1], True
+        if not chunk.isascii():
+            self._escapes += sum(map(chunk.count, _SEPARATORS))
         self.count(0)
-        parts = piece.split(b'"')
+        parts = chunk.split(b'"')
         inside = parts[not self._in_string :: 2]
         if inside:
             self._scan_strings(inside)
@@ -217,8 +217,8 @@ class JsonScan:
         if self._limit and self.values + long > self._limit:
             raise RequestTooLargeError(self._limit, setting="max_request_values")
 
-    def _count_hidden(self, piece: bytes) -> None:
-        text = self._escape + piece
+    def _count_hidden(self, chunk: bytes) -> None:
+        text = self._escape + chunk
         if b"\\u00" in text and (found := len(_HIDDEN.findall(text))):
             self._hidden = True
             self.count(found)

@@ -73,21 +73,21 @@ class _Frames:
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
-        self._is_begun = False
+        self._has_started = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        self._is_begun = True
+        self._has_started = True
         while not (data := await self._frames.__anext__()):
             pass
         return data
 
     async def aclose(self) -> None:
-        if not self._is_begun:
+        if not self._has_started:
             # An async generator that never ran does not execute its cleanup. Start it in a cancelled scope, so that it does.
-            with anyio.CancelScope(shield=True) as begun, suppress(StopAsyncIteration):
-                begun.cancel()
+            with anyio.CancelScope(shield=True) as scope, suppress(StopAsyncIteration):
+                scope.cancel()
                 await self.__anext__()
         await self._frames.aclose()

@@ -33,10 +33,10 @@ def redact_query(scope: Scope) -> str | None:
     given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     if not any(name in _SECRETS for name, _ in given):
         return None
-    shown = urlencode([(name, "REDACTED" if name in _SECRETS else value) for name, value in given])
+    redacted = urlencode([(name, "REDACTED" if name in _SECRETS else value) for name, value in given])
     scope[_EXTENSION] = query
-    scope["query_string"] = shown.encode("ascii")
-    return shown
+    scope["query_string"] = redacted.encode("ascii")
+    return redacted
 
 
 def query_of(scope: Scope) -> bytes:

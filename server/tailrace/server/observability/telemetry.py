@@ -36,7 +36,12 @@ from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.accumulator import Attempt
 from tailrace.streaming.agent.events import BrokenRunError
-from tailrace.streaming.instrumentation import RUN_OBSERVER, AnswerWatch, CallWatch, RunObserver
+from tailrace.streaming.instrumentation import (
+    RUN_OBSERVER,
+    ResponseObservation,
+    RunObserver,
+    ToolCallObservation,
+)
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall, UpstreamError, UpstreamFault
@@ -184,7 +189,7 @@ class _Turn(TurnWatch, RunObserver):
         REQUEST_HEADERS.reset(self._sending)
         RUN_OBSERVER.reset(self._observing)
         detach(self._attached)
-        outcome, why = self._outcome()
+        outcome, error_label = self._outcome()
         span, metrics = self._span, self._telemetry.metrics
         if span.is_recording():
             span.set_attribute("tailrace.turn.outcome", outcome)
@@ -192,12 +197,12 @@ class _Turn(TurnWatch, RunObserver):
             if self._input_tokens or self._output_tokens:
                 span.set_attribute("gen_ai.usage.input_tokens", self._input_tokens)
                 span.set_attribute("gen_ai.usage.output_tokens", self._output_tokens)
-            if why:
-                fail(span, why)
+            if error_label:
+                fail(span, error_label)
         span.end()
         if metrics is not None:
             metrics.turns.labels(outcome).inc()
-            metrics.turn_seconds.labels(self._telemetry.agent, why).observe(seconds)
+            metrics.turn_seconds.labels(self._telemetry.agent, error_label).observe(seconds)
         # Connections that the turn opened have its context, and so this object, for as long as they are open.
         del self._active
         self.ending = None
@@ -226,7 +231,9 @@ class _Turn(TurnWatch, RunObserver):
         self._telemetry.refused(error)
         return str(error.fault)
 
-    def answering(self, model: Model, options: RequestOptions, turn: TurnAccumulator) -> AnswerWatch:
+    def observe_response(
+        self, model: Model, options: RequestOptions, turn: TurnAccumulator
+    ) -> ResponseObservation:
         """Begin a span for a model response."""
         return _ObservedResponse(self._telemetry, self, model, options, turn)
 
@@ -243,11 +250,11 @@ class _Turn(TurnWatch, RunObserver):
             labels = (provider_name(provider), name, str(route), cause)
             self._telemetry.metrics.continuations.labels(*labels).inc()
 
-    def calling(self, call: ContentPartToolCall) -> CallWatch:
+    def observe_call(self, call: ContentPartToolCall) -> ToolCallObservation:
         """Begin a span for a tool call."""
         return _Call(self._telemetry, call)
 
-    def answered(self, input_tokens: int, output_tokens: int, error: str) -> None:
+    def add_response(self, input_tokens: int, output_tokens: int, error: str) -> None:
         """Add the token counts of a model response that has ended.
 
         Args:
@@ -260,7 +267,7 @@ class _Turn(TurnWatch, RunObserver):
         self._error = error
 
 
-class _ObservedResponse(AnswerWatch):
+class _ObservedResponse(ResponseObservation):
     """Observes one response of a model."""
 
     def __init__(
@@ -325,24 +332,24 @@ class _ObservedResponse(AnswerWatch):
         response = turn.response if kind is None or self.chunks else None
         usage = response.usage if response is not None else None
         upstream = response.error if response is not None else None
-        why = ""
+        error_label = ""
         if upstream is not None:
-            why = error_type(upstream)
+            error_label = error_type(upstream)
             self._telemetry.refused(upstream)
             logger.warning("%s: incomplete response (%s)", ":".join(self._labels[1:]), _facts_of(upstream))
         elif error is not None:
             is_cancelled = isinstance(error, (GeneratorExit, anyio.get_cancelled_exc_class()))
-            why = _CANCELLED if is_cancelled else error_type(error)
-        self._of.answered(
+            error_label = _CANCELLED if is_cancelled else error_type(error)
+        self._of.add_response(
             usage.input_tokens if usage is not None else 0,
             usage.output_tokens if usage is not None else 0,
-            why,
+            error_label,
         )
-        self._end_span(why)
+        self._end_span(error_label)
         metrics = self._telemetry.metrics
         if metrics is None:
             return
-        metrics.response_seconds.labels(*self._labels, why).observe(now - self._began)
+        metrics.response_seconds.labels(*self._labels, error_label).observe(now - self._began)
         if self._first:
             metrics.first_chunk_seconds.labels(*self._labels).observe(self._first - self._began)
             if self.chunks > 1:
@@ -351,7 +358,7 @@ class _ObservedResponse(AnswerWatch):
             metrics.tokens.labels(*self._labels, "input").observe(usage.input_tokens)
             metrics.tokens.labels(*self._labels, "output").observe(usage.output_tokens)
 
-    def _end_span(self, why: str) -> None:
+    def _end_span(self, error_label: str) -> None:
         span, turn, response = self._span, self._turn, self._turn.response
         if span.is_recording():
             if self._first:
@@ -370,12 +377,12 @@ class _ObservedResponse(AnswerWatch):
                 if self._telemetry.with_content and response.choices:
                     text = message_attributes.output_messages(response.message(), turn.finish_reason)
                     span.set_attribute("gen_ai.output.messages", text)
-            if why:
-                fail(span, why)
+            if error_label:
+                fail(span, error_label)
         span.end()
 
 
-class _Call(CallWatch):
+class _Call(ToolCallObservation):
     """Observes one call of a tool, which runs in an asyncio task of its own."""
 
     def __init__(self, telemetry: Telemetry, call: ContentPartToolCall) -> None:
@@ -403,15 +410,15 @@ class _Call(CallWatch):
         seconds = perf_counter() - self._began
         detach(self._attached)
         result = self.result
-        why = _CANCELLED if result is None else "tool_error" if result.is_error else ""
+        error_label = _CANCELLED if result is None else "tool_error" if result.is_error else ""
         if self._span.is_recording():
             if result is not None and self._telemetry.with_content:
                 self._span.set_attribute("gen_ai.tool.call.result", message_attributes.result(result))
-            if why:
-                fail(self._span, why)
+            if error_label:
+                fail(self._span, error_label)
         self._span.end()
         if self._telemetry.metrics is not None:
-            self._telemetry.metrics.tool_seconds.labels(self._call.name, why).observe(seconds)
+            self._telemetry.metrics.tool_seconds.labels(self._call.name, error_label).observe(seconds)
 
 
 def _facts_of(error: UpstreamError) -> str:

@@ -193,7 +193,7 @@ class ChatEndpoint:
         tasks: list[Task] = []
         wanted = ListTasksRequest(context_id=context_id, page_size=_NEWEST_TASKS, history_length=0)
         while True:
-            listed = await self.operations.answer(Operation.LIST_TASKS, wanted, caller)
+            listed = await self.operations.execute(Operation.LIST_TASKS, wanted, caller)
             page = cast("ListTasksResponse", listed)
             tasks += page.tasks
             left = _NEWEST_TASKS - len(tasks)

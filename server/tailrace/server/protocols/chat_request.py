@@ -135,9 +135,9 @@ def read_history(converter: HistoryConverter[Any, Any], messages: Sequence[Any],
         ValueError,
         UpstreamError,
     ) as error:  # the second for more tool calls or parts than a response may have
-        why = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise OpenAIError(
-            400, f"Invalid value for '{param}': {why}", param=param, code="invalid_value"
+            400, f"Invalid value for '{param}': {reason}", param=param, code="invalid_value"
         ) from None
 
 
@@ -187,7 +187,7 @@ def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
     Args:
         messages: The client's messages.
     """
-    kept: list[Message] = []
+    distinct: list[Message] = []
     pending: Mapping[str, tuple[str, object]] = {}
     answered = False  # some of the round's calls
     for message in messages:
@@ -202,8 +202,8 @@ def without_repeated_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
             results = {result.id for result in message.tool_results}
             answered = answered or not results.isdisjoint(pending)
             pending = {call_id: call for call_id, call in pending.items() if call_id not in results}
-        kept.append(message)
-    return tuple(kept)
+        distinct.append(message)
+    return tuple(distinct)
 
 
 def join_messages(messages: tuple[Message, ...]) -> Message:

@@ -77,7 +77,7 @@ class Conversations:
 
         Raises:
             OpenAIError: The request continues a response that the caller does not have.
-            A2AError: As `Operations.answer`.
+            A2AError: As `Operations.execute`.
             StoreError: The store cannot be read.
         """
         placement = _Placement(self._operations, request, caller)
@@ -152,7 +152,7 @@ class _Placement:
         wanted = ListTasksRequest(status=TaskState.INPUT_REQUIRED, page_size=_FIRST_PAGE, history_length=0)
         room = _MAX_PENDING
         while room > 0:
-            listed = await self.operations.answer(Operation.LIST_TASKS, wanted, self.caller)
+            listed = await self.operations.execute(Operation.LIST_TASKS, wanted, self.caller)
             page = cast("ListTasksResponse", listed)
             for task in page.tasks:
                 yield task
@@ -256,7 +256,7 @@ class _Placement:
 
 async def _find_task(operations: Operations, task_id: str, caller: Caller) -> Task | None:
     try:
-        return cast("Task", await operations.answer(Operation.GET_TASK, GetTaskRequest(id=task_id), caller))
+        return cast("Task", await operations.execute(Operation.GET_TASK, GetTaskRequest(id=task_id), caller))
     except TaskNotFoundError:
         return None
 

@@ -95,8 +95,8 @@ class OpenAIError(TailraceError):
             if step not in _FORMS
         )
         where = where.removeprefix(".")
-        why = problem["msg"].removeprefix("Value error, ")
-        return cls(400, f"Invalid value for '{where}': {why}", param=where, code="invalid_value")
+        reason = problem["msg"].removeprefix("Value error, ")
+        return cls(400, f"Invalid value for '{where}': {reason}", param=where, code="invalid_value")
 
     @classmethod
     def of_task(cls, state: TaskState, message: str, facts: Mapping[str, Any]) -> "OpenAIError":

@@ -128,9 +128,9 @@ def tool_choice(choice: object, name: object, param: str) -> ToolChoice | None:
     return ToolChoice(mode="tool", name=name)
 
 
-def unsupported(param: str, what: str) -> OpenAIError:
+def unsupported(param: str, option: str) -> OpenAIError:
     """Return the error for an unsupported option."""
-    return OpenAIError(400, f"{what} is not supported here", param=param, code="unsupported_value")
+    return OpenAIError(400, f"{option} is not supported here", param=param, code="unsupported_value")
 
 
 def file_of(url: object, media_type: object, filename: object, where: str) -> ContentPartFile:
@@ -150,5 +150,5 @@ def file_of(url: object, media_type: object, filename: object, where: str) -> Co
         return ContentPartFile.model_validate(fields)
 
 
-def _invalid(where: str, why: str) -> OpenAIError:
-    return OpenAIError(400, f"Invalid value for '{where}': {why}", param=where, code="invalid_value")
+def _invalid(where: str, reason: str) -> OpenAIError:
+    return OpenAIError(400, f"Invalid value for '{where}': {reason}", param=where, code="invalid_value")

@@ -118,18 +118,18 @@ class SerialChannel:
 class _HeldText:
     """The text of a round that may not be the response."""
 
-    __slots__ = ("first", "is_complete", "pieces")
+    __slots__ = ("first", "is_complete", "texts")
 
     def __init__(self) -> None:
-        self.pieces: list[str] = []
+        self.texts: list[str] = []
         self.first = ""  # the first character that is not white space
         self.is_complete = False
 
     def feed(self, update: ArtifactUpdateView, text: str) -> None:
         if not update.append:
-            self.pieces.clear()
+            self.texts.clear()
             self.first = ""
-        self.pieces.append(text)
+        self.texts.append(text)
         self.first = self.first or text.lstrip()[:1]
         self.is_complete = update.last_chunk
 
@@ -201,7 +201,7 @@ class SerialTexts:
         if is_response:
             self._response_round = self._response_round or self._round
         last = held.is_complete or not is_response
-        return channel.events(channel.feed(artifact_id, "".join(held.pieces), append=False, last=last))
+        return channel.events(channel.feed(artifact_id, "".join(held.texts), append=False, last=last))
 
     def _release_all(self, channel: SerialChannel) -> list[ui_events.UiEvent]:
         return [event for artifact_id in list(self._held) for event in self._release(artifact_id, channel)]

@@ -122,9 +122,9 @@ class TurnFold:
     def _feed_message(self, parts: Iterable[task_events.PartView]) -> list[ui_events.UiEvent]:
         """Fold a response without a task: reasoning, and the rest, as complete artifacts."""
         events: list[ui_events.UiEvent] = [ui_events.TurnStarted("", ""), *self._start_round(1, 1)]
-        shown = [part for part in parts if not part.is_tool_data]
-        reasoning = [part for part in shown if task_events.channel_of(part.metadata or {}) == "reasoning"]
-        content = [part for part in shown if part not in reasoning]
+        visible = [part for part in parts if not part.is_tool_data]
+        reasoning = [part for part in visible if task_events.channel_of(part.metadata or {}) == "reasoning"]
+        content = [part for part in visible if part not in reasoning]
         for artifact_id, channel, own in (("reasoning", "reasoning", reasoning), ("message", "", content)):
             if own:
                 update = task_events.ArtifactUpdateView(

@@ -143,12 +143,12 @@ class HttpCalls:
         status = response.status
         if status in (404, 405) and not self._binding.is_json_rpc:
             return MethodNotFoundError(f"HTTP {status}")
-        what = "answered with an HTTP error"
+        problem = "answered with an HTTP error"
         if 300 <= status < 400:
             target = origin_of(join_url(self._url, response.headers.get("location", ""))) or "no address"
-            what = f"redirects to {target}, which is not followed: its card has to name where it is called"
+            problem = f"redirects to {target}, which is not followed: its card has to name where it is called"
         return UpstreamError(
-            f"the agent at {self._url} {what}",
+            f"the agent at {self._url} {problem}",
             fault=UpstreamFault.STATUS,
             status=status,
             retry_after=retry_after(response.headers),

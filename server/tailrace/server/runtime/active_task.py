@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
+import msgspec
 from opentelemetry.trace import SpanContext
 
 from tailrace.server.store.store import PushConfig, SendKey
@@ -72,14 +73,13 @@ class ActiveTask:
         self.ending = None
 
 
-@dataclass(frozen=True, slots=True)
-class CallContext:
+class CallContext(msgspec.Struct, frozen=True):
     """Data of a caller's request that is not part of the message. Nodes forward it to each other.
 
     Attributes:
         named_in: The protocol version of a caller that chooses task ids itself, as clients of A2A 0.1 do. An unknown id
             then creates a task. Empty if the server chooses the ids.
-        spoken: The protocol version in which the server sends notifications to the webhook of the request.
+        protocol_version: The protocol version in which the server sends notifications to the webhook of the request.
         extensions: URIs of the activated extensions.
         send_key: The idempotency key of the message. If a message with this key was accepted before, the server returns the
             task of that message. The key is stored as long as the task. Empty if the message has no key.
@@ -90,13 +90,18 @@ class CallContext:
     """
 
     named_in: str = ""
-    spoken: str = "1.0"
+    protocol_version: str = msgspec.field(default="1.0", name="spoken")  # the member's name between nodes
     extensions: tuple[str, ...] = ()
     send_key: str = ""
     fingerprint: str = ""
     cost: int = 0
     record: str = ""
     operator_form: str = ""
+
+    @property
+    def spoken(self) -> str:
+        """Deprecated name of `protocol_version`; to be removed in 0.3."""
+        return self.protocol_version
 
 
 PLAIN_CALL = CallContext()
@@ -203,7 +208,7 @@ class Subscription(LogCursor):
         """Disable snapshots: return each event from now on, however far the subscriber lags."""
         self._max_lag = None
 
-    async def begun(self) -> None:
+    async def wait_for_start(self) -> None:
         """Wait until the first event is persisted. If it cannot be persisted, return too: `read` then raises the error."""
         if self.first is None:  # otherwise the first event is persisted already
             await self._active.log.reach(self.after + 1)

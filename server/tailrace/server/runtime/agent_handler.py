@@ -75,8 +75,8 @@ class AgentHandler(Handler):
 
     async def run(self, turn: Turn) -> AsyncIterator[Item]:
         """Yield the updates of a turn, one at a time."""
-        begun = self._begin_agent(turn) if self._overrides_run else self.begin(turn)
-        async with aclosing(await begun) as batches:
+        updates = self._begin_agent(turn) if self._overrides_run else self.begin(turn)
+        async with aclosing(await updates) as batches:
             async for items in batches:
                 for item in items:
                     yield item

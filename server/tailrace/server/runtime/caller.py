@@ -14,7 +14,7 @@ class Caller:
         user: The authenticated name; empty without authentication.
         tenant: The tenant of the request; empty if the request names no tenant.
         names_tasks_in: The protocol version of a caller that chooses task ids itself; empty if the server chooses them.
-        speaks: The protocol version of the request.
+        protocol_version: The protocol version of the request.
         extensions: The activated extensions, see `Capabilities.activated`.
         send_key: The idempotency key of a message, which is accepted once however often it is sent (the header
             ``Idempotency-Key``); empty without one. The message's metadata may have it, too.
@@ -31,7 +31,7 @@ class Caller:
     user: str = ""
     tenant: str = ""
     names_tasks_in: str = ""
-    speaks: str = "1.0"
+    protocol_version: str = "1.0"
     extensions: tuple[str, ...] = ()
     send_key: str = ""
     fingerprint: str = ""
@@ -41,6 +41,11 @@ class Caller:
 
     def __post_init__(self) -> None:
         check_id("tenant", self.tenant)
+
+    @property
+    def speaks(self) -> str:
+        """Deprecated name of `protocol_version`; to be removed in 0.3."""
+        return self.protocol_version
 
     @property
     def owner(self) -> str:

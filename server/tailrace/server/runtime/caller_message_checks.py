@@ -41,9 +41,11 @@ def check_file_urls(message: Message, schemes: Sequence[str]) -> None:
         found = _SCHEME.match(part.url)
         if found is None or found[1].lower() not in schemes:
             given = f"the scheme {found[1][:_MAX_SHOWN]!r}" if found else "a URL without a scheme"
-            why = f"{given} is not accepted; allowed: {', '.join(schemes)} (TAILRACE_FILE_SCHEMES)"
+            description = f"{given} is not accepted; allowed: {', '.join(schemes)} (TAILRACE_FILE_SCHEMES)"
             field = f"message.parts[{at}].url"
-            raise InvalidParamsError(f"{field}: {why}", violations=[FieldViolation(field, why)])
+            raise InvalidParamsError(
+                f"{field}: {description}", violations=[FieldViolation(field, description)]
+            )
 
 
 def without_provider_metadata(message: Message) -> Message:

@@ -197,7 +197,7 @@ class Quota:
     """Limits and counts permits, for each caller and in total.
 
     Args:
-        what: The counted objects in the plural, for error messages, for example ``streams open``.
+        objects: The counted objects, in the plural, for error messages, for example ``streams open``.
         remedy: The advice for a caller that has too many, for error messages.
         setting: The name of the setting for all callers, for example ``max_streams``.
         caller_setting: The name of the setting for one caller.
@@ -209,10 +209,10 @@ class Quota:
     """
 
     def __init__(
-        self, what: str, remedy: str, *, setting: str, caller_setting: str, total: int, each: int
+        self, objects: str, remedy: str, *, setting: str, caller_setting: str, total: int, each: int
     ) -> None:
         self.used = 0
-        self._what = what
+        self._objects = objects
         self._remedy = remedy
         self._setting = setting
         self._caller_setting = caller_setting
@@ -240,13 +240,13 @@ class Quota:
         held = self._by_caller.get(caller, 0)
         if caller and self._each and held >= self._each:
             raise RateLimitError(
-                f"you have {held} {self._what}, the maximum for one caller; {self._remedy}",
+                f"you have {held} {self._objects}, the maximum for one caller; {self._remedy}",
                 limit=self._caller_setting,
                 allowed=self._each,
             )
         if self._total and self.used >= self._total:
             raise OverloadedError(
-                f"there are {self.used} {self._what}, the maximum of this server; try again later",
+                f"there are {self.used} {self._objects}, the maximum of this server; try again later",
                 limit=self._setting,
                 allowed=self._total,
             )
@@ -322,12 +322,14 @@ class Limits:
         if self._max_part:
             for at, part in enumerate(message.parts):
                 if size_of(part) > self._max_part:
-                    why = f"larger than the {self._max_part} bytes that this server accepts in one part"
+                    description = (
+                        f"larger than the {self._max_part} bytes that this server accepts in one part"
+                    )
                     field = f"message.parts[{at}]"
                     raise PartTooLargeError(
-                        f"{field} is {why}; send a URL, or several parts",
+                        f"{field} is {description}; send a URL, or several parts",
                         metadata={"limit": "max_part_bytes", "allowed": str(self._max_part)},
-                        violations=[FieldViolation(field, why)],
+                        violations=[FieldViolation(field, description)],
                     )
 
     def check_files(self, message: Message) -> None:

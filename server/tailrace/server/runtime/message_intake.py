@@ -120,7 +120,7 @@ class MessageIntake:
             async with self._naming_task(owner, task_id):
                 started = await self._begin(request, owner, call, (call.send_key, fingerprint), preceding)
             if isinstance(started, Subscription):
-                await started.begun()
+                await started.wait_for_start()
             return started
 
     def _naming_task(self, owner: str, task_id: str) -> AbstractAsyncContextManager[object]:
@@ -221,7 +221,7 @@ class MessageIntake:
         config = request.configuration.task_push_notification_config
         if config is not None:
             config = config.model_copy(update={"task_id": task_id})
-            found.append(await self._push.accept(config, owner, dialect=call.spoken, after=after))
+            found.append(await self._push.accept(config, owner, dialect=call.protocol_version, after=after))
         if call.operator_form:
             message_id = request.message.message_id
             found += self._push.of_operator(call.operator_form, task_id, message_id, owner, after)

@@ -142,10 +142,10 @@ def with_tools_named(
     waiting = Counter(call.id for call in calls)
     for call_id in answered:
         if call_id not in waiting:
-            shown = [repr(call.id) for call in calls[:_MAX_NAMED]] + ["…"] * (len(calls) > _MAX_NAMED)
+            listed = [repr(call.id) for call in calls[:_MAX_NAMED]] + ["…"] * (len(calls) > _MAX_NAMED)
             raise InvalidParamsError(
                 f"message: no call {shortened(call_id)} waits for a result (taskId must name the task of the call); "
-                f"waiting calls: {', '.join(shown) or 'none'}"
+                f"waiting calls: {', '.join(listed) or 'none'}"
             )
         waiting[call_id] -= 1
         if waiting[call_id] < 0:

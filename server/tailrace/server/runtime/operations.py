@@ -113,7 +113,7 @@ class Operations:
         """Return the protocol version in which a task was created; see `Engine.dialect_of`."""
         return await self._engine.dialect_of(task_id, caller.owner)
 
-    async def answer(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
+    async def execute(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
         """Execute an operation that does not stream.
 
         Returns:
@@ -135,17 +135,21 @@ class Operations:
         if operation is Operation.CANCEL_TASK:
             return await self._engine.cancel_task(cast("CancelTaskRequest", request).id, caller.owner)
         if operation is Operation.GET_EXTENDED_CARD:
-            return self._answer_extended_card(caller)
+            return self._get_extended_card(caller)
         if operation is Operation.GET_CONVERSATION:
             wanted = cast("GetConversationRequest", request)
-            return await self._answer_conversation(wanted, caller)
+            return await self._get_conversation(wanted, caller)
         if operation is Operation.DELETE_TASK:
             return await self.delete_task(cast("DeleteTaskRequest", request).id, caller)
         if operation is Operation.DELETE_CONVERSATION:
             return await self.delete_conversation(
                 cast("DeleteConversationRequest", request).context_id, caller
             )
-        return await self._answer_push(operation, request, caller)
+        return await self._execute_push(operation, request, caller)
+
+    async def answer(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
+        """Deprecated name of `execute`; to be removed in 0.3."""
+        return await self.execute(operation, request, caller)
 
     async def stream(
         self,
@@ -183,7 +187,7 @@ class Operations:
                 self._observer.streaming("subscription" if after is None else "resume")
                 return EventStream(reader, permit=permit)
             send = cast("SendMessageRequest", request)
-            return await self._stream_answer(send, caller, permit, preceding)
+            return await self._stream_result(send, caller, permit, preceding)
         except BaseException:
             permit.release()
             raise
@@ -268,7 +272,7 @@ class Operations:
         permit.release()
         return None
 
-    async def _stream_answer(
+    async def _stream_result(
         self, send: SendMessageRequest, caller: Caller, permit: Permit, preceding: Sequence[Message]
     ) -> EventStream:
         self._check_message(send)
@@ -288,7 +292,7 @@ class Operations:
         self.capabilities.check_output_modes(send.configuration.accepted_output_modes)
         self.limits.check_message(send.message)
 
-    def _answer_extended_card(self, caller: Caller) -> AgentCard:
+    def _get_extended_card(self, caller: Caller) -> AgentCard:
         """Return the extended card for this caller (A2A 1.0, section 3.1.11)."""
         if self._extended_card is None:
             raise UnsupportedOperationError("the agent has no extended card")
@@ -299,7 +303,7 @@ class Operations:
             raise ExtendedAgentCardNotConfiguredError
         return card
 
-    async def _answer_conversation(self, wanted: GetConversationRequest, caller: Caller) -> Conversation:
+    async def _get_conversation(self, wanted: GetConversationRequest, caller: Caller) -> Conversation:
         length = MAX_CONVERSATION if wanted.history_length is None else wanted.history_length
         messages = await self.conversation(wanted.context_id, caller, min(length, MAX_CONVERSATION))
         return Conversation(context_id=wanted.context_id, messages=tuple(messages))
@@ -324,7 +328,7 @@ class Operations:
         key = _checked_key(caller.send_key or extension_metadata(send.metadata).get("idempotencyKey", ""))
         call = CallContext(
             named_in=caller.names_tasks_in,
-            spoken=caller.speaks,
+            protocol_version=caller.protocol_version,
             extensions=caller.extensions,
             send_key=key,
             fingerprint=caller.fingerprint,
@@ -368,9 +372,9 @@ class Operations:
                     break
                 last = events[-1]
         task = await self._engine.get_task(started.task_id, caller.owner, send.configuration.history_length)
-        return task if last is None else await run_bounded(json_text_cost(last.body), _answered, task, last)
+        return task if last is None else await run_bounded(json_text_cost(last.body), _executed, task, last)
 
-    async def _answer_push(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
+    async def _execute_push(self, operation: Operation, request: A2AModel, caller: Caller) -> A2AModel | None:
         """Execute an operation on webhooks, after a check that the caller owns the task."""
         push, owner = self._push, caller.owner
         if push is None:
@@ -379,7 +383,7 @@ class Operations:
             config = cast("TaskPushNotificationConfig", request)
             if not config.task_id:
                 raise InvalidParamsError("taskId: required")
-            return await self._engine.set_webhook(config, owner, caller.speaks)
+            return await self._engine.set_webhook(config, owner, caller.protocol_version)
         if operation is Operation.GET_PUSH_CONFIG:
             get = cast("GetTaskPushNotificationConfigRequest", request)
             task_id, *_ = await self._engine.progress_of(get.task_id, owner)
@@ -400,7 +404,7 @@ class Operations:
         self, push: PushNotifier, request: GetTaskPushNotificationConfigRequest, caller: Caller
     ) -> TaskPushNotificationConfig | None:
         """Return the only webhook of a task, for clients of older versions that do not send the webhook's id."""
-        if caller.speaks == "1.0" or request.id != DEFAULT_CONFIG_ID:
+        if caller.protocol_version == "1.0" or request.id != DEFAULT_CONFIG_ID:
             return None
         configs = (await push.list_configs(request.task_id, caller.owner, limit=2)).configs
         return configs[0] if len(configs) == 1 else None
@@ -424,7 +428,7 @@ def _checked_key(key: object) -> str:
     return key
 
 
-def _answered(task: Task, last: Event) -> Task:
+def _executed(task: Task, last: Event) -> Task:
     """Return the task with the status of an event, since another message may have changed the status after this event."""
     update = StreamResponse.from_json(last.body).status_update
     if update is None or task.status.state.terminal or task.status.state.interrupted:

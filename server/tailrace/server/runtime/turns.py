@@ -270,8 +270,8 @@ class TurnRunner:
             raise error  # the engine is cancelled
         watch.failed(error)
         # The handler awaited an object that was cancelled. Raising this error here would cancel all turns of the engine.
-        what = "raised a cancellation error" if is_cancelled else "failed"
-        logger.error("the handler of task %s %s", active.record.id, what, exc_info=error)
+        outcome = "raised a cancellation error" if is_cancelled else "failed"
+        logger.error("the handler of task %s %s", active.record.id, outcome, exc_info=error)
         return failed_because(_HANDLER_FAILED)
 
     def _answers_directly(self, active: ActiveTask, reply: DirectReply, items: Sequence[Item]) -> bool:

@@ -144,7 +144,7 @@ class RequestHandler(SdkRequestHandler):
 
     async def _ask(self, operation: Operation, params: ProtoMessage, context: ServerCallContext) -> A2AModel:
         request = from_sdk(params, REQUESTS[operation])
-        result = await self._operations.answer(operation, request, self._caller_of(context, request))
+        result = await self._operations.execute(operation, request, self._caller_of(context, request))
         return cast("A2AModel", result)  # the result of a deletion is None; it is not used
 
     async def _stream(

@@ -109,24 +109,24 @@ class Database(ABC):
     def explain(self, cause: BaseException) -> str:
         """Return a known error in plain words, with a remedy; empty for others."""
 
-    def translating(self, what: str, *others: type[Exception]) -> AbstractContextManager[None]:
+    def translating(self, action: str, *others: type[Exception]) -> AbstractContextManager[None]:
         """Convert errors of the database and its driver into `StoreError`: ``cannot {what}: …``.
 
         Args:
-            what: The action.
+            action: The action.
             others: Errors of the driver that SQLAlchemy does not convert.
         """
-        return _Translating(self, what, others)
+        return _Translating(self, action, others)
 
 
 class _Translating(AbstractContextManager[None]):
     """As `Database.translating`; not a generator, since every transaction uses it."""
 
-    __slots__ = ("_database", "_others", "_what")
+    __slots__ = ("_action", "_database", "_others")
 
-    def __init__(self, database: Database, what: str, others: tuple[type[Exception], ...]) -> None:
+    def __init__(self, database: Database, action: str, others: tuple[type[Exception], ...]) -> None:
         self._database = database
-        self._what = what
+        self._action = action
         self._others = others
 
     def __exit__(
@@ -139,7 +139,7 @@ class _Translating(AbstractContextManager[None]):
         words = self._database.explain(cause)
         reason = f"{words} ({reason})" if words else reason
         raise StoreError(
-            f"cannot {self._what}: {reason}", temporary=self._database.is_temporary(error)
+            f"cannot {self._action}: {reason}", temporary=self._database.is_temporary(error)
         ) from error
 
 

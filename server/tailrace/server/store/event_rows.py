@@ -122,9 +122,9 @@ def _first_kept_query() -> Any:
         bindparam("task_id", type_=tasks.c.id.type),
         bindparam("after", type_=events.c.number.type),
     )
-    kept = select(func.min(events.c.number)).where(events.c.task_id == task_id, events.c.number > after)
+    first = select(func.min(events.c.number)).where(events.c.task_id == task_id, events.c.number > after)
     last = select(tasks.c.number).where(tasks.c.id == task_id)
-    return select(func.coalesce(kept.scalar_subquery(), last.scalar_subquery() + 1, after + 1))
+    return select(func.coalesce(first.scalar_subquery(), last.scalar_subquery() + 1, after + 1))
 
 
 # Created once: such a query is a reference cycle, and every subscriber needs it.

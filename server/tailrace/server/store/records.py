@@ -39,8 +39,8 @@ class NotOurs(StoreError):
     The task continues on another node; subscribers of this node look it up again.
     """
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what, temporary=False)
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, temporary=False)
 
 
 class TasksRefused(StoreError):

@@ -31,16 +31,16 @@ def write_card(card: AgentCard) -> Fields:
     fields = card.to_dict()
     fields.pop("signatures", None)  # the signatures are only valid for the card in the format of 1.0
     interfaces: list[Fields] = fields.pop("supportedInterfaces")
-    spoken = [each for each in interfaces if each["protocolVersion"].startswith("0.")] or interfaces
+    supported = [each for each in interfaces if each["protocolVersion"].startswith("0.")] or interfaces
     extended = fields["capabilities"].pop("extendedAgentCard", False)
     schemes = fields.pop("securitySchemes", {})
     requirements = fields.pop("securityRequirements", [])
     fields |= {
         "protocolVersion": _VERSION,
-        "url": spoken[0]["url"],
-        "preferredTransport": spoken[0]["protocolBinding"],
+        "url": supported[0]["url"],
+        "preferredTransport": supported[0]["protocolBinding"],
         "additionalInterfaces": [
-            {"url": each["url"], "transport": each["protocolBinding"]} for each in spoken
+            {"url": each["url"], "transport": each["protocolBinding"]} for each in supported
         ],
         "skills": [_skill(skill) for skill in fields["skills"]],
     }
@@ -61,8 +61,8 @@ def write_proto_card(card: AgentCard) -> Fields:
         skill.pop("security", None)
         if given.get("securityRequirements"):
             skill["security"] = given["securityRequirements"]
-    kept = {"securitySchemes": "securitySchemes", "security": "securityRequirements"}
-    return fields | {name: new[given] for name, given in kept.items() if new.get(given)}
+    renamed = {"securitySchemes": "securitySchemes", "security": "securityRequirements"}
+    return fields | {name: new[given] for name, given in renamed.items() if new.get(given)}
 
 
 def merge_cards(card: AgentCard) -> Fields:

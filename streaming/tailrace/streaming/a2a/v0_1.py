@@ -247,8 +247,8 @@ def write_card(card: AgentCard) -> Fields:
         str(scheme.get("scheme") or scheme["type"])
         for scheme in write_card_v0_3(card).get("securitySchemes", {}).values()
     ]
-    kept = ("name", "description", "version", "documentationUrl", "provider", "defaultInputModes")
-    return {name: fields[name] for name in (*kept, "defaultOutputModes") if name in fields} | {
+    unchanged = ("name", "description", "version", "documentationUrl", "provider", "defaultInputModes")
+    return {name: fields[name] for name in (*unchanged, "defaultOutputModes") if name in fields} | {
         "url": fields["supportedInterfaces"][0]["url"],
         "capabilities": {
             "streaming": capabilities.get("streaming", False),

@@ -346,8 +346,8 @@ class Agent(Generic[T]):
         )
         observer = RUN_OBSERVER.get()
         error: AgentError | None = None
-        for shown in view.begin():
-            yield shown
+        for item in view.begin():
+            yield item
         try:
             while not isinstance(action := turn.next_action(), AwaitInput | Done):
                 if isinstance(action, CallModel):
@@ -361,7 +361,7 @@ class Agent(Generic[T]):
                         if step is not None:
                             yield view.take(step)
                         batches = None
-                        with observer.answering(attempts.model, action.options, fold) as watch:
+                        with observer.observe_response(attempts.model, action.options, fold) as watch:
                             try:
                                 async with watch.sent(request) as batches:
                                     async for batch in batches:
@@ -401,8 +401,8 @@ class Agent(Generic[T]):
                     yield view.take(RoundEnded())
         except AgentError as raised:
             error = raised
-        for shown in view.close(error):
-            yield shown
+        for item in view.close(error):
+            yield item
 
     def has_tool(self, name: str) -> bool:
         """Return True if the agent has a tool with this name. Tools of toolsets count once they are connected."""
@@ -441,13 +441,13 @@ class Agent(Generic[T]):
         try:
             return self.parse_output(turn.last_text, turn.messages)
         except AgentError as error:
-            why = str(error)
+            reason = str(error)
         refusal = turn.messages[-1].metadata.get("refusal")
         if turn.finish_reason is FinishReason.LENGTH:
-            why = "the response reached its length limit before it was complete"
+            reason = "the response reached its length limit before it was complete"
         elif refusal or turn.finish_reason in _REFUSED:
-            why = f"the model refused the requested output: {refusal or turn.finish_reason}"
-        raise AgentError(why, turn.messages)
+            reason = f"the model refused the requested output: {refusal or turn.finish_reason}"
+        raise AgentError(reason, turn.messages)
 
     def _connected_runner(self) -> ToolRunner:
         if self._runner is None:

@@ -81,7 +81,7 @@ class ResponseTranslator:
         self._turn = turn
         self._round = round
         self._max_event = max_event_bytes
-        # Number of characters of a text that does not exceed the limit (see `_pieces`). A character has at most four
+        # Number of characters of a text that does not exceed the limit (see `_joined`). A character has at most four
         # bytes in UTF-8.
         self._max_text = max_event_bytes // 4 - 1 if max_event_bytes else math.inf
         self._complete_parts = 0
@@ -151,9 +151,9 @@ class ResponseTranslator:
             made = assembly.tool_calls
             counts[choice] = len(made)
             for position, call in enumerate(calls if calls and assembly is self.accumulator.first else made):
-                shown = self._call_artifact(choice, position)
+                complete_text = self._call_artifact(choice, position)
                 updates.append(
-                    ArtifactUpdate(shown.artifact(_a2a_parts([call]), call.name, call.id), last=True)
+                    ArtifactUpdate(complete_text.artifact(_a2a_parts([call]), call.name, call.id), last=True)
                 )
             if made:
                 updates += [self.result(each, choice) for each in assembly.message().tool_results]
@@ -209,8 +209,8 @@ class ResponseTranslator:
                 continue
             texts = [change.text for change in run]
             text = "".join(texts)
-            pieces = (text,) if len(text) <= self._max_text else _pieces(texts, self._max_event)
-            merged += [Change(channel, choice, piece, call) for piece in pieces]
+            texts_to_send = (text,) if len(text) <= self._max_text else _joined(texts, self._max_event)
+            merged += [Change(channel, choice, fragment, call) for fragment in texts_to_send]
         return merged
 
     @cached_property
@@ -224,14 +224,14 @@ class ResponseTranslator:
         """
         known = (change.choice, change.call) in self._calls
         call = self._call_artifact(change.choice, change.call)
-        text = call.shown(change.text)
+        text = call.complete_text(change.text)
         if known:
             return [TextDelta(call.artifact_id, text)] if text else []
-        begun = self.accumulator.choices[change.choice].begun_call(change.call)
+        started = self.accumulator.choices[change.choice].started_call(change.call)
         parts = (Part(text=text),)
-        if begun is None or begun.id in self._taken:
-            return [ArtifactUpdate(call.artifact(parts, begun.name if begun else ""), last=False)]
-        return [ArtifactUpdate(call.artifact(parts, begun.name, begun.id), last=False)]
+        if started is None or started.id in self._taken:
+            return [ArtifactUpdate(call.artifact(parts, started.name if started else ""), last=False)]
+        return [ArtifactUpdate(call.artifact(parts, started.name, started.id), last=False)]
 
     def _call_artifact(self, choice: int, position: int) -> "_CallArtifact":
         call = self._calls.get((choice, position))
@@ -371,11 +371,11 @@ class _CallArtifact:
         facts = {**self._facts, "callId": call_id} if call_id else self._facts
         return _new_artifact(self.artifact_id, name or "Tool call", parts, facts)
 
-    def shown(self, piece: str) -> str:
+    def complete_text(self, fragment: str) -> str:
         """Return a fragment of the arguments without incomplete characters. Half of a surrogate pair is buffered."""
-        if piece.isascii() and not self._half:
-            return piece
-        text, self._half = self._half + piece, ""
+        if fragment.isascii() and not self._half:
+            return fragment
+        text, self._half = self._half + fragment, ""
         if "\ud800" <= text[-1:] <= "\udbff":
             text, self._half = text[:-1], text[-1]
         return join_surrogates(text)
@@ -402,22 +402,22 @@ def _a2a_parts(content: Sequence[ContentPart]) -> tuple[Part, ...]:
     return to_a2a_message(CommonMessage(role=SpeakerRole.MODEL, content=parts), message_id="-").parts
 
 
-def _pieces(texts: Iterable[str], most: int) -> Iterable[str]:
+def _joined(texts: Iterable[str], most: int) -> Iterable[str]:
     """Join texts to as few pieces as possible, without exceeding a size.
 
     A text that is too large stays a separate piece.
     """
-    piece: list[str] = []
+    fragment: list[str] = []
     size = 0
     for text in texts:
         added = utf8_size(text)
         # Use less than the limit, because a buffered half of a surrogate pair may add bytes.
-        if piece and size + added >= most:
-            yield "".join(piece)
-            piece, size = [], 0
-        piece.append(text)
+        if fragment and size + added >= most:
+            yield "".join(fragment)
+            fragment, size = [], 0
+        fragment.append(text)
         size += added
-    yield "".join(piece)
+    yield "".join(fragment)
 
 
 def _place_of(change: Change) -> tuple[Channel, int, int, bool]:

@@ -200,14 +200,14 @@ def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
         ValueError: The result is nested too deep.
     """
     blocks = cast("list[dict[str, Any]]", result.get("content") or [])
-    shown = [_model_block(block) for block in blocks]
-    others = [block for block in shown if block["type"] != "text"]
+    reduced = [_model_block(block) for block in blocks]
+    others = [block for block in reduced if block["type"] != "text"]
     structured: object = result.get("structuredContent")
-    output: object = "\n".join(block["text"] for block in shown if block["type"] == "text")
+    output: object = "\n".join(block["text"] for block in reduced if block["type"] == "text")
     if structured is not None:
         output = [structured, *others] if others else structured
     elif others:
-        output = shown
+        output = reduced
     metadata: dict[str, Any] = {}
     if any(_omitted(block) for block in blocks) and len(msgspec.json.encode(blocks)) <= MAX_KEPT_BYTES:
         metadata = {"mcp": {"content": blocks}}
@@ -218,17 +218,17 @@ def tool_result(result: Mapping[str, Any]) -> ContentPartToolResult:
 
 def _model_block(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return a content block for the model, without members for programs and without the bytes of a file."""
-    shown = {
+    reduced = {
         key: value for key, value in block.items() if key not in ("_meta", "annotations", "icons", "data")
     }
     if block["type"] == "resource":
-        shown["resource"] = {
+        reduced["resource"] = {
             key: value for key, value in block["resource"].items() if key not in ("_meta", "blob")
         }
     omitted = _omitted(block)
     if omitted:
-        shown["omitted"] = f"{_size(omitted)} bytes"
-    return shown
+        reduced["omitted"] = f"{_size(omitted)} bytes"
+    return reduced
 
 
 def _omitted(block: Mapping[str, Any]) -> str:

@@ -193,13 +193,13 @@ class OutputSchemas:
         schema = self._schemas.get(name)
         if schema is None or result.get("isError"):
             return
-        shown = name[:_MAX_NAME]
+        label = name[:_MAX_NAME]
         if "structuredContent" not in result:
             raise ToolError(
-                f"the tool's server broke the protocol: tool {shown} has an output schema, and returned no structured content"
+                f"the tool's server broke the protocol: tool {label} has an output schema, and returned no structured content"
             )
         if name not in self._readers:
-            self._readers[name] = await run_bounded(count_values(schema), _reader, shown, schema)
+            self._readers[name] = await run_bounded(count_values(schema), _reader, label, schema)
         reader = self._readers[name]
         if reader is None:
             return
@@ -208,7 +208,7 @@ class OutputSchemas:
             await run_bounded(count_values(content), reader.validate, content)
         except ValueError as error:
             raise ToolError(
-                f"the tool's server broke the protocol: Invalid structured content returned by tool {shown}: {error}"
+                f"the tool's server broke the protocol: Invalid structured content returned by tool {label}: {error}"
             ) from None
 
 

@@ -239,7 +239,7 @@ class _Connection:
         """Return the reason for a failed connection."""
         if isinstance(error, ExceptionGroup):
             return self._why(cast("ExceptionGroup[Exception]", error).exceptions[0])
-        known = self._transport.trouble(error)
+        known = self._transport.failure(error)
         if known is not None:
             return known
         reason, fault = first_line(error), UpstreamFault.PROVIDER

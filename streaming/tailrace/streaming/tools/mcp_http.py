@@ -44,9 +44,9 @@ class HttpTransport:
         self._messages = messages
         self._ended = ended
 
-    def trouble(self, error: Exception | None) -> TailraceError | None:
+    def failure(self, error: Exception | None) -> TailraceError | None:
         """Return the last HTTP failure, if an error at the start is caused by it."""
-        return self._client.trouble if isinstance(error, MCPError) else None
+        return self._client.failure if isinstance(error, MCPError) else None
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
@@ -66,7 +66,7 @@ class _HttpClient(httpx2.AsyncClient):
 
     Attributes:
         session_lost: The server reported that it does not know the session.
-        trouble: The latest failure.
+        failure: The latest failure.
     """
 
     def __init__(self, server: HttpServer, connect_timeout: float) -> None:
@@ -77,7 +77,7 @@ class _HttpClient(httpx2.AsyncClient):
             headers=headers, timeout=httpx2.Timeout(connect_timeout, read=None), follow_redirects=False
         )
         self.session_lost = False
-        self.trouble: UpstreamError | None = None
+        self.failure: UpstreamError | None = None
         self._server = server
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
@@ -120,7 +120,7 @@ class _HttpClient(httpx2.AsyncClient):
     def _failed(
         self, request: httpx2.Request, status: int, reason: str, fault: UpstreamFault
     ) -> httpx2.Response:
-        self.trouble = UpstreamError(
+        self.failure = UpstreamError(
             f"the MCP server {self._server}: {reason}",
             fault=fault,
             status=status if fault is UpstreamFault.STATUS else None,

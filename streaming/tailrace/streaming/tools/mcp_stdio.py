@@ -60,14 +60,18 @@ class StdioTransport:
         self._ended = ended
         self._last_output = deque[str](maxlen=1)
 
-    def trouble(self, error: Exception | None) -> TailraceError | None:
+    def failure(self, error: Exception | None) -> TailraceError | None:
         """Return the error of a failed start; None if the program did not cause it."""
-        why = ""
+        reason = ""
         if isinstance(error, OSError | ValueError) and not isinstance(error, pydantic.ValidationError):
-            why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         elif self._ended.is_set() and isinstance(error, MCPError):
-            why = f"the program exited at once; its last output: {' '.join(self._last_output) or 'none'}"
-        return ConfigurationError(f"the MCP server {self._server} cannot be started: {why}") if why else None
+            reason = f"the program exited at once; its last output: {' '.join(self._last_output) or 'none'}"
+        return (
+            ConfigurationError(f"the MCP server {self._server} cannot be started: {reason}")
+            if reason
+            else None
+        )
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
@@ -162,9 +166,9 @@ class _Output:
             except ValueError:
                 if not self._skipped:
                     self._skipped = True
-                    shown = printable(line[:MAX_LINE_BYTES].decode("utf-8", "replace"), 200)
+                    excerpt = printable(line[:MAX_LINE_BYTES].decode("utf-8", "replace"), 200)
                     logger.warning(
-                        "the MCP server %s wrote a line that is no message: %s", self._server, shown
+                        "the MCP server %s wrote a line that is no message: %s", self._server, excerpt
                     )
 
     async def _read(self) -> None:

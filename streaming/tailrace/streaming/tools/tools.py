@@ -30,7 +30,7 @@ import pydantic
 import pydantic_core
 from pydantic.fields import FieldInfo
 
-from tailrace.streaming.instrumentation import RUN_OBSERVER, CallWatch
+from tailrace.streaming.instrumentation import RUN_OBSERVER, ToolCallObservation
 from tailrace.streaming.schemas.structured_output import PlainSchema
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
@@ -262,7 +262,7 @@ class ToolRunner:
         async def run_one(call: ContentPartToolCall) -> None:
             async with limit:
                 # The observer is not notified of calls to unknown tools, since they do not run.
-                with observer.calling(call) if self.knows(call.name) else CallWatch() as watch:
+                with observer.observe_call(call) if self.knows(call.name) else ToolCallObservation() as watch:
                     watch.result = await self._result(call, context_of(call), others)
                 send.send_nowait(watch.result)
 
@@ -310,9 +310,9 @@ class ToolRunner:
         if call.kind == "custom":
             arguments = {"input": call.arguments_text or ""}
         elif call.arguments_error is not None or (call.arguments_text or "null").strip() != "null":
-            why = f" ({call.arguments_error})" if call.arguments_error else ""
+            reason = f" ({call.arguments_error})" if call.arguments_error else ""
             raise ToolError(
-                f"the arguments are not a JSON object{why}; call the tool again with a JSON object"
+                f"the arguments are not a JSON object{reason}; call the tool again with a JSON object"
             )
         seconds = self._timeout if found.timeout is None else found.timeout
         with anyio.move_on_after(seconds) as scope:
@@ -403,8 +403,8 @@ def _unwrapped(error: BaseException) -> BaseException:
     return cast("BaseException", error)
 
 
-def _failed(call: ContentPartToolCall, why: str) -> ContentPartToolResult:
-    return ContentPartToolResult(id=call.id, name=call.name, output=why, is_error=True)
+def _failed(call: ContentPartToolCall, reason: str) -> ContentPartToolResult:
+    return ContentPartToolResult(id=call.id, name=call.name, output=reason, is_error=True)
 
 
 def _why(error: pydantic.ValidationError) -> str:

@@ -94,21 +94,21 @@ async def send(
         return_immediately=not wait, task_push_notification_config=hook(webhook) if webhook else None
     )
     request = SendMessageRequest(message=user_message, configuration=configuration)
-    task = await agent.answer(Operation.SEND_MESSAGE, request, Caller())
+    task = await agent.execute(Operation.SEND_MESSAGE, request, Caller())
     assert isinstance(task, Task)
     return task
 
 
 async def create(agent: Operations, task: Task, url: str, **fields: Any) -> TaskPushNotificationConfig:
     config = hook(url, task_id=task.id, **fields)
-    created = await agent.answer(Operation.CREATE_PUSH_CONFIG, config, Caller())
+    created = await agent.execute(Operation.CREATE_PUSH_CONFIG, config, Caller())
     assert isinstance(created, TaskPushNotificationConfig)
     return created
 
 
 async def delete(agent: Operations, task: Task, config_id: str) -> None:
     request = DeleteTaskPushNotificationConfigRequest(task_id=task.id, id=config_id)
-    assert await agent.answer(Operation.DELETE_PUSH_CONFIG, request, Caller()) is None
+    assert await agent.execute(Operation.DELETE_PUSH_CONFIG, request, Caller()) is None
 
 
 def answering(*statuses: int, **headers: str) -> Answer:
@@ -558,7 +558,7 @@ async def test_deleting_a_webhook_ends_its_deliveries_and_aborts_the_current_req
         await other.until_end()
         get = GetTaskPushNotificationConfigRequest(task_id=waiting.id, id=config.id)
         with pytest.raises(TaskNotFoundError):
-            await operations.answer(Operation.GET_PUSH_CONFIG, get, Caller())
+            await operations.execute(Operation.GET_PUSH_CONFIG, get, Caller())
     assert len(webhook.deliveries) == 1
 
 

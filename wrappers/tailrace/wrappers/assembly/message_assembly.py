@@ -115,25 +115,25 @@ class _Block:
 class _Restated:
     """Removal of reasoning that repeats other reasoning, for servers that send reasoning in two fields."""
 
-    __slots__ = ("_at", "_pieces", "_plain", "_text")
+    __slots__ = ("_at", "_fragments", "_plain", "_text")
 
     def __init__(self, *, plain: bool) -> None:
         self._plain = plain  # True if reasoning arrived in the usual field; the other field is then ignored
-        self._pieces: list[str] = []  # text that arrived only in the other field
+        self._fragments: list[str] = []  # text that arrived only in the other field
         self._text: str | None = None  # the same text joined, while the usual field may repeat it
         self._at = 0  # number of characters that the usual field has repeated
 
     def other_form(self, text: str) -> str:
         if self._plain:
             return ""
-        self._pieces.append(text)
+        self._fragments.append(text)
         return text
 
     def usual_form(self, text: str) -> str:
         if not self._plain:
             self._plain = True
-            self._text = "".join(self._pieces)
-            self._pieces.clear()
+            self._text = "".join(self._fragments)
+            self._fragments.clear()
         if self._text is None:
             return text
         if self._text.startswith(text, self._at):
@@ -319,7 +319,7 @@ class MessageAssembly:
         self._restart(changes)
         return changes[0]
 
-    def begun_call(self, position: int) -> ToolCallAssembly | None:
+    def started_call(self, position: int) -> ToolCallAssembly | None:
         """Return the call at a position in order of appearance.
 
         The result is None if the provider has restarted the response since the call.
@@ -458,11 +458,11 @@ class MessageAssembly:
             self._open_segment(_TEXT)
 
     def _split(self, splitter: ThinkTagSplitter, text: str, changes: list[Change]) -> None:
-        pieces = splitter.feed(text)
+        segments = splitter.feed(text)
         if splitter.done:
             self._splitter = None
-        for channel, piece in pieces:
-            self._show(_TEXT if channel == "text" else _REASONING, piece, changes)
+        for channel, segment in segments:
+            self._show(_TEXT if channel == "text" else _REASONING, segment, changes)
 
     def _open_segment(self, channel: Channel) -> _Block:
         block = _Block(channel)

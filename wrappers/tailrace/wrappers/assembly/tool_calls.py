@@ -27,14 +27,14 @@ class ToolCallAssembly:
         kind: The first non-empty type of a fragment.
     """
 
-    __slots__ = ("extra", "id", "kind", "name", "pieces", "position")
+    __slots__ = ("extra", "fragments", "id", "kind", "name", "position")
 
     def __init__(self, position: int) -> None:
         self.position = position
         self.id = ""
         self.name = ""
         self.kind = ""
-        self.pieces: list[str] = []
+        self.fragments: list[str] = []
         self.extra = FieldFold()
 
     def add(self, delta: ToolCallDelta) -> None:
@@ -47,7 +47,7 @@ class ToolCallAssembly:
             # fragments.
             self.name = name if name.startswith(self.name) else self.name + name
         if delta.arguments:
-            self.pieces.append(delta.arguments)
+            self.fragments.append(delta.arguments)
         if delta.extra:
             self.extra.add(delta.extra)
 
@@ -58,7 +58,7 @@ class ToolCallAssembly:
             finish: The finish reason of the response. If it is the length limit, missing arguments are an error: they
                 were truncated.
         """
-        raw = join_surrogates("".join(self.pieces))
+        raw = join_surrogates("".join(self.fragments))
         kind = self.kind or "function"
         values: dict[str, Any] = {"id": self.id, "name": self.name, "kind": kind}
         values["metadata"] = self.extra.to_dict()

@@ -78,15 +78,15 @@ def _unquoted(text: str) -> bytes:
 
     One call for the complete text would hold the global interpreter lock too long.
     """
-    pieces: list[bytes] = []
+    decoded: list[bytes] = []
     at = 0
     while at < len(text):
         end = at + _SLICE
         percent = text.rfind("%", end - 2, end)  # position of an escape that the end of the slice would cut
         end = percent if percent > at else end
-        pieces.append(unquote_to_bytes(text[at:end]))
+        decoded.append(unquote_to_bytes(text[at:end]))
         at = end
-    return b"".join(pieces)
+    return b"".join(decoded)
 
 
 def read_base64(text: str) -> bytes:

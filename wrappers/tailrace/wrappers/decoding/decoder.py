@@ -38,7 +38,7 @@ tools."""
 
 _SHORT_BYTES = 16 * 1024  # maximum size of an event whose values are not counted
 _HEAD_BYTES = 64 * 1024  # number of bytes that are stored of a body without events, for the error message
-_SHOWN_BYTES = 80  # number of bytes of invalid JSON that the error message quotes
+_MAX_EXCERPT = 80  # number of bytes of invalid JSON that the error message quotes
 # Field names of an event stream without events. A comment has an empty field name.
 _EMPTY_FIELDS = frozenset({b"", b"data", b"event", b"id", b"retry"})
 
@@ -258,9 +258,9 @@ class EventDecoder(ResponseDecoder[W]):
     def _size_error(self) -> UpstreamError:
         return self._too_large("the response", f"{MAX_RESPONSE_BYTES} bytes")
 
-    def _too_large(self, what: str, allowed: str) -> UpstreamError:
+    def _too_large(self, subject: str, allowed: str) -> UpstreamError:
         return UpstreamError(
-            f"{what} has more than the allowed {allowed}",
+            f"{subject} has more than the allowed {allowed}",
             fault=UpstreamFault.TOO_LARGE,
             provider=self._provider,
         )
@@ -396,10 +396,10 @@ class EventDecoder(ResponseDecoder[W]):
             return None  # the event belongs to another API
         return self._invalid("an event that is not JSON", payload)
 
-    def _invalid(self, what: str, payload: bytes) -> UpstreamError:
-        start = payload[:_SHOWN_BYTES].decode("utf-8", "replace")
+    def _invalid(self, subject: str, payload: bytes) -> UpstreamError:
+        start = payload[:_MAX_EXCERPT].decode("utf-8", "replace")
         return UpstreamError(
-            f"the provider sent {what}: {start!r}{'…' if len(payload) > _SHOWN_BYTES else ''}",
+            f"the provider sent {subject}: {start!r}{'…' if len(payload) > _MAX_EXCERPT else ''}",
             fault=UpstreamFault.INVALID,
             provider=self._provider,
         )

@@ -61,10 +61,10 @@ class FieldFold:
 class _Text:
     """The fragments of a running text."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("fragments",)
 
-    def __init__(self, *pieces: str) -> None:
-        self.pieces = list(pieces)
+    def __init__(self, *fragments: str) -> None:
+        self.fragments = list(fragments)
 
 
 class _Items:
@@ -111,7 +111,7 @@ def plain_json(value: object, levels: int = MAX_LEVELS) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, _Text):
-        return join_surrogates("".join(value.pieces))
+        return join_surrogates("".join(value.fragments))
     inner = cast("object", value.items) if isinstance(value, _Items) else value
     if not isinstance(inner, Mapping | list | tuple):
         return join_surrogates(str(inner))
@@ -152,7 +152,7 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any], levels: int) -> None:
             if old is None:
                 into[key] = value
             elif isinstance(old, _Text):
-                old.pieces.append(value)
+                old.fragments.append(value)
             else:
                 into[key] = _Text(old, value) if isinstance(old, str) else value
         elif value is None:

@@ -44,11 +44,11 @@ class _Lines:
     A byte order mark at the start is dropped. After `fail`, nothing is buffered, and every call raises the error.
     """
 
-    __slots__ = ("_bound", "_head", "_held", "_pieces", "_skip_lf", "failed")
+    __slots__ = ("_bound", "_fragments", "_head", "_held", "_skip_lf", "failed")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._pieces: list[bytes] = []
+        self._fragments: list[bytes] = []
         self._held = 0
         self._skip_lf = False
         self._head: bytes | None = b""  # the first bytes, while they may be a byte order mark
@@ -77,15 +77,15 @@ class _Lines:
             rest = b""
         else:
             rest = lines.pop()
-        if lines and self._pieces:
-            self._pieces.append(lines[0])
-            lines[0] = b"".join(self._pieces)
-            self._pieces.clear()
+        if lines and self._fragments:
+            self._fragments.append(lines[0])
+            lines[0] = b"".join(self._fragments)
+            self._fragments.clear()
             self._held = 0
             if len(lines[0]) > self._bound:
                 return self._within_bound(lines)
         if rest:
-            self._pieces.append(rest)
+            self._fragments.append(rest)
             self._held += len(rest)
         if self._held > self._bound or len(data) > self._bound:
             return self._within_bound(lines)
@@ -94,29 +94,29 @@ class _Lines:
     @property
     def idle(self) -> bool:
         """True if the last byte ended a line, and the next byte cannot belong to the same line end."""
-        return not (self._pieces or self._skip_lf or self.failed) and self._head is None
+        return not (self._fragments or self._skip_lf or self.failed) and self._head is None
 
     def close(self) -> bytes:
         if self.failed:
             self._raise()
-        rest, self._head = b"".join(self._pieces) or self._head or b"", None
-        self._pieces.clear()
+        rest, self._head = b"".join(self._fragments) or self._head or b"", None
+        self._fragments.clear()
         self._held = 0
         return rest
 
-    def fail(self, what: str, *, now: bool) -> None:
+    def fail(self, unit: str, *, now: bool) -> None:
         """Stop reading. Raise the error now, or in the next call if complete items must be returned first."""
-        self.failed = what
-        self._pieces.clear()
+        self.failed = unit
+        self._fragments.clear()
         if now:
             self._raise()
 
     def _within_bound(self, lines: list[bytes]) -> list[bytes]:
         """Return the lines before the first line that is too large. The line that is too large may be unfinished."""
-        kept = list(itertools.takewhile(lambda line: len(line) <= self._bound, lines))
-        if len(kept) < len(lines) or self._held > self._bound:
-            self.fail("line", now=not kept)
-        return kept
+        accepted = list(itertools.takewhile(lambda line: len(line) <= self._bound, lines))
+        if len(accepted) < len(lines) or self._held > self._bound:
+            self.fail("line", now=not accepted)
+        return accepted
 
     def _raise(self) -> NoReturn:
         raise UpstreamError(
@@ -325,7 +325,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)
 _STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _QUOTE, _LIST = b'"['
 _OPENERS = b"{["
-_STRING_PIECE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_STRING_RUN = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _BEFORE, _BEHIND = b" \t\r\n,", b" \t\r\n,]"  # bytes that may surround an element of an array
 
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -351,10 +351,10 @@ class JSONDecoder:
         "_depth",
         "_failed",
         "_first",
+        "_fragments",
         "_held",
         "_in_string",
         "_lines",
-        "_pieces",
         "_undecided",
         "idle",
     )
@@ -369,7 +369,7 @@ class JSONDecoder:
         self._depth = 0
         self._in_string = False
         self._carry = b""  # a backslash at the end of the last read, which escapes the next byte
-        self._pieces: list[bytes] = []
+        self._fragments: list[bytes] = []
         self._held = 0
         self._failed = False
 
@@ -401,7 +401,7 @@ class JSONDecoder:
         self._scan(self._carry + data, events)
         if self._held > self._bound:
             self._failed = True
-            self._pieces.clear()
+            self._fragments.clear()
             if not events:
                 self._raise()
         # While the framing is undecided, the next byte decides whether each line is an object.
@@ -437,7 +437,7 @@ class JSONDecoder:
             return [ServerSentEvent(line) for line in self._lines.close()]
         if self._failed:
             self._raise()
-        rest, self._pieces = b"".join(self._pieces), []
+        rest, self._fragments = b"".join(self._fragments), []
         return [ServerSentEvent(rest)] if rest else []
 
     def _scan(self, data: bytes, events: list[ServerSentEvent]) -> None:
@@ -479,7 +479,7 @@ class JSONDecoder:
                             events += [ServerSentEvent(line) for line in lines.feed(data[position:])]
                             return
         if begin >= 0:
-            self._pieces.append(data[begin:position])
+            self._fragments.append(data[begin:position])
             self._held += position - begin
 
     def _decide(self, following: bytes) -> NDJSONDecoder | None:
@@ -496,15 +496,15 @@ class JSONDecoder:
         if end is not None:
             self._in_string = False
             return end.end()
-        piece = _STRING_PIECE.match(data, position)
-        position = piece.end() if piece is not None else position
+        run = _STRING_RUN.match(data, position)
+        position = run.end() if run is not None else position
         self._carry = data[position:]
         return position
 
     def _take(self, last: bytes) -> bytes:
-        self._pieces.append(last)
-        value = b"".join(self._pieces)
-        self._pieces.clear()
+        self._fragments.append(last)
+        value = b"".join(self._fragments)
+        self._fragments.clear()
         self._held = 0
         return value
 

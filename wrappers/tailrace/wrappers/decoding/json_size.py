@@ -20,14 +20,14 @@ def count_json_values(text: bytes, limit: int) -> int:
     """
     values, in_string, escaped = 1, False, False
     for at in range(0, len(text), _SLICE):
-        piece = text[at : at + _SLICE]
+        segment = text[at : at + _SLICE]
         if escaped:
-            piece, escaped = piece[1:], False
-        if b"\\" in piece:
-            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-            if piece.endswith(b"\\"):
-                piece, escaped = piece[:-1], True
-        parts = piece.split(b'"')
+            segment, escaped = segment[1:], False
+        if b"\\" in segment:
+            segment = segment.replace(b"\\\\", b"").replace(b'\\"', b"")
+            if segment.endswith(b"\\"):
+                segment, escaped = segment[:-1], True
+        parts = segment.split(b'"')
         outside = b"".join(parts[in_string::2])
         in_string ^= len(parts) % 2 == 0
         values += len(outside.translate(None, _NOT_STRUCTURE))

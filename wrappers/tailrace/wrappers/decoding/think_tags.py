@@ -94,29 +94,29 @@ class ThinkTagSplitter:
         cut = 0 if closing else _beginning_at_end(seen, CLOSING)
         self._tag = seen[len(seen) - cut :]
         thought = seen[: len(seen) - cut]
-        pieces = self._reasoning(thought)
+        segments = self._reasoning(thought)
         if not closing:
-            return pieces
+            return segments
         self._state = _State.BETWEEN
         self._space.clear()
-        return pieces + self._between(rest)
+        return segments + self._between(rest)
 
     def _reasoning(self, thought: str) -> list[tuple[ThinkingChannel, str]]:
         """Return reasoning without leading white space.
 
         White space at the end is buffered, because it may be trailing.
         """
-        kept = thought.rstrip()
-        if self._has_begun and not self._space and kept == thought:
+        trimmed = thought.rstrip()
+        if self._has_begun and not self._space and trimmed == thought:
             return [("reasoning", thought)] if thought else []
-        if not kept:
+        if not trimmed:
             if self._has_begun:
                 self._hold(thought)
             return []
-        text = "".join((*self._space, kept)) if self._has_begun else kept.lstrip()
+        text = "".join((*self._space, trimmed)) if self._has_begun else trimmed.lstrip()
         self._has_begun = True
         self._space.clear()
-        self._hold(thought[len(kept) :])
+        self._hold(thought[len(trimmed) :])
         return [("reasoning", text)]
 
     def _between(self, text: str) -> list[tuple[ThinkingChannel, str]]:

@@ -119,9 +119,9 @@ class HttpClient:
         await anyio.lowlevel.checkpoint()  # the event loop closes the sockets in this step
 
     def _take_idle(self, origin: Origin) -> Connection | None:
-        kept = self._idle.get(origin)
-        while kept:
-            connection = kept.pop()  # the most recent connection, so that the other connections expire
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()  # the most recent connection, so that the other connections expire
             if connection.idle_timer is not None:
                 connection.idle_timer.cancel()
             if connection.is_open:
@@ -129,11 +129,11 @@ class HttpClient:
         return None
 
     def _keep(self, origin: Origin, connection: Connection) -> None:
-        kept = self._idle.setdefault(origin, [])
-        kept.append(connection)
+        idle = self._idle.setdefault(origin, [])
+        idle.append(connection)
 
         def expire() -> None:
-            kept.remove(connection)
+            idle.remove(connection)
             connection.close()
 
         connection.idle_timer = asyncio.get_running_loop().call_later(KEEP_SECONDS, expire)

@@ -131,8 +131,8 @@ class _Stream(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             with _client_errors():
-                async for piece in self._body:
-                    yield piece
+                async for chunk in self._body:
+                    yield chunk
         except httpx2.TransportError:
             if not self._is_refusal:
                 raise

@@ -248,15 +248,17 @@ class Connection(asyncio.Protocol):
         response = self._response
         if response is None:
             return
-        why = f": {cause}" if cause is not None else ""
+        reason = f": {cause}" if cause is not None else ""
         if response.status:
             is_end = self._ends_with_connection and cause is None
-            error = TransportError(f"the server closed the connection in the middle of the response{why}")
+            error = TransportError(f"the server closed the connection in the middle of the response{reason}")
             self._end(None if is_end else error)
         elif self._head_bytes:
-            self._end(TransportError(f"the server closed the connection in the middle of the headers{why}"))
+            self._end(
+                TransportError(f"the server closed the connection in the middle of the headers{reason}")
+            )
         else:
-            self._end(NoResponseError(f"the server closed the connection without a response{why}"))
+            self._end(NoResponseError(f"the server closed the connection without a response{reason}"))
 
     def _end(self, error: OSError | None) -> None:
         """End the current request and its response."""

@@ -30,7 +30,7 @@ class ContentDecoder:
         has_more: True if the data so far may have further output.
     """
 
-    __slots__ = ("_deflate", "_encoding", "_inflater", "_pieces", "has_more")
+    __slots__ = ("_chunks", "_deflate", "_encoding", "_inflater", "has_more")
 
     def __init__(self, encoding: str) -> None:
         if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -39,13 +39,13 @@ class ContentDecoder:
             )
         self._encoding = encoding
         self._inflater = None
-        self._pieces: deque[bytes] = deque()
+        self._chunks: deque[bytes] = deque()
         self.has_more = False
 
-    def feed(self, pieces: Iterable[bytes]) -> None:
+    def feed(self, chunks: Iterable[bytes]) -> None:
         """Add compressed data."""
-        self._pieces.extend(pieces)
-        self.has_more = self.has_more or bool(self._pieces)
+        self._chunks.extend(chunks)
+        self.has_more = self.has_more or bool(self._chunks)
 
     def read(self, limit: int) -> bytes:
         """Return up to ``limit`` decompressed bytes.
@@ -55,20 +55,20 @@ class ContentDecoder:
         """
         parts: list[bytes] = []
         while self.has_more and limit > 0:
-            data = self._pieces.popleft() if self._pieces else b""
+            data = self._chunks.popleft() if self._chunks else b""
             try:
                 part, rest = self._decompress(data, limit)
             except zlib.error as error:
-                self._pieces.appendleft(data)
+                self._chunks.appendleft(data)
                 if parts:
                     break
                 raise TransportError(f"the body is not valid {self._encoding}: {error}") from None
             if rest:
-                self._pieces.appendleft(rest)
+                self._chunks.appendleft(rest)
             if part:
                 parts.append(part)
             # If the output reached the limit, the decompressor may have further output, even without new input.
-            self.has_more = bool(self._pieces) or len(part) == limit
+            self.has_more = bool(self._chunks) or len(part) == limit
             limit -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

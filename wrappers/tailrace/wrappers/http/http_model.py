@@ -390,8 +390,8 @@ class DirectModel(HTTPModel):
         response = await self._send_encoded(json_cost(members), encode)
         data = bytearray()
         try:
-            async for piece in response.body:
-                data += piece
+            async for chunk in response.body:
+                data += chunk
                 if len(data) > _MAX_EMBEDDINGS_BYTES:
                     raise UpstreamError(
                         f"the provider's response is larger than {_MAX_EMBEDDINGS_BYTES} bytes",

@@ -176,7 +176,7 @@ class ResponseBody:
         Raises:
             OSError: The connection ended before the end of the body.
         """
-        return b"".join([piece async for piece in self])
+        return b"".join([chunk async for chunk in self])
 
     def __aiter__(self) -> Self:
         return self
@@ -261,10 +261,10 @@ class ResponseBody:
                 if not self._budget.share(SMALL_BYTES):
                     return None
             elif self._size:
-                pieces, self._buffer = self._buffer, []
+                chunks, self._buffer = self._buffer, []
                 self._size = 0
                 self._resume()
-                decoder.feed(pieces)
+                decoder.feed(chunks)
             elif not self._is_complete:
                 return None
             else:

@@ -157,14 +157,14 @@ class MistralDecoder(ChatCompletionsDecoder):
         if part.get("type") != "thinking" or inner.__class__ is not list:
             return None
         text = ""
-        for piece in inner:
+        for member in inner:
             if (
-                piece.__class__ is not dict
-                or piece.get("type") != "text"
-                or piece.get("text").__class__ is not str
+                member.__class__ is not dict
+                or member.get("type") != "text"
+                or member.get("text").__class__ is not str
             ):
                 return None
-            text += piece["text"]
+            text += member["text"]
         raw = ChoiceDelta(reasoning_content=text, model_extra={"content": choice.delta.content})
         return ChoiceDeltaWrapper(raw, choice.index, None, True)
 
@@ -244,9 +244,9 @@ class MistralDecoder(ChatCompletionsDecoder):
     ) -> list[ChoiceDeltaWrapper]:
         inner = part.get("thinking")
         parts = [{"type": "text", "text": inner}] if isinstance(inner, str) else as_mappings(inner or [])
-        raw.reasoning_content = "".join(as_text(piece.get("text")) for piece in parts)
+        raw.reasoning_content = "".join(as_text(member.get("text")) for member in parts)
         wrappers = self._mark([ChoiceDeltaWrapper(raw, choice)])
-        references = [plain_json(piece) for piece in parts if piece.get("type") == "reference"]
+        references = [plain_json(member) for member in parts if member.get("type") == "reference"]
         if references:
             last = wrappers[-1].details = wrappers[-1].details or ChunkDetails()
             last.extra = {"annotations": references}

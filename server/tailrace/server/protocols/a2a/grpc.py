@@ -146,7 +146,7 @@ class GrpcBinding:
         is_card = operation is Operation.GET_EXTENDED_CARD
         if is_card and self._public_card is not None and not self._operations.has_extended_card:
             return self._public_card()
-        return await self._operations.answer(operation, message, caller)
+        return await self._operations.execute(operation, message, caller)
 
     def _streaming(self, method: Any) -> Callable[[bytes, _Context], Awaitable[None]]:
         operation = self._version.operations[method.name]
@@ -237,7 +237,7 @@ class GrpcBinding:
         return message, Caller(
             identity.user,
             getattr(message, "tenant", ""),
-            speaks=protocol_version,
+            protocol_version=protocol_version,
             extensions=extensions,
             send_key=metadata.get("idempotency-key", ""),
             cost=cost,

@@ -129,5 +129,5 @@ def _config_ids(name: str) -> Fields:
 
 
 def _misnamed(field: str, form: str) -> InvalidParamsError:
-    why = f"must be {form}"
-    return InvalidParamsError(f"{field}: {why}", violations=[FieldViolation(field, why)])
+    description = f"must be {form}"
+    return InvalidParamsError(f"{field}: {description}", violations=[FieldViolation(field, description)])

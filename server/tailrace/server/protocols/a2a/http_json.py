@@ -169,7 +169,7 @@ class HttpJsonBinding:
         caller = Caller(
             identity.user,
             getattr(message, "tenant", ""),
-            speaks=dialect.version,
+            protocol_version=dialect.version,
             extensions=extensions,
             send_key=request.headers.get("idempotency-key", ""),
             cost=cost,
@@ -187,7 +187,7 @@ class HttpJsonBinding:
             return EventResponse(
                 frames, settings=self._settings, headers={}, streams=self._operations.streams
             )
-        result = await self._operations.answer(operation, message, caller)
+        result = await self._operations.execute(operation, message, caller)
         body = await run_bounded(cost_of_result(result), dialect.write_result, operation, result)
         if operation is Operation.GET_EXTENDED_CARD:
             return cached_response(request, body, private=True, vary=_CREDENTIALS)

@@ -119,7 +119,7 @@ class JsonRpcBinding:
                 user=identity.user,
                 tenant=getattr(message, "tenant", ""),
                 names_tasks_in=dialect.version if dialect.names_tasks else "",
-                speaks=dialect.version,
+                protocol_version=dialect.version,
                 extensions=extensions,
                 send_key=request.headers.get("idempotency-key", ""),
                 cost=body.cost,
@@ -140,7 +140,7 @@ class JsonRpcBinding:
                 return EventResponse(
                     frames, settings=self._settings, headers=headers, streams=self._operations.streams
                 )
-            result = await self._operations.answer(operation, message, caller)
+            result = await self._operations.execute(operation, message, caller)
             written = await run_bounded(cost_of_result(result), dialect.write_result, operation, result)
             answer = _head(request_id) + written + b"}"
         except AuthError as error:

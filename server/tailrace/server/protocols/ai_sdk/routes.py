@@ -68,7 +68,7 @@ class AiSdkEndpoint:
         task, caller = await self._running_task(request)
         if task is not None:
             try:
-                await self._operations.answer(Operation.CANCEL_TASK, CancelTaskRequest(id=task.id), caller)
+                await self._operations.execute(Operation.CANCEL_TASK, CancelTaskRequest(id=task.id), caller)
             except TaskNotCancelableError:
                 pass  # the task has ended in the meantime
         return Response(status_code=204)

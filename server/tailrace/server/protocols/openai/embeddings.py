@@ -71,8 +71,8 @@ def _are_tokens(value: object) -> bool:
     return bool(tokens) and all(type(each) is int for each in tokens)
 
 
-def _invalid(why: str) -> OpenAIError:
-    return OpenAIError(400, f"Invalid value for 'input': {why}", param="input", code="invalid_value")
+def _invalid(reason: str) -> OpenAIError:
+    return OpenAIError(400, f"Invalid value for 'input': {reason}", param="input", code="invalid_value")
 
 
 def encode_embeddings(body: bytes, model: str, provider: str) -> bytes:

@@ -124,8 +124,8 @@ def _checked(name: str) -> str:
     return name
 
 
-def _refusal(name: str, why: str) -> OpenAIError:
-    message = f"The model '{clipped(name, MAX_NAME_LENGTH)}' {why}"
+def _refusal(name: str, reason: str) -> OpenAIError:
+    message = f"The model '{clipped(name, MAX_NAME_LENGTH)}' {reason}"
     return OpenAIError(400, message, code="unsupported_value", param="model")
 
 

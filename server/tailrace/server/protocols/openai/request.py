@@ -407,12 +407,14 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
         if not isinstance(value, str):
             raise _invalid_metadata(f"the value of {shortened(name)} must be text")
         if len(value) > MAX_VALUE_LENGTH:
-            why = f"the value of {shortened(name)} has {len(value)} characters; the maximum is {MAX_VALUE_LENGTH}"
-            raise _invalid_metadata(why)
+            problem = f"the value of {shortened(name)} has {len(value)} characters; the maximum is {MAX_VALUE_LENGTH}"
+            raise _invalid_metadata(problem)
 
 
-def _invalid_metadata(why: str) -> OpenAIError:
-    return OpenAIError(400, f"Invalid value for 'metadata': {why}", param="metadata", code="invalid_value")
+def _invalid_metadata(problem: str) -> OpenAIError:
+    return OpenAIError(
+        400, f"Invalid value for 'metadata': {problem}", param="metadata", code="invalid_value"
+    )
 
 
 def _check_choices(count: int, param: str) -> None:

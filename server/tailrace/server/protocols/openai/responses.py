@@ -100,7 +100,7 @@ class _Call(NamedTuple):
     kind: _CallKind
     item: Fields
     place: Fields
-    pieces: list[str]
+    deltas: list[str]
 
 
 def responses_usage(usage: Mapping[str, Any]) -> Fields:
@@ -162,7 +162,7 @@ class ResponsesEncoder(Encoder):
         self._part: _Part | None = None  # its last part
         self._place: Fields = {}  # of that part
         self._delta_fields: Fields = {}  # of events of its text
-        self._pieces: list[str] = []
+        self._deltas: list[str] = []
         self._output_cost = 0  # of what the events so far added
         self._may_close = False  # the next text may belong to another part
         self._calls: dict[str, _Call] = {}
@@ -200,11 +200,11 @@ class ResponsesEncoder(Encoder):
             part = _PARTS[event.channel]
             frames = self._open_part(part)
             self._may_close = False
-            self._pieces.append(event.text)
+            self._deltas.append(event.text)
             return frames + self._event(f"{part.text_event}.delta", **self._delta_fields, delta=event.text)
         if isinstance(event, ui_events.ArgumentsAdded):
             call = self._calls[event.id]
-            call.pieces.append(event.text)
+            call.deltas.append(event.text)
             return self._event(f"{call.kind.text_event}.delta", **call.place, delta=event.text)
         if isinstance(event, ui_events.CallStarted):
             return self._start_call(event)
@@ -229,9 +229,9 @@ class ResponsesEncoder(Encoder):
         if is_running and self.response["status"] == "queued":
             self.response["status"] = "in_progress"
         if self._part is not None and self._item is not None:
-            self._item[self._part.parts][-1][self._part.text] = "".join(self._pieces)
+            self._item[self._part.parts][-1][self._part.text] = "".join(self._deltas)
         for call in self._calls.values():
-            call.item[call.kind.text] = "".join(call.pieces)
+            call.item[call.kind.text] = "".join(call.deltas)
         return self.response
 
     def _start(self, started: ui_events.TurnStarted) -> bytes:
@@ -296,8 +296,8 @@ class ResponsesEncoder(Encoder):
             return b""
         self._part = None
         fields = item[part.parts][-1]
-        fields[part.text] = text = "".join(self._pieces)
-        self._pieces.clear()
+        fields[part.text] = text = "".join(self._deltas)
+        self._deltas.clear()
         frames = self._event(f"{part.text_event}.done", **self._delta_fields, **{part.text: text})
         return frames + self._event(f"{part.part_event}.done", **self._place, part=fields)
 
@@ -324,7 +324,7 @@ class ResponsesEncoder(Encoder):
 
     def _close_call(self, call: _Call) -> bytes:
         kind, item, place = call.kind, call.item, call.place
-        item[kind.text] = text = "".join(call.pieces)
+        item[kind.text] = text = "".join(call.deltas)
         item["status"] = "completed"
         return self._event(
             f"{kind.text_event}.done", **place, name=item["name"], **{kind.text: text}
@@ -333,7 +333,7 @@ class ResponsesEncoder(Encoder):
     def _abandon_calls(self) -> None:
         """Add the incomplete calls to the output of a response that is not complete."""
         for call in self._calls.values():
-            call.item[call.kind.text] = "".join(call.pieces)
+            call.item[call.kind.text] = "".join(call.deltas)
             call.item["status"] = "incomplete"
 
     def _end(self, ended: ui_events.TurnEnded) -> bytes:

@@ -268,10 +268,10 @@ def _without_item(item: _Item) -> Message | None:
         return len(items_of([prefix], "")) if end else 0
 
     if common.tool_results:  # each part is an item
-        kept = tuple(part for at, part in enumerate(parts) if at != item.at)
+        remaining = tuple(part for at, part in enumerate(parts) if at != item.at)
     else:
-        kept = tuple(part for end, part in enumerate(parts, 1) if count(end) != item.at + 1)
-    if not kept or len(kept) == len(parts):
+        remaining = tuple(part for end, part in enumerate(parts, 1) if count(end) != item.at + 1)
+    if not remaining or len(remaining) == len(parts):
         return None
-    rest = to_a2a_message(common.model_copy(update={"content": kept}), message_id="m")
+    rest = to_a2a_message(common.model_copy(update={"content": remaining}), message_id="m")
     return item.message.model_copy(update={"parts": rest.parts})

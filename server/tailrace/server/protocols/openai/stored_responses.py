@@ -179,7 +179,7 @@ class StoredResponses:
         if not stored.is_over:
             try:
                 wanted = CancelTaskRequest(id=stored.task.id)
-                await self._operations.answer(Operation.CANCEL_TASK, wanted, caller)
+                await self._operations.execute(Operation.CANCEL_TASK, wanted, caller)
             except TaskNotCancelableError:
                 pass  # the task has ended in the meantime
             stored = await find_turn(self._operations, stored.id, caller, "response")

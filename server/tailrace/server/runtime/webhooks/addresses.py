@@ -201,5 +201,5 @@ def _check_header(field: str, value: str) -> None:
         raise _wrong(field, "has characters that an HTTP header cannot contain")
 
 
-def _wrong(field: str, what: str) -> InvalidParamsError:
-    return InvalidParamsError(f"{field}: {what}", violations=[FieldViolation(field, what)])
+def _wrong(field: str, problem: str) -> InvalidParamsError:
+    return InvalidParamsError(f"{field}: {problem}", violations=[FieldViolation(field, problem)])
