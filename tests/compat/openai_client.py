@@ -32,6 +32,36 @@ def get_weather(city: str) -> str:
     return "sunny"
 
 
+class Polls:
+    """Observes how OpenAI's client retrieves background responses."""
+
+    def __init__(self) -> None:
+        self._next = anyio.Event()
+
+    def client_options(self, openai: Any, base_url: str) -> dict[str, Any]:
+        """Return the options of a client that is observed, and repeats its requests while the server restarts.
+
+        Args:
+            openai: The package.
+            base_url: The base URL of the API.
+        """
+        return {
+            "base_url": base_url,
+            "api_key": "none",
+            "max_retries": 60,
+            "http_client": openai.DefaultAsyncHttpxClient(event_hooks={"response": [self._note]}),
+        }
+
+    async def wait(self) -> None:
+        """Wait until the client next retrieves a response."""
+        self._next = anyio.Event()
+        await self._next.wait()
+
+    async def _note(self, response: Any) -> None:
+        if response.request.method == "GET":
+            self._next.set()
+
+
 def run_client(operations: type[Any]) -> None:
     """Carry out the commands of a client.
 

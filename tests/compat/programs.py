@@ -39,6 +39,7 @@ class Program:
         settings: Settings of the server that it is tested against.
         path: Of an agent: the path under which its card is.
         proxied: Of an agent: its card can name another address than the one that it listens on.
+        background: It has background responses (`compat.background_runs`).
         instructs: It adds instructions and tools of its own to the requests to the model.
         ends: Of an agent: the state in which its tasks end a response.
         absent: Expectations that it has no function for, each with the reason.
@@ -54,6 +55,7 @@ class Program:
     settings: Mapping[str, str]
     path: str
     proxied: bool
+    background: bool
     instructs: bool
     ends: str
     absent: Mapping[str, str]
@@ -137,6 +139,7 @@ def read_program(folder: Path) -> Program:
         settings=fields.get("settings", {}),
         path=fields.get("path", ""),
         proxied=fields.get("proxied", True),
+        background=fields.get("background", False),
         instructs=fields.get("instructs", False),
         ends=fields.get("ends", "COMPLETED"),
         absent=fields.get("absent", {}),

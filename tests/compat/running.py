@@ -23,6 +23,7 @@ import anyio
 
 from compat.agent_expectations import AGENT_EXPECTATIONS, AgentTrial
 from compat.agents import running_agent
+from compat.background_runs import finishes_across_restarts
 from compat.expectations import EXPECTATIONS, Trial
 from compat.programs import HERE, Program, read_programs
 from compat.table import check_tables, write_tables
@@ -89,7 +90,10 @@ async def _client_trials(program: Program, folder: Path) -> AsyncGenerator[_Tria
                 with anyio.fail_after(_SECONDS):
                     await EXPECTATIONS[name](Trial(agent, client, instructs=program.instructs))
 
-        yield {name: partial(carry_out, name) for name in EXPECTATIONS}
+        trials: _Trials = {name: partial(carry_out, name) for name in EXPECTATIONS}
+        if program.background:
+            trials["background"] = partial(finishes_across_restarts, program, folder / "background")
+        yield trials
 
 
 @asynccontextmanager

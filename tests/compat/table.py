@@ -13,7 +13,11 @@ PAGE = HERE.parents[1] / "docs/works-with.md"
 
 _BEGIN, _END = "<!-- compat: begin -->", "<!-- compat: end -->"
 
-_QUOTED = ("react_a2a/artifact_client.mjs", "deep_chat_a2a/handler.mjs")
+_QUOTED = (
+    "react_a2a/artifact_client.mjs",
+    "deep_chat_a2a/handler.mjs",
+    "openai_agents/background_responses.py",
+)
 """Code that the page shows and the matrix runs."""
 
 Results = Mapping[str, Mapping[str, Any]]

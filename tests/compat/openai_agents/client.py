@@ -5,7 +5,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from compat.openai_client import get_weather, headers, run_client
+from compat.openai_agents.background_responses import BackgroundResponses
+from compat.openai_client import Polls, get_weather, headers, run_client
 
 # Installed in an environment of its own.
 agents: Any = import_module("agents")
@@ -19,6 +20,10 @@ class Operations:
         agents.set_tracing_disabled(True)
         client = openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
         self._model = agents.OpenAIResponsesModel(model="tailrace", openai_client=client)
+        self._polls = Polls()
+        client = openai.AsyncOpenAI(**self._polls.client_options(openai, base_url))
+        client.responses = BackgroundResponses(client.responses)
+        self._background_model = agents.OpenAIResponsesModel(model="tailrace", openai_client=client)
         self._agent = agents.Agent(name="compat", model=self._model)
         self._database = str(folder / "sessions.db")
         self._sessions: dict[str, Any] = {}
@@ -40,6 +45,14 @@ class Operations:
         agent = agents.Agent(name="compat", model=self._model, tools=[agents.function_tool(get_weather)])
         result = await agents.Runner.run(agent, text, **self._options(conversation))
         return result.final_output
+
+    async def background(self, text: str) -> str:
+        tools = [agents.function_tool(get_weather)]
+        agent = agents.Agent(name="compat", model=self._background_model, tools=tools)
+        return (await agents.Runner.run(agent, text)).final_output
+
+    async def polled(self) -> None:
+        await self._polls.wait()
 
     async def history(self, conversation: str) -> list[dict[str, str]]:
         items = await self._session(conversation).get_items()

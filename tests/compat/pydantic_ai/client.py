@@ -5,12 +5,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from compat.openai_client import get_weather, headers, run_client
+from compat.openai_client import Polls, get_weather, headers, run_client
 
 # Installed in an environment of its own.
 pydantic_ai: Any = import_module("pydantic_ai")
+openai: Any = import_module("openai")
 messages: Any = import_module("pydantic_ai.messages")
-openai: Any = import_module("pydantic_ai.models.openai")
+models: Any = import_module("pydantic_ai.models.openai")
 providers: Any = import_module("pydantic_ai.providers.openai")
 
 
@@ -19,7 +20,14 @@ class Operations:
 
     def __init__(self, base_url: str, folder: Path) -> None:
         provider = providers.OpenAIProvider(base_url=base_url, api_key="none")
-        self._model = openai.OpenAIChatModel("tailrace", provider=provider)
+        self._model = models.OpenAIChatModel("tailrace", provider=provider)
+        self._polls = Polls()
+        client = openai.AsyncOpenAI(**self._polls.client_options(openai, base_url))
+        self._background_model = models.OpenAIResponsesModel(
+            "tailrace",
+            provider=providers.OpenAIProvider(openai_client=client),
+            settings={"openai_background": True},
+        )
         self._agent = pydantic_ai.Agent(self._model)
         self._folder = folder
         self._conversations: dict[str, list[Any]] = {}
@@ -45,6 +53,13 @@ class Operations:
     async def call(self, conversation: str, text: str) -> str:
         agent = pydantic_ai.Agent(self._model, tools=[get_weather])
         return (await agent.run(text)).output
+
+    async def background(self, text: str) -> str:
+        agent = pydantic_ai.Agent(self._background_model, tools=[get_weather])
+        return (await agent.run(text)).output
+
+    async def polled(self) -> None:
+        await self._polls.wait()
 
     async def history(self, conversation: str) -> list[dict[str, str]]:
         return [
