@@ -8,6 +8,8 @@ from typing import Any, get_args
 import aiohttp
 from openai.types.responses import Response, ResponseStreamEvent
 
+from support.strict_types import check_strictly
+
 
 def _events() -> dict[str, Any]:
     union, *_ = get_args(ResponseStreamEvent)
@@ -37,7 +39,7 @@ class Frames:
         kind, data = frame.removesuffix(b"\n\n").split(b"\n")
         event = json.loads(data.removeprefix(b"data: "))
         assert kind == b"event: " + event["type"].encode()
-        EVENTS[event["type"]].model_validate_json(data.removeprefix(b"data: "), strict=True)
+        check_strictly(EVENTS[event["type"]], data.removeprefix(b"data: "))
         self.frames.append(frame)
         self.events.append(event)
 
@@ -69,7 +71,7 @@ class RawClient:
             text = await response.text()
             found = json.loads(text)
             if found.get("object") == "response" and "deleted" not in found:
-                Response.model_validate_json(text, strict=True)
+                check_strictly(Response, text)
             return found
 
     async def status(self, path: str, **query: str) -> int:
