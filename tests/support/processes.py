@@ -54,6 +54,7 @@ class Served:
 def served(
     log: Path,
     *arguments: str,
+    command: str = "serve",
     python: str = sys.executable,
     open_files: str = "",
     **environment: str,
@@ -63,6 +64,7 @@ def served(
     Args:
         log: The file for its output.
         arguments: The arguments of the command line.
+        command: The command, ``serve`` or another one that serves.
         python: The interpreter.
         open_files: The limit on open files (``ulimit -n``); that of the tests if empty.
         environment: Environment variables.
@@ -74,7 +76,7 @@ def served(
 
     with log.open("wb") as output:
         process = subprocess.Popen(
-            tailrace("serve", "--port", "0", *arguments, python=python),
+            tailrace(command, "--port", "0", *arguments, python=python),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

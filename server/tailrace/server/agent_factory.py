@@ -9,6 +9,7 @@ from tailrace.streaming.agent.trimming import TokenBudget, keep_all
 from tailrace.streaming.tools.command_line_tools import parse_tools
 from tailrace.streaming.tools.tools import Tool, Toolset
 from tailrace.wrappers import ConfigurationError, providers
+from tailrace.wrappers.cassettes import RecordingModel
 from tailrace.wrappers.model import Model
 
 
@@ -20,10 +21,10 @@ def create_agent(settings: Settings, gate: UpstreamGate) -> Agent[str]:
         gate: Limits the concurrent calls of the models.
 
     Raises:
-        ConfigurationError: As of `create_model`, or a tool cannot be loaded.
+        ConfigurationError: As of `create_model`, a tool cannot be loaded, or responses of the model cannot be recorded.
     """
     return Agent(
-        GatedModel(create_model(settings), gate),
+        GatedModel(_recorded(create_model(settings), settings), gate),
         tools=_tools(settings),
         instructions=settings.instructions,
         history_policy=TokenBudget(settings.bounds.max_history_tokens)
@@ -31,7 +32,7 @@ def create_agent(settings: Settings, gate: UpstreamGate) -> Agent[str]:
         else keep_all,
         merge_reads=settings.coalesce == "read",
         continuation=ContinuationPolicy(settings.bounds.continue_attempts, settings.bounds.continue_deadline),
-        fallbacks=[GatedModel(model, gate) for model in _fallback_models(settings)],
+        fallbacks=[GatedModel(_recorded(model, settings), gate) for model in _fallback_models(settings)],
     )
 
 
@@ -59,6 +60,10 @@ def create_model(settings: Settings) -> Model:
         parameters={"background": True, "store": True} if background else None,
         **timeouts,
     )
+
+
+def _recorded(model: Model, settings: Settings) -> Model:
+    return model if settings.record is None else RecordingModel(model, settings.record)
 
 
 def _fallback_models(settings: Settings) -> list[Model]:

@@ -13,7 +13,7 @@ from tailrace.server.cli.commands import create_cli
 from tailrace.server.cli.demo import PORT
 from tailrace.server.cli.replay_server import PROMPT
 
-COMMANDS = ("demo", "serve", "convert", "ask", "doctor", "providers")
+COMMANDS = ("demo", "serve", "record", "convert", "ask", "doctor", "providers")
 SETTINGS_WITH_DEFAULTS = {"host", "on_crash", "port", "store", "workers"}
 
 PROGRAM = """

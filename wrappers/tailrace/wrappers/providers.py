@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
@@ -288,6 +289,19 @@ def _compatible(
     )
 
 
+class _Recordings(Provider):
+    """The provider ``replay``, whose models are folders of recorded responses."""
+
+    def create_model(
+        self, name: str, *, base_url: str | None = None, api_key: str | None = None, **arguments: Any
+    ) -> Model:
+        """Create the model that replays a folder. The arguments are not used, because it calls no API."""
+        return import_module("tailrace.wrappers.cassettes").CassetteModel(Path(name))
+
+
+RECORDINGS = _Recordings("replay", "", needs_key=False)
+"""Replays recorded responses: ``replay:FOLDER``. It is no service, and therefore not among `providers`."""
+
 _providers: dict[str, Provider] = {}
 _names: dict[str, str] = {}  # provider name by lower-case name or alias
 
@@ -318,6 +332,8 @@ def find_provider(name: str) -> Provider:
         ConfigurationError: No provider has this name. The message lists all providers.
     """
     registered = _names.get(name.lower())
+    if registered is None and name.lower() == RECORDINGS.name:
+        return RECORDINGS
     if registered is None:
         raise ConfigurationError(
             f"unknown provider {name!r}; known: {', '.join(sorted(_providers))} "

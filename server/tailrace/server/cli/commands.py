@@ -28,7 +28,7 @@ def create_cli(*, completion: bool = True) -> typer.Typer:
         rich_markup_mode=None,  # importing rich takes longer than the rest of --help
     )
     app.callback()(_tailrace)
-    for command in (demo, serve, convert, ask, doctor, providers):
+    for command in (demo, serve, record, convert, ask, doctor, providers):
         app.command()(command)
     return app
 
@@ -222,6 +222,26 @@ def serve(
         fallback=fallback,
         filters=filters,
     )
+
+
+def record(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of the recordings. [TAILRACE_RECORD]", show_default=False)
+    ],
+    model: Model = None,
+    base_url: BaseUrl = None,
+    host: Host = None,
+    port: Port = None,
+    store: StoreUrl = None,
+    env_file: EnvFile = None,
+) -> None:
+    """Serve a model like `tailrace serve`, and record each of its responses in a folder.
+
+    `--model replay:FOLDER` replays them without the provider. A recording has no headers and no keys, but the conversation.
+    Other options of `tailrace serve` are read from TAILRACE_… settings.
+    """
+    run = import_command("serve")
+    run(env_file, record=folder, model=model, base_url=base_url, host=host, port=port, store=store)
 
 
 def convert(

@@ -12,6 +12,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -39,6 +40,9 @@ from tailrace.wrappers.messages import ContentPartText, History, Message, Role
 from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
 from tailrace.wrappers.providers import find_key, find_provider
 from tailrace.wrappers.redaction.redactor import Redactor
+
+BODY_WRAPPER: ContextVar[Callable[[Body], Body] | None] = ContextVar("tailrace_body_wrapper", default=None)
+"""Wraps the body of each response before it is decoded, for example to record it; None for no wrapper."""
 
 _MAX_ERROR_BYTES = 1024 * 1024  # maximum number of bytes that are read of an error response
 _MAX_EMBEDDINGS_BYTES = 64 * 1024 * 1024
@@ -197,6 +201,8 @@ class HTTPModel(Model):
             history = await run_bounded(history_cost(history), self._matched, history, names)
             sending = self._send(history, parameters)
             body = await sending.__aenter__()
+            wrap = BODY_WRAPPER.get()
+            body = body if wrap is None else wrap(body)
         except ValueError as error:
             raise ProtocolError(f"{self.provider} does not support this request: {error}") from error
         return self._response_chunks(body, names if names.has_changes else None, sending.__aexit__)

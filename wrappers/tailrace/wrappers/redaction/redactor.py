@@ -8,15 +8,17 @@ of one request, and any text in the form of a credential or an internal address.
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html import escape, unescape
 from ipaddress import ip_address
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from tailrace.wrappers.decoding.extra_fields import json_text
 from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.messages import join_surrogates
+
+J = TypeVar("J")
 
 MAX_MESSAGE = 1000
 """Maximum characters of an external message."""
@@ -135,6 +137,10 @@ class Redactor:
         text = _IPV4.sub(_remove_ipv4, _IPV6.sub(_remove_ipv6, text))
         return _bounded(_HOST.sub(ADDRESS, text), limit)
 
+    def without_credentials(self, value: J) -> J:
+        """Return a JSON value of the same form whose texts have no credentials. Addresses are kept, and nothing is truncated."""
+        return cast("J", _with_texts(value, self._remove_credentials))
+
     def _remove_credentials(self, text: str) -> str:
         if self._secrets is not None:
             text = self._remove_truncated(self._secrets.sub(CREDENTIAL, text))
@@ -157,7 +163,7 @@ class Redactor:
         error.code = None if error.code is None else self.for_callers(error.code, MAX_CODE)
         if error.details is not None:
             small = isinstance(error.details, str) or len(json_text(error.details)) <= MAX_DETAILS
-            error.details = self._value(error.details) if small else None
+            error.details = _with_texts(error.details, self.for_callers) if small else None
         return error
 
     def _remove_truncated(self, text: str) -> str:
@@ -175,16 +181,17 @@ class Redactor:
                 position = lowered.find(prefix, position + 1)
         return text
 
-    def _value(self, value: object) -> object:
-        """Redact every text of a JSON value."""
-        if isinstance(value, str):
-            return self.for_callers(value)
-        if isinstance(value, Mapping):
-            fields = cast("Mapping[Any, object]", value)
-            return {self.for_callers(str(name)): self._value(each) for name, each in fields.items()}
-        if isinstance(value, list | tuple):
-            return [self._value(each) for each in cast("Iterable[object]", value)]
-        return value
+
+def _with_texts(value: object, change: Callable[[str], str]) -> object:
+    """Return a JSON value with each text changed, names of members included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[Any, object]", value)
+        return {change(str(name)): _with_texts(each, change) for name, each in fields.items()}
+    if isinstance(value, list | tuple):
+        return [_with_texts(each, change) for each in cast("Iterable[object]", value)]
+    return value
 
 
 def _credentials(header: str) -> list[str]:

@@ -1,0 +1,177 @@
+"""A model that replays recorded responses in place of a provider."""
+
+from collections.abc import Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from tailrace.wrappers.cassettes.cassette import Cassette, load_cassettes, request_digest
+from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
+from tailrace.wrappers.concurrency.worker_thread import history_cost, run_bounded
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.conversion.tool_names import ToolNames
+from tailrace.wrappers.errors import UpstreamError, UpstreamFault
+from tailrace.wrappers.http.response import ChunkStream
+from tailrace.wrappers.messages import History
+from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.providers import FORMATS
+
+_SHOWN = 5  # recorded requests that an error names
+_CHARACTERS = 60  # of each
+
+
+class CassetteModel(Model):
+    """A model that responds to each recorded request with its recorded response: the same bytes, read by the same decoder.
+
+    Several responses to the same request are replayed in the order in which they were recorded; after the last one, it is
+    repeated. A response that failed fails again. To another request, the model responds with an `UpstreamError` (status 404)
+    that lists the recorded ones.
+
+    Args:
+        folder: The folder of the recordings.
+        timed: Whether the bytes arrive at their recorded times. If False, they arrive at once.
+
+    Raises:
+        ConfigurationError: As of `tailrace.wrappers.cassettes.cassette.load_cassettes`.
+    """
+
+    def __init__(self, folder: Path, *, timed: bool = True) -> None:
+        cassettes = load_cassettes(folder)
+        self.provider = cassettes[0].provider
+        self.name = cassettes[0].model
+        self._folder = folder
+        self._timed = timed
+        self._converter = FORMATS[cassettes[0].format].create_converter()
+        self._by_digest: dict[str, list[Cassette]] = {}  # those to replay, the next one first
+        for cassette in cassettes:
+            self._by_digest.setdefault(cassette.request.digest, []).append(cassette)
+
+    @property
+    def converter(self) -> HistoryConverter[Any, Any]:
+        """The converter of the provider whose response was recorded first."""
+        return self._converter
+
+    def stream(
+        self, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
+        """Replay the response to a request; see `Model.stream`."""
+        return AsyncResource(partial(self._replay, history, options))
+
+    async def aclose(self) -> None:
+        """Do nothing: there is no connection."""
+
+    async def _replay(self, history: History, options: RequestOptions) -> tuple[ChunkBatches, Exit]:
+        began = anyio.current_time()
+        digest = await run_bounded(history_cost(history), request_digest, history, options)
+        recorded = self._by_digest.get(digest)
+        if recorded is None:
+            raise self._unknown(history)
+        cassette = recorded.pop(0) if len(recorded) > 1 else recorded[0]
+        if cassette.failure is not None and not cassette.pieces:
+            raise cassette.failure.error(cassette.provider)
+        body = _RecordedBody(cassette, began if self._timed else None)
+        wire_format = FORMATS[cassette.format]
+        names = ToolNames(wire_format.create_converter().name_rule)
+        names.in_history(history)
+        for name in options.tool_names:
+            names.sent(name)
+        decoder = wire_format.create_decoder(provider=cassette.provider)
+        chunks = ChunkStream(body, decoder, names if names.has_changes else None, _Failures(cassette))
+        return chunks, _leave
+
+    def _unknown(self, history: History) -> UpstreamError:
+        known = [each[0].request.history for each in self._by_digest.values()]
+        shown = ", ".join(_summary(request) for request in known[:_SHOWN])
+        more = f" and {len(known) - _SHOWN} others" if len(known) > _SHOWN else ""
+        request = _summary(history.model_dump(mode="json", exclude_defaults=True))
+        return UpstreamError(
+            f"no response to this request is recorded: {request}. Recorded are {shown}{more}. A request matches if its conversation, "
+            "instructions, tools and options are the same",
+            fault=UpstreamFault.STATUS,
+            provider=self.provider,
+            status=404,
+        )
+
+
+def _summary(history: Mapping[str, Any]) -> str:
+    """Describe a conversation in a few words: the number of its messages, and the end of the last text."""
+    messages = history.get("conversation", ())
+    texts = [part["text"] for message in messages for part in message.get("content", ()) if "text" in part]
+    last = texts[-1] if texts else ""
+    shown = last if len(last) <= _CHARACTERS else f"{last[: _CHARACTERS - 1]}…"
+    return f"{len(messages)} message{'' if len(messages) == 1 else 's'} with the last text {shown!r}"
+
+
+async def _leave(
+    _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+) -> None:
+    """End a replayed response, which holds nothing."""
+
+
+class _NoRequest:
+    url = ""
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+class _RecordedBody:
+    """The body of a recorded response.
+
+    Args:
+        cassette: The recording.
+        began: The time of the request in seconds of the event loop's clock; None for pieces that arrive at once.
+    """
+
+    request = _NoRequest()
+
+    def __init__(self, cassette: Cassette, began: float | None) -> None:
+        self._pieces = cassette.pieces
+        self._fails = cassette.failure is not None
+        self._began = began
+        self._next = 0
+
+    def read_nowait(self) -> bytes:
+        """Return the next piece; ``b""`` at the end.
+
+        Raises:
+            OSError: The recorded response ended with a failure.
+        """
+        if self._next < len(self._pieces):
+            self._next += 1
+            return self._pieces[self._next - 1].data
+        if self._fails:
+            raise OSError("the recorded response ended with a failure")
+        return b""
+
+    def arrival(self) -> Awaitable[object]:
+        """Return an awaitable that is done when the next piece arrives."""
+        if self._began is None or self._next == len(self._pieces):
+            return anyio.lowlevel.checkpoint()
+        return anyio.sleep_until(self._began + self._pieces[self._next].at)
+
+
+class _Failures:
+    """Converts the end of a replayed body to the recorded failure.
+
+    Args:
+        cassette: The recording.
+    """
+
+    def __init__(self, cassette: Cassette) -> None:
+        self._cassette = cassette
+
+    def broken(self, error: Exception) -> UpstreamError:
+        """Return the recorded failure."""
+        failure = self._cassette.failure
+        if failure is None:
+            raise error
+        return failure.error(self._cassette.provider)
+
+    def withheld(self, error: UpstreamError, url: str, headers: Mapping[str, str]) -> UpstreamError:
+        """Return the same error: the recording has no credentials."""
+        return error

@@ -1,0 +1,208 @@
+"""A model that records each response of another model in a folder."""
+
+import logging
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, Recorded, request_digest
+from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
+from tailrace.wrappers.conversion.history_converter import HistoryConverter
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.errors import ConfigurationError, UpstreamError
+from tailrace.wrappers.http.http_model import BODY_WRAPPER, HTTPModel
+from tailrace.wrappers.http.response import Body, SentRequest
+from tailrace.wrappers.messages import History
+from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.providers import find_provider
+from tailrace.wrappers.redaction.redactor import Redactor
+
+logger = logging.getLogger("tailrace.wrappers")
+
+
+class RecordingModel(Model):
+    """A model whose responses are also written to files, one for each response, when they end.
+
+    A recording has no headers and no URL. Credentials in texts are removed. A response whose reader leaves before its end is not
+    recorded. If a file cannot be written, that is logged, and the response goes on.
+
+    A response that breaks off begins again and is never continued, so that each recording is complete by itself.
+
+    Args:
+        model: The model, which is closed together with this object.
+        folder: The folder of the recordings; created with the first one.
+
+    Raises:
+        ConfigurationError: The model does not send its requests over HTTP.
+    """
+
+    def __init__(self, model: Model, folder: Path) -> None:
+        if not isinstance(model, HTTPModel):
+            raise ConfigurationError(f"responses of {model.provider} cannot be recorded")
+        self.provider = model.provider
+        self.name = model.name
+        self.accepts_native_tools = model.accepts_native_tools
+        self._model = model
+        self._folder = folder
+
+    @property
+    def converter(self) -> HistoryConverter[Any, Any]:
+        """The converter of the model."""
+        return self._model.converter
+
+    def stream(
+        self, history: History, options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ChunkBatches]:
+        """Stream like the model, and record the response."""
+        recording = _Recording(self, history, options)
+        return AsyncResource(partial(recording.begin, self._model.stream(history, options)))
+
+    async def aclose(self) -> None:
+        """Close the model."""
+        await self._model.aclose()
+
+    async def save(self, cassette: Cassette) -> None:
+        """Write a recording, also if this task is cancelled."""
+        with anyio.CancelScope(shield=True):
+            try:
+                await to_thread.run_sync(cassette.write, self._folder)
+            except OSError as error:
+                logger.warning("a response was not recorded: %s", error)
+
+
+class _Recording:
+    """The recording of one response.
+
+    Args:
+        model: Writes it.
+        history: The conversation.
+        options: The options.
+    """
+
+    def __init__(self, model: RecordingModel, history: History, options: RequestOptions) -> None:
+        self._model = model
+        self._history = history
+        self._options = options
+        self._recorded = datetime.now(UTC)
+        self._began = monotonic()
+        self._body: _RecordedBody | None = None
+
+    async def begin(self, stream: AbstractAsyncContextManager[ChunkBatches]) -> tuple[ChunkBatches, Exit]:
+        token = BODY_WRAPPER.set(self._wrap)
+        try:
+            chunks = await stream.__aenter__()
+        except UpstreamError as error:
+            await self._save(Failure.of(error))
+            raise
+        finally:
+            BODY_WRAPPER.reset(token)
+        return chunks, partial(self._end, stream.__aexit__)
+
+    def _wrap(self, body: Body) -> Body:
+        self._body = _RecordedBody(body, self._began)
+        return self._body
+
+    async def _end(
+        self,
+        leave: Exit,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        try:
+            return await leave(kind, error, trace)
+        finally:
+            if kind is None:
+                await self._save(None)
+            elif isinstance(error, UpstreamError):
+                await self._save(Failure.of(error))
+
+    async def _save(self, failure: Failure | None) -> None:
+        cassette = await to_thread.run_sync(self._cassette, failure, abandon_on_cancel=False)
+        if cassette is not None:
+            await self._model.save(cassette)
+
+    def _cassette(self, failure: Failure | None) -> Cassette | None:
+        history, options, body = self._history, self._options, self._body
+        redactor = (
+            Redactor() if body is None else Redactor.of_request(str(body.request.url), body.request.headers)
+        )
+        pieces = [] if body is None else without_credentials(body.pieces, redactor)
+        if pieces is None:
+            logger.warning("a response was not recorded: it contains a credential that cannot be removed")
+            return None
+        return Cassette(
+            provider=self._model.provider,
+            model=self._model.name,
+            format=find_provider(self._model.provider).format,
+            recorded=self._recorded,
+            request=Recorded(
+                digest=request_digest(history, options),
+                history=redactor.without_credentials(history.model_dump(mode="json", exclude_defaults=True)),
+                options=redactor.without_credentials(options.model_dump(mode="json", exclude_defaults=True)),
+            ),
+            pieces=tuple(pieces),
+            failure=failure,
+        )
+
+
+def without_credentials(pieces: list[tuple[float, bytes]], redactor: Redactor) -> list[Piece] | None:
+    """Return the pieces of a body without credentials; None if they cannot be removed, because the body is binary.
+
+    A body in which a credential was removed is one piece, because a credential may have arrived in several.
+    """
+    body = b"".join(data for _, data in pieces)
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = body.decode("latin-1")
+        return (
+            [Piece.of(at, data) for at, data in pieces]
+            if redactor.without_credentials(text) == text
+            else None
+        )
+    clean = redactor.without_credentials(text)
+    if clean == text:
+        return [Piece.of(at, data) for at, data in pieces]
+    return [Piece.of(pieces[0][0], clean.encode())]
+
+
+class _RecordedBody:
+    """The body of a response, whose pieces are kept as they are read.
+
+    Args:
+        body: The body.
+        began: The monotonic time at which the request was sent.
+
+    Attributes:
+        pieces: What was read: seconds after the request, and the bytes.
+    """
+
+    def __init__(self, body: Body, began: float) -> None:
+        self.pieces: list[tuple[float, bytes]] = []
+        self._body = body
+        self._began = began
+
+    @property
+    def request(self) -> SentRequest:
+        """The request of the response."""
+        return self._body.request
+
+    def read_nowait(self) -> bytes | None:
+        """Read, and keep what was read."""
+        data = self._body.read_nowait()
+        if data:
+            self.pieces.append((monotonic() - self._began, data))
+        return data
+
+    def arrival(self) -> Awaitable[object]:
+        """Return an awaitable that is done when `read_nowait` may return something."""
+        return self._body.arrival()
