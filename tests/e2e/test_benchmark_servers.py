@@ -11,8 +11,6 @@ from benchmarks.gateway import runner
 from benchmarks.gateway.scenarios import SCENARIOS, named
 from benchmarks.gateway.servers import OURS, RELAY, Command, Place, Running, running, running_upstream
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:

@@ -21,7 +21,7 @@ from support.processes import served
 from support.rounds import answer
 from support.upstream import Received, ScriptedUpstream, Step, sse
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 COMPAT = Path(__file__).parents[1] / "compat"
 PATCH = "*** Begin Patch\n*** Add File: hello.txt\n+hello\n*** End Patch\n"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Page
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 # Requests that would each create a task if they were accepted.
 TARGETS: dict[str, Any] = {

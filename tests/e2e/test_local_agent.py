@@ -12,8 +12,6 @@ from tailrace.streaming import Agent
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.openai.client import ChatCompletionsModel
 
-pytestmark = pytest.mark.e2e
-
 # Makes a model of this size call a tool, and stop after the call.
 FORCED = {
     "tool_choice": TOOL_CALL["tool_choice"],

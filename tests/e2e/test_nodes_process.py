@@ -9,7 +9,7 @@ import pytest
 from torture import cross_node_calls, deliveries, node_losses
 from torture.outcome import Outcome
 
-pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 
 RUNS: dict[str, Callable[[Path, random.Random, Outcome], Awaitable[object]]] = {
     "the same events at every node": lambda folder, _, outcome: deliveries.run(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Locator, Page, Route
 
 # A browser runs many processes: on a busy machine, loading takes longer than a minute.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "server/tailrace/server/http/playground/tailrace-chat.js"

@@ -7,7 +7,7 @@ import pytest
 
 from e2e.ui_streams.node import NODE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 UI = Path(__file__).parents[2] / "ui"
 

@@ -16,7 +16,7 @@ from tailrace.streaming import TaskState, Update
 from tailrace.streaming.a2a.models import Artifact, Part
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "server/tailrace/server/http/playground/tailrace-client.js"

@@ -17,7 +17,7 @@ from tailrace.streaming import TaskState, Update
 from tailrace.streaming.a2a.models import Artifact, Part
 from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDelta
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 PROGRAM = Path(__file__).parent / "firefox.mjs"

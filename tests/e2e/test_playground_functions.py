@@ -20,7 +20,7 @@ from tailrace.streaming.task.updates import ArtifactUpdate
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page, Route
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 
 class Echo:

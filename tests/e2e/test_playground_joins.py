@@ -19,7 +19,7 @@ from tailrace.streaming.task.updates import ArtifactUpdate, StatusUpdate, TextDe
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 ANSWER = """## A river in *code*
 

@@ -14,7 +14,7 @@ from support.live_server import serving
 from tailrace.server import Settings, Turn, create_app
 from tailrace.streaming import StatusUpdate, TaskState, Update
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 LIGHTHOUSE = Path(__file__).parent / "ui_streams/javascript/node_modules/lighthouse/cli/index.js"
 LEAST = 0.95

@@ -17,7 +17,7 @@ from tailrace.streaming import StatusUpdate, TaskState, Update
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 # Highlighting and math are loaded first, so that later renderings are immediate.
 RENDERER = """

@@ -17,7 +17,7 @@ from tailrace.streaming import Update
 from tailrace.streaming.a2a.models import Artifact, Part
 from tailrace.streaming.task.updates import ArtifactUpdate
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 ROOT = Path(__file__).parents[2]
 UI = ROOT / "ui"

@@ -20,8 +20,6 @@ from tailrace.server import CardSettings, Settings, create_app
 from tailrace.server.sdk import AgentExecutor
 from tailrace.streaming.a2a.models import AgentSkill
 
-pytestmark = pytest.mark.e2e
-
 SKILL = AgentSkill(id="echo", name="Echo", description="Says it back", tags=("t",))
 
 

@@ -7,7 +7,7 @@ import pytest
 from compat.programs import HERE, read_program
 from compat.running import find_undeclared, find_uv, run_program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.parametrize("name", ["ai_sdk_openai", "deep_chat_a2a", "openai_node", "openai_python"])

@@ -18,7 +18,7 @@ from support.upstream import ScriptedUpstream, openai_stream
 from tailrace.server.cli.local_model import engine_missing
 
 # Packages are downloaded.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).parents[2]
 UV = os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".uv/bin/uv")

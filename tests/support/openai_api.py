@@ -127,7 +127,9 @@ async def facade_over(
     async with serving(app) as url:
         # No request uses TLS. To read the certificates of the system for each client would take a third of the time of a test.
         http = openai.DefaultAsyncHttpxClient(verify=False)
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http) as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http
+        ) as client:
             yield Facade(url, client, MODEL if upstream is not None else "tailrace")
 
 

@@ -59,7 +59,7 @@ def _javascript_0_3(binding: str) -> Kind:
 NEWEST = _python_1_3("JSONRPC")
 
 _BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
-_NODE = (pytest.mark.e2e, pytest.mark.node)
+_NODE = pytest.mark.node
 
 KINDS_OF_1_0 = (
     *(pytest.param(_python_1_3(binding), id=f"python-1.3-{binding}") for binding in _BINDINGS),
@@ -70,10 +70,7 @@ KINDS_OF_1_0 = (
 )
 
 KINDS_OF_0_3 = (
-    *(
-        pytest.param(_python_0_3(binding), id=f"python-0.3-{binding}", marks=pytest.mark.e2e)
-        for binding in _BINDINGS
-    ),
+    *(pytest.param(_python_0_3(binding), id=f"python-0.3-{binding}") for binding in _BINDINGS),
     *(
         pytest.param(_javascript_0_3(binding), id=f"javascript-0.3-{binding}", marks=_NODE)
         for binding in _BINDINGS

@@ -9,7 +9,7 @@ from e2e.clients.agent import ANSWER, FIRST_HALF, REASONING, Agent
 from e2e.clients.programs import Client, RefusedError
 from support.rpc import tasks_of, text_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Fields = dict[str, Any]
 

@@ -10,7 +10,7 @@ from e2e.clients.agent import ANSWER, FIRST_HALF, REASONING, Agent
 from e2e.clients.programs import Client
 from support.rpc import Rpc, tasks_of, text_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Fields = dict[str, Any]
 

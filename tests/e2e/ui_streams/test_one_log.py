@@ -11,7 +11,7 @@ from e2e.clients.kinds import CARD_PATH, HERE, Kind
 from e2e.clients.programs import Client, running_client
 from e2e.ui_streams.node import NODE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Fields = dict[str, Any]
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
 
 # A browser runs many processes: on a busy machine, loading takes longer than a minute.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
 
 EXAMPLES = Path(__file__).parents[3] / "examples/browser"
 LAST = PIECES[-1]
