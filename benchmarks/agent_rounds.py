@@ -19,9 +19,9 @@ import typer
 from tailrace.streaming.agent.agent import Agent
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ChunkWrapper, ContentPartText, History, HistoryConverter, Message, Role
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.openai import ChatCompletionsDecoder, OpenAIConverter
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 MAX_MILLISECONDS = 1.0
 """Bound on the CPU time of one round of an agent, without model and tools."""

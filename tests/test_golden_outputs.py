@@ -24,16 +24,16 @@ from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder
 from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.encoder import Encoder
-from tailrace.server.protocols.openai.chat_completions import ChatCompletionEncoder
-from tailrace.server.protocols.openai.responses import ResponsesEncoder
+from tailrace.server.protocols.event_translator import EventTranslator
+from tailrace.server.protocols.openai.chat_completions_encoder import ChatCompletionEncoder
+from tailrace.server.protocols.openai.responses_encoder import ResponsesEncoder
 from tailrace.server.protocols.openai.stored_request import StoredRequest
-from tailrace.server.protocols.turn_fold import TurnFold
-from tailrace.streaming.a2a.dialect import Dialect
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
 from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.streaming.a2a.version_codec import Dialect
 from tailrace.streaming.agent.caller_options import CallerOptions
 from tailrace.streaming.conversion.chat_completion import to_chat_completion
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
@@ -56,10 +56,10 @@ _DIALECTS: Mapping[str, Callable[[], Dialect]] = {
     "a2a-1.0": Version10,
 }
 _ENCODERS: Mapping[str, Callable[[], Encoder]] = {
-    "openai-chat": lambda: ChatCompletionEncoder(TurnFold(), _REQUEST),
+    "openai-chat": lambda: ChatCompletionEncoder(EventTranslator(), _REQUEST),
     "openai-responses": lambda: ResponsesEncoder(StoredRequest.of(_REQUEST, "response")),
-    "ai-sdk": lambda: UiMessageEncoder(TurnFold()),
-    "ag-ui": lambda: AgUiEncoder(TurnFold(), "thread", "run"),
+    "ai-sdk": lambda: UiMessageEncoder(EventTranslator()),
+    "ag-ui": lambda: AgUiEncoder(EventTranslator(), "thread", "run"),
 }
 
 

@@ -24,9 +24,9 @@ def found() -> Measurement:
 def test_every_token_is_read_encoded_and_sent_once(found: Measurement) -> None:
     for window in (found.grouped, found.alone):
         calls = {(function.file, function.name): function.calls for function in window.functions}
-        assert calls["tailrace/wrappers/http/connection.py", "Connection.data_received"] == pytest.approx(
-            1, abs=0.05
-        )
+        assert calls[
+            "tailrace/wrappers/http/http1_connection.py", "Connection.data_received"
+        ] == pytest.approx(1, abs=0.05)
         assert window.python_calls > 10
         assert window.c_calls > 10
 
@@ -41,7 +41,7 @@ def test_the_path_of_a_token_begins_at_the_providers_socket_and_is_all_that_is_c
     found: Measurement,
 ) -> None:
     first, *others = [call for callback in found.alone.path for call in callback]
-    assert first == Call(0, "tailrace/wrappers/http/connection.py", "Connection.data_received")
+    assert first == Call(0, "tailrace/wrappers/http/http1_connection.py", "Connection.data_received")
     assert len(others) + 1 == pytest.approx(found.alone.python_calls + found.alone.c_calls, rel=0.1)
     assert any(call.name.startswith(("Connection.", "Cursor.")) for call in others)  # of sqlite3
     assert any(file.startswith("tailrace/wrappers/") for file in found.alone.files)

@@ -21,12 +21,12 @@ from tailrace.server.protocols.ai_sdk.request import read_ui_request
 from tailrace.server.protocols.openai.request import read_chat_request, read_responses_request
 from tailrace.server.settings import Bounds
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import Artifact, Message, Part
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.schemas.structured_output import OutputReader
-from tailrace.wrappers.conversion.request_options import OutputFormat
+from tailrace.wrappers.request_options import OutputFormat
 
 # Refusals are short: an error larger than this repeats the request.
 LARGEST_ERROR = 16 * 1024

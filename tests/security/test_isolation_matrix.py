@@ -24,7 +24,7 @@ from tailrace.server.protocols.a2a.grpc_v0_3 import Grpc03
 from tailrace.server.protocols.a2a.grpc_v1_0 import Grpc10
 from tailrace.server.protocols.a2a.grpc_version import GrpcVersion
 from tailrace.server.settings import ENDPOINTS
-from tailrace.streaming.a2a.dialect import Dialect
+from tailrace.streaming.a2a.version_codec import Dialect
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from support.loop_lag import LoopLag
 from support.rpc import Rpc, message
 from support.upstream import Head, Received, ScriptedUpstream, Step, json_answer, sse
 from tailrace.server import Settings, create_app
-from tailrace.server.remote import agent_handler, client, http_calls, relay
+from tailrace.server.remote import agent_handler, client, event_converter, http_calls
 from tailrace.server.remote.http_codecs import Binding
 from tailrace.streaming.a2a import models
 from tailrace.wrappers.concurrency.worker_thread import in_event_loop
-from tailrace.wrappers.decoding.json_size import count_json_values
+from tailrace.wrappers.decoding.json_value_counter import count_json_values
 
 IDS = {"taskId": "t", "contextId": "c"}
 CARD: dict[str, Any] = {
@@ -232,7 +232,7 @@ TOO_MANY_BYTES: dict[str, list[Result]] = {
 async def test_the_bytes_of_an_artifact_are_bounded(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "MAX_ARTIFACT_BYTES", 1_000_000)
+    monkeypatch.setattr(event_converter, "MAX_ARTIFACT_BYTES", 1_000_000)
     task, _ = await answer_of(agent(*results))
     assert task["status"]["state"] == "TASK_STATE_FAILED"
     error = task["metadata"]["urn:tailrace:ext:stream:v1"]["error"]
@@ -241,7 +241,7 @@ async def test_the_bytes_of_an_artifact_are_bounded(
 
 
 async def test_several_files_and_a_long_text_are_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "MAX_ARTIFACT_BYTES", 1_000_000)
+    monkeypatch.setattr(event_converter, "MAX_ARTIFACT_BYTES", 1_000_000)
     files = [artifact(f"file-{number}", FILE) for number in range(4)]
     text = [artifact("text", {"text": "x" * 100_000}, append=number > 0) for number in range(12)]
     task, _ = await answer_of(agent(*files, *text))

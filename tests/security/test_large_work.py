@@ -17,10 +17,10 @@ from support.rounds import model_at
 from support.threaded_client import post
 from support.upstream import Received, ScriptedUpstream, Step, openai_chunk, openai_stream, sse
 from tailrace.server import AgentHandler, Settings, Turn, create_app
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai.request import read_responses_request
-from tailrace.server.protocols.openai.responses import ResponsesEncoder
+from tailrace.server.protocols.openai.responses_encoder import ResponsesEncoder
 from tailrace.server.protocols.openai.stored_request import StoredRequest
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming import Agent, ArtifactUpdate, TextDelta, Update
 from tailrace.streaming.a2a import json_encoding, models
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -59,7 +59,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     watch(msgspec.json, "encode", lambda _, encoded: len(encoded))
     watch(msgspec.json, "decode", lambda arguments, _: len(arguments[0]))
     watch(json, "loads", lambda arguments, _: len(arguments[0]))
-    watch(TurnFold, "feed", lambda arguments, _: len(arguments[1].body))
+    watch(EventTranslator, "feed", lambda arguments, _: len(arguments[1].body))
     watch(ToolNames, "in_parameters", lambda arguments, _: len(repr(arguments[1])))
     watch(ToolNames, "in_history", lambda arguments, _: len(repr(arguments[1])))
     return found

@@ -20,8 +20,8 @@ from tailrace.streaming.instrumentation import (
 )
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.model import REQUEST_HEADERS, Model
+from tailrace.wrappers.request_options import RequestOptions
 
 
 class _Answer(ResponseObservation):

@@ -13,7 +13,7 @@ from tailrace.server.cluster.message_authentication import Authentication
 from tailrace.server.cluster.node import Node
 from tailrace.server.cluster.node_factory import Cluster
 from tailrace.server.cluster.store import ClusterStore
-from tailrace.server.push_notifications import create_notifier
+from tailrace.server.push_notification_factory import create_notifier
 from tailrace.server.runtime.active_task import Subscription
 from tailrace.server.runtime.engine import Engine
 from tailrace.server.runtime.handlers import FunctionHandler, Handler, HandlerFunction

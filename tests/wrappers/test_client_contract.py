@@ -32,10 +32,10 @@ from tailrace.wrappers import (
     UpstreamError,
     UpstreamFault,
 )
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS
 from tailrace.wrappers.http.http_model import DirectModel, HTTPModel
 from tailrace.wrappers.model import REQUEST_HEADERS
 from tailrace.wrappers.providers import FORMATS
+from tailrace.wrappers.request_options import NO_OPTIONS
 
 pytestmark = pytest.mark.usefixtures("bare_environment")
 

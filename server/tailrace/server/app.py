@@ -16,13 +16,13 @@ from tailrace.server.agent_factory import create_agent, create_embedding_models
 from tailrace.server.auth.authentication import Anonymous, Authenticator, Reporting
 from tailrace.server.auth.authenticator_factory import create_authenticator
 from tailrace.server.former_settings import unread_env_file
-from tailrace.server.http.active_uploads import Uploads
 from tailrace.server.http.operator_endpoints import PATHS as OPERATOR_PATHS
 from tailrace.server.http.operator_endpoints import OperatorEndpoints
 from tailrace.server.http.playground import Playground
 from tailrace.server.http.request_guard import RequestGuard
 from tailrace.server.http.shutdown_signals import handle_signals
 from tailrace.server.http.sse_frames import STOP_TIMEOUT
+from tailrace.server.http.upload_deadlines import Uploads
 from tailrace.server.observability.metrics import Metrics
 from tailrace.server.observability.request_observation import observed_route
 from tailrace.server.observability.telemetry_factory import create_telemetry
@@ -38,7 +38,7 @@ from tailrace.server.protocols.openai import OpenAIFacade
 from tailrace.server.protocols.openai.models import ServedModels
 from tailrace.server.protocols.openapi import add_description_to
 from tailrace.server.protocols.unknown_routes import add_unknown_route_handlers
-from tailrace.server.push_notifications import create_notifier
+from tailrace.server.push_notification_factory import create_notifier
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.agent_handler import AgentHandler
 from tailrace.server.runtime.caller import Caller

@@ -19,8 +19,8 @@ from tailrace.streaming.accumulator import Attempt
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult
 from tailrace.wrappers.continuation import Route
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.request_options import RequestOptions
 
 
 class ResponseObservation:

@@ -17,7 +17,7 @@ from tailrace.wrappers import (
     Message,
     Role,
 )
-from tailrace.wrappers.conversion.request_options import OutputFormat
+from tailrace.wrappers.request_options import OutputFormat
 
 
 def says(role: Role, *content: str | ContentPart, **metadata: Any) -> Message:

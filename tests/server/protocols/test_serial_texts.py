@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.serial_texts import SerialTexts
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.protocols.ui_events import (
     ArgumentsAdded,
     CallEnded,
@@ -51,20 +51,20 @@ def events(record: TaskRecord, *updates: Update) -> list[Event]:
     return [record.apply(update) for update in updates]
 
 
-def serial(*, live: bool = True, **options: Any) -> TurnFold:
-    return TurnFold(texts=SerialTexts(live=live), **options)
+def serial(*, live: bool = True, **options: Any) -> EventTranslator:
+    return EventTranslator(texts=SerialTexts(live=live), **options)
 
 
 _UNUSED = RoundStarted | CallEnded | TurnStarted | StateChanged
 
 
-def feed(turn: TurnFold, events: Iterable[Event]) -> list[UiEvent]:
+def feed(turn: EventTranslator, events: Iterable[Event]) -> list[UiEvent]:
     """Convert events; omit events without an equivalent in a serial response."""
     folded = [each for event in events for each in turn.feed(event)]
     return [each for each in folded if not isinstance(each, _UNUSED)]
 
 
-def read(turn: TurnFold, *updates: Update) -> list[UiEvent]:
+def read(turn: EventTranslator, *updates: Update) -> list[UiEvent]:
     return feed(turn, events(begun(), *updates))
 
 

@@ -7,8 +7,8 @@ from support.ui_streams import read_run, read_ui_messages
 from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder
 from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
 from tailrace.server.protocols.encoder import frame_payloads
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.protocols.ui_events import (
     ArgumentsAdded,
     CallEnded,
@@ -46,12 +46,12 @@ CALL: list[UiEvent] = [
 
 
 def chunks(*ui_events: UiEvent, message_id: str = "") -> list[dict[str, Any]]:
-    encoded = UiMessageEncoder(TurnFold(), message_id).payloads(ui_events)
+    encoded = UiMessageEncoder(EventTranslator(), message_id).payloads(ui_events)
     return [json.loads(each) for each in encoded if each != b"[DONE]"]
 
 
 def events(*ui_events: UiEvent) -> list[dict[str, Any]]:
-    return [json.loads(each) for each in AgUiEncoder(TurnFold(), "thread", "run").payloads(ui_events)]
+    return [json.loads(each) for each in AgUiEncoder(EventTranslator(), "thread", "run").payloads(ui_events)]
 
 
 def test_a_message_has_the_id_of_its_task_and_of_the_turn_that_began_it() -> None:
@@ -65,8 +65,8 @@ def test_a_message_has_the_id_of_its_task_and_of_the_turn_that_began_it() -> Non
 
 def test_no_line_separator_leaves_as_it_is() -> None:
     for encoded in (
-        UiMessageEncoder(TurnFold()).payloads([BEGUN, *TEXT]),
-        AgUiEncoder(TurnFold(), "t", "r").payloads([BEGUN, *TEXT]),
+        UiMessageEncoder(EventTranslator()).payloads([BEGUN, *TEXT]),
+        AgUiEncoder(EventTranslator(), "t", "r").payloads([BEGUN, *TEXT]),
     ):
         body = b"".join(encoded)
         assert "\u2028".encode() not in body
@@ -91,7 +91,7 @@ def test_a_canceled_task_is_an_answer_that_was_aborted() -> None:
     assert chunks(BEGUN, *TEXT, ended)[-1] == {"type": "abort", "reason": "the task was canceled"}
     finished = events(BEGUN, *CALL[:2], ended)[-1]
     assert (finished["type"], finished["outcome"]) == ("RUN_FINISHED", {"type": "cancelled"})
-    old = AgUiEncoder(TurnFold(), "t", "r", has_outcome=False).payloads([BEGUN, ended])
+    old = AgUiEncoder(EventTranslator(), "t", "r", has_outcome=False).payloads([BEGUN, ended])
     assert json.loads(old[-1]) == {"type": "RUN_FINISHED", "threadId": "t", "runId": "r"}
 
 
@@ -110,11 +110,11 @@ def test_a_failed_task_is_an_error() -> None:
 
 def test_tools_that_fail_say_so_in_words() -> None:
     failed = CallResult("c1", {"why": "x"}, is_error=True)
-    turn = read_ui_messages(UiMessageEncoder(TurnFold()).payloads([BEGUN, *CALL, failed, DONE]))
+    turn = read_ui_messages(UiMessageEncoder(EventTranslator()).payloads([BEGUN, *CALL, failed, DONE]))
     assert (turn.results, turn.failed) == ({"c1": '{"why": "x"}'}, {"c1"})
-    assert read_run(AgUiEncoder(TurnFold(), "t", "r").payloads([BEGUN, *CALL, failed, DONE])).results == {
-        "c1": '{"why": "x"}'
-    }
+    assert read_run(
+        AgUiEncoder(EventTranslator(), "t", "r").payloads([BEGUN, *CALL, failed, DONE])
+    ).results == {"c1": '{"why": "x"}'}
 
 
 def test_a_call_that_turns_out_to_be_the_clients_is_given_back_to_it() -> None:
@@ -125,8 +125,10 @@ def test_a_call_that_turns_out_to_be_the_clients_is_given_back_to_it() -> None:
         CallPending(LOOK),
         TurnEnded(TaskState.INPUT_REQUIRED, "tool_calls", pending=("c1",)),
     ]
-    assert read_ui_messages(UiMessageEncoder(TurnFold()).payloads([BEGUN, *undeclared])).waiting == {"c1"}
-    assert read_run(AgUiEncoder(TurnFold(), "t", "r").payloads([BEGUN, *undeclared])).waiting == {"c1"}
+    assert read_ui_messages(UiMessageEncoder(EventTranslator()).payloads([BEGUN, *undeclared])).waiting == {
+        "c1"
+    }
+    assert read_run(AgUiEncoder(EventTranslator(), "t", "r").payloads([BEGUN, *undeclared])).waiting == {"c1"}
 
 
 def test_files_and_data_have_their_place() -> None:
@@ -136,10 +138,10 @@ def test_files_and_data_have_their_place() -> None:
         DataAdded("output", "output", {"y": 2}, is_output=True),
         StateChanged(TaskState.WORKING, "Searching"),
     ]
-    message = read_ui_messages(UiMessageEncoder(TurnFold()).payloads([BEGUN, *given, DONE]))
+    message = read_ui_messages(UiMessageEncoder(EventTranslator()).payloads([BEGUN, *given, DONE]))
     assert message.files == ["https://x.example/a.png"]
     assert message.data == [("data-artifact", {"name": "facts", "data": {"x": 1}}), ("data-output", {"y": 2})]
-    run = read_run(AgUiEncoder(TurnFold(), "t", "r").payloads([BEGUN, *given, DONE]))
+    run = read_run(AgUiEncoder(EventTranslator(), "t", "r").payloads([BEGUN, *given, DONE]))
     assert run.texts == ["![a.png](https://x.example/a.png)"]
     assert run.data == [("CUSTOM", {"name": "facts", "data": {"x": 1}})]
     assert run.end["result"] == {"y": 2}
@@ -154,7 +156,7 @@ def test_texts_and_calls_of_a_round_are_one_message_of_ag_ui() -> None:
 
 def test_an_answer_without_a_task_is_a_run_all_the_same() -> None:
     turn = read_run(
-        AgUiEncoder(TurnFold(), "t", "r").payloads([WITHOUT_TASK, RoundStarted(1, 1), *TEXT, DONE])
+        AgUiEncoder(EventTranslator(), "t", "r").payloads([WITHOUT_TASK, RoundStarted(1, 1), *TEXT, DONE])
     )
     assert turn.texts == ["a\u2028b"]
 

@@ -15,7 +15,7 @@ from tailrace.wrappers import (
     ContentPartToolResult,
     Role,
 )
-from tailrace.wrappers.conversion.request_options import ToolChoice
+from tailrace.wrappers.request_options import ToolChoice
 
 Fields = dict[str, Any]
 

@@ -14,7 +14,7 @@ from support.scenarios import Scenario, completion, cut_at, load_scenarios
 from support.ui_streams import ClientTurn, read_run, read_ui_messages
 from tailrace.server.protocols.ag_ui.encoder import AgUiEncoder
 from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
-from tailrace.server.protocols.turn_fold import TurnFold
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
 from tailrace.wrappers.openai import ChatCompletionsDecoder
@@ -32,13 +32,13 @@ def events_of(reads: Iterable[bytes]) -> list[Event]:
 
 
 def as_ui_message(events: Sequence[Event], tools: Sequence[str] = ()) -> ClientTurn:
-    turn = TurnFold(tools=tools)
+    turn = EventTranslator(tools=tools)
     encoder = UiMessageEncoder(turn)
     return read_ui_messages([chunk for event in events for chunk in encoder.payloads(turn.feed(event))])
 
 
 def as_run(events: Sequence[Event], tools: Sequence[str] = ()) -> ClientTurn:
-    turn = TurnFold(tools=tools)
+    turn = EventTranslator(tools=tools)
     encoder = AgUiEncoder(turn, "thread", "run")
     return read_run([each for event in events for each in encoder.payloads(turn.feed(event))])
 

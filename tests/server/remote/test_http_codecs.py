@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tailrace.server.remote.agent_card import read_card
 from tailrace.server.remote.http_codecs import Binding
 from tailrace.server.remote.response_validation import event_of, read_model
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError, TaskNotFoundError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, StreamResponse, Task, TaskStatusUpdateEvent
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers import UpstreamError
 
 KINDS = [("JSONRPC", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "1.0"), ("HTTP+JSON", "0.3")]

@@ -19,11 +19,11 @@ from tailrace.server.runtime.handlers import FunctionHandler, Turn
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.store.store import Store, TaskFilter
 from tailrace.streaming import ArtifactUpdate, Event, StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, Task
 from tailrace.streaming.a2a.requests import SendMessageRequest, SubscribeToTaskRequest
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.task.task_record import TaskRecord, agent_message
 
 CALLER = Caller()

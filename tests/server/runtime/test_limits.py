@@ -45,12 +45,12 @@ from tailrace.server.runtime.limits import (
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.runtime.upstream_gate import GatedModel, UpstreamGate
 from tailrace.streaming import Agent
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import Message, Part, Role
 from tailrace.streaming.a2a.requests import SendMessageRequest
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers import History, ProtocolError
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.openai.client import ChatCompletionsModel
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 ALICE, BOB = {"X-API-Key": "k1"}, {"X-API-Key": "k2"}
 CALLERS = {"store": "sqlite://", "caller_keys": "alice:k1,bob:k2"}

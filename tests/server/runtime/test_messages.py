@@ -6,9 +6,9 @@ import pytest
 
 from tailrace.server.runtime.messages import check_message, complete_rounds
 from tailrace.streaming.a2a.errors import InvalidParamsError
+from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_result, cost_of_task
 from tailrace.streaming.a2a.models import Message, Part, Task
 from tailrace.streaming.a2a.models import Role as A2ARole
-from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_result, cost_of_task
 from tailrace.wrappers import (
     ContentPart,
     ContentPartData,

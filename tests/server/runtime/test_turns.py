@@ -17,9 +17,9 @@ from tailrace.server.runtime.operations import Operations
 from tailrace.server.runtime.recovery import MAX_RESTARTS
 from tailrace.server.store.store import Store
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import Artifact, Part, Role, StreamResponse, Task
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.task.task_record import agent_message
 from tailrace.wrappers import History
 

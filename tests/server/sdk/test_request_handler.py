@@ -49,7 +49,7 @@ from support.sdk import kinds, numbers, send, state, streamed, text_of
 from support.sdk_server import Named
 from tailrace.server import DirectHandler, Engine, FunctionHandler, Handler, Settings, Store
 from tailrace.server.protocols.a2a.card import build_card
-from tailrace.server.push_notifications import create_notifier
+from tailrace.server.push_notification_factory import create_notifier
 from tailrace.server.runtime.agent_capabilities import Capabilities
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations

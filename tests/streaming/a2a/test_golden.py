@@ -13,13 +13,13 @@ import pytest
 
 from support.deltas import Delta, call, count, end, say, think
 from tailrace.streaming import ResponseTranslator, StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.dialect import Dialect
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import Message, Part, Role
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
 from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.streaming.a2a.version_codec import Dialect
 from tailrace.streaming.task.task_record import TaskRecord, agent_message
 from tailrace.wrappers import ChunkDetails, ContentPartFile, UpstreamError, UpstreamFault, Usage
 

@@ -11,7 +11,6 @@ from a2a.compat.v0_3.proto_utils import FromProto, ToProto
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TextDelta
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, Task, TaskStatus
@@ -23,6 +22,7 @@ from tailrace.streaming.a2a.requests import (
     TaskPushNotificationConfig,
 )
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.task.task_record import TaskRecord, agent_message
 
 DIALECT = Version03Http()

@@ -48,13 +48,13 @@ from tailrace.wrappers import (
     UpstreamFault,
 )
 from tailrace.wrappers.anthropic.client import AnthropicModel
-from tailrace.wrappers.conversion.request_options import (
+from tailrace.wrappers.ollama.client import OllamaModel
+from tailrace.wrappers.request_options import (
     OutputFormat,
     RequestOptions,
     ToolChoice,
     ToolDefinition,
 )
-from tailrace.wrappers.ollama.client import OllamaModel
 
 ASK_USER = ToolDefinition(name="ask_user", description="Ask.")
 THEIRS = RequestOptions(tools=(ASK_USER,))

@@ -17,7 +17,7 @@ from support.strategies import json_values
 from tailrace.streaming.schemas.schema_bounds import schema_size
 from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.wrappers import ConfigurationError
-from tailrace.wrappers.conversion.request_options import OutputFormat
+from tailrace.wrappers.request_options import OutputFormat
 
 
 class Town(pydantic.BaseModel):

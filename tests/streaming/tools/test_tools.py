@@ -20,7 +20,7 @@ import pytest
 from tailrace.streaming import FunctionTool, Tool, ToolContext, ToolError, tool
 from tailrace.streaming.tools.tools import ToolRunner, as_tool
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
-from tailrace.wrappers.conversion.request_options import ToolDefinition
+from tailrace.wrappers.request_options import ToolDefinition
 
 
 def call(name: str = "f", id: str = "c1", /, **arguments: Any) -> ContentPartToolCall:

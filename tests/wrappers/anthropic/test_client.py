@@ -34,7 +34,7 @@ from tailrace.wrappers import (
 )
 from tailrace.wrappers.anthropic.client import AnthropicModel
 from tailrace.wrappers.anthropic.request import request_members
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS
+from tailrace.wrappers.request_options import NO_OPTIONS
 
 USAGE = {"input_tokens": 3, "output_tokens": 1}
 BEGIN: list[object] = [

@@ -31,8 +31,8 @@ from tailrace.wrappers import (
     UpstreamFault,
 )
 from tailrace.wrappers.bedrock import BedrockModel
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
+from tailrace.wrappers.request_options import NO_OPTIONS
 
 VALID = LETTERS_DIGITS_DASHES.valid_name(ODD)
 NAME = "anthropic.claude-sonnet-4-v1:0"

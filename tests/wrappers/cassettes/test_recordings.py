@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 
 from support.options import WEATHER, ask
 from support.provider_cases import CASES, HISTORY, ProviderCase
@@ -25,7 +26,6 @@ from tailrace.wrappers import (
     UpstreamFault,
 )
 from tailrace.wrappers.cassettes import CassetteModel, RecordingModel, load_cassettes
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.model import Model
 from tailrace.wrappers.openai.client import ChatCompletionsModel
 from tailrace.wrappers.providers import create_model

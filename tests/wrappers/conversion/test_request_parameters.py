@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.strategies import json_objects, json_values
-from tailrace.wrappers.conversion.request_options import ToolDefinition
 from tailrace.wrappers.conversion.request_parameters import (
     function_tool,
     has_tools,
@@ -17,6 +16,7 @@ from tailrace.wrappers.conversion.request_parameters import (
     tool_name,
     without_empty,
 )
+from tailrace.wrappers.request_options import ToolDefinition
 
 Members = dict[str, Any]
 

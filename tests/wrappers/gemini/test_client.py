@@ -6,8 +6,8 @@ from support.options import ask
 from support.provider_cases import GEMINI
 from support.upstream import ScriptedUpstream, json_answer
 from tailrace.wrappers import RequestOptions, UpstreamError
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS
 from tailrace.wrappers.gemini.client import GeminiModel
+from tailrace.wrappers.request_options import NO_OPTIONS
 
 
 async def test_a_resource_may_be_named_in_full() -> None:

@@ -28,7 +28,7 @@ from tailrace.wrappers.http import (
     TransportError,
 )
 from tailrace.wrappers.http import client as client_module
-from tailrace.wrappers.http.connection import SENT_AT_ONCE, Connection
+from tailrace.wrappers.http.http1_connection import SENT_AT_ONCE, Connection
 
 HELLO = with_length(b"hello")
 

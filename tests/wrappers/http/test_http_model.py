@@ -24,13 +24,13 @@ from support.upstream import (
     openai_stream,
 )
 from tailrace.wrappers import ContentPartText, History, Message, Role, UpstreamError, UpstreamFault
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.http import ConnectTimeout, ReadTimeout, TransportError
 from tailrace.wrappers.http import http_model as http_model_module
 from tailrace.wrappers.http.http_model import DirectModel, HTTPModel, is_timeout, retry_after
 from tailrace.wrappers.openai import ChatCompletionsDecoder, OpenAIConverter
 from tailrace.wrappers.openai.client import ChatCompletionsModel
 from tailrace.wrappers.openai.request import request_members
+from tailrace.wrappers.request_options import RequestOptions
 
 HISTORY = History(conversation=(Message(role=Role.USER, content=(ContentPartText(text="Hi"),)),))
 HELLO = openai_stream(["Hel", "lo"])

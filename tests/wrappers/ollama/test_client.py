@@ -6,8 +6,8 @@ from support.options import WEATHER, ask
 from support.provider_cases import OLLAMA
 from support.upstream import ScriptedUpstream
 from tailrace.wrappers import ConfigurationError, RequestOptions, ToolChoice
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS
 from tailrace.wrappers.ollama.client import OllamaModel, server_address
+from tailrace.wrappers.request_options import NO_OPTIONS
 
 pytestmark = pytest.mark.usefixtures("bare_environment")
 

@@ -16,8 +16,8 @@ from tailrace.wrappers import (
     Role,
     UpstreamError,
 )
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS
 from tailrace.wrappers.openai_responses.client import ResponsesModel
+from tailrace.wrappers.request_options import NO_OPTIONS
 
 Fields = dict[str, Any]
 

@@ -16,12 +16,6 @@ from tailrace.wrappers.chunks import (
     Usage,
 )
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
-from tailrace.wrappers.conversion.request_options import (
-    OutputFormat,
-    RequestOptions,
-    ToolChoice,
-    ToolDefinition,
-)
 from tailrace.wrappers.decoding.framing import NDJSONDecoder, ServerSentEvent, SSEDecoder
 from tailrace.wrappers.errors import (
     ConfigurationError,
@@ -42,6 +36,12 @@ from tailrace.wrappers.messages import (
     History,
     Message,
     Role,
+)
+from tailrace.wrappers.request_options import (
+    OutputFormat,
+    RequestOptions,
+    ToolChoice,
+    ToolDefinition,
 )
 
 __path__.extend([f"{folder}/deprecated" for folder in __path__])  # modules with deprecated names

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tailrace.wrappers.assembly.text_join import TextJoin
+from tailrace.wrappers.assembly.continuation_join import TextJoin
 from tailrace.wrappers.chunks import ChunkWrapper, FinishMessage, ReadWrapper, ToolCallDelta, Usage
 from tailrace.wrappers.errors import UpstreamError
 

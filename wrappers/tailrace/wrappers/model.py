@@ -13,8 +13,8 @@ from typing import Any
 
 from tailrace.wrappers.chunks import ChunkWrapper
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 ChunkBatches = AsyncIterator[Sequence[ChunkWrapper[Any]]]
 """Async iterator over the chunks of a response. Each item is a list of the chunks of one network read."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03, write_part
 from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.streaming.a2a.version_codec import Dialect, Operation
 from tailrace.streaming.conversion.chat_completion import to_chat_completion
 from tailrace.streaming.conversion.recorded_stream import StreamConversion
 from tailrace.wrappers import ConfigurationError

@@ -33,8 +33,8 @@ from tailrace.server.settings import Settings
 from tailrace.server.store.database import parse_url
 from tailrace.streaming.accumulator import Accumulator
 from tailrace.wrappers import ContentPartText, History, Message, Role, TailraceError, UpstreamError
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.providers import find_provider
+from tailrace.wrappers.request_options import RequestOptions
 
 EXIT_OK, EXIT_PROBLEM = 0, 1
 

@@ -20,7 +20,7 @@ import anyio
 import anyio.lowlevel
 from fastapi import Request
 
-from tailrace.server.http.active_uploads import has_body, uploads_of
+from tailrace.server.http.upload_deadlines import has_body, uploads_of
 from tailrace.server.runtime.limits import RequestMediaTypeError, RequestTooLargeError
 from tailrace.server.settings import Settings
 from tailrace.streaming.a2a.errors import InvalidParamsError, ParseError

@@ -22,7 +22,7 @@ from tailrace.server.http.sse_frames import PING, Frames
 from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.dialect import Dialect
+from tailrace.streaming.a2a.version_codec import Dialect
 from tailrace.wrappers import StoreError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 

@@ -47,8 +47,8 @@ from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall, UpstreamError, UpstreamFault
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.continuation import Route
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
+from tailrace.wrappers.request_options import RequestOptions
 
 _FAULTS = frozenset(map(str, UpstreamFault))
 logger = logging.getLogger("tailrace.server")

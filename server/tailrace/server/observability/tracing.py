@@ -22,7 +22,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation import set_span_in_context
 
-from tailrace.wrappers.conversion.request_options import RequestOptions
+from tailrace.wrappers.request_options import RequestOptions
 
 Attributes = dict[str, Any]
 

@@ -22,23 +22,23 @@ from tailrace.server.http.sse import EventResponse
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.conversation_lookup import Conversations, Placed, branches_of
 from tailrace.server.protocols.encoder import Encoder, encode_json
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.models import Message, Task
-from tailrace.streaming.a2a.processing_costs import cost_of
 from tailrace.streaming.a2a.requests import (
     ListTasksRequest,
     ListTasksResponse,
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.agent.caller_options import CallerOptions
 from tailrace.streaming.conversion.message_conversion import is_callers, to_common_message
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
@@ -201,7 +201,7 @@ class ChatEndpoint:
                 return tasks
             wanted = wanted.model_copy(update={"page_size": left, "page_token": page.next_page_token})
 
-    async def subscribe(self, task_id: str, caller: Caller) -> tuple[EventStream, TurnFold]:
+    async def subscribe(self, task_id: str, caller: Caller) -> tuple[EventStream, EventTranslator]:
         """Subscribe to a running task, from the beginning of its response.
 
         Raises:
@@ -211,7 +211,7 @@ class ChatEndpoint:
         stream = await self.operations.stream(
             Operation.SUBSCRIBE_TO_TASK, SubscribeToTaskRequest(id=task_id), caller, repeat_finished=True
         )
-        return stream, TurnFold(full_response=True)
+        return stream, EventTranslator(full_response=True)
 
     async def stream(
         self,
@@ -355,7 +355,7 @@ def add_routes(
         )
 
 
-def conversation_headers(turn: TurnFold) -> dict[str, str]:
+def conversation_headers(turn: EventTranslator) -> dict[str, str]:
     """Return the headers that name a response's conversation and task, as far as their names fit into headers."""
     names = {CONVERSATION_HEADER: turn.context_id, TASK_HEADER: turn.task_id}
     return {name: value for name, value in names.items() if value and value.isascii() and value.isprintable()}

@@ -20,12 +20,12 @@ from tailrace.server.protocols.markdown import markdown_of
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotFoundError
+from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Part, Role, Task
-from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
 from tailrace.streaming.a2a.requests import GetTaskRequest, ListTasksRequest, ListTasksResponse
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.conversion.message_conversion import is_callers, to_a2a_message, to_common_message
 from tailrace.wrappers import Message as CommonMessage
 from tailrace.wrappers.concurrency.worker_thread import run_bounded

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_encoding import encode_json as encode_line
 from tailrace.streaming.a2a.json_encoding import encode_text
@@ -29,7 +29,7 @@ class Encoder(ABC):
         failed: The stream ended with an error.
     """
 
-    def __init__(self, turn: TurnFold) -> None:
+    def __init__(self, turn: EventTranslator) -> None:
         self.turn = turn
         self.failed = False
 
@@ -49,7 +49,7 @@ class Encoder(ABC):
 class UiEncoder(Encoder):
     """Encodes a response as JSON payloads; the last frame for each event of the task has its number as ``id``."""
 
-    def __init__(self, turn: TurnFold) -> None:
+    def __init__(self, turn: EventTranslator) -> None:
         super().__init__(turn)
         self._text_prefixes: dict[str, bytes] = {}
         self._arguments_prefixes: dict[str, bytes] = {}

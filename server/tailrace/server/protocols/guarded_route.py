@@ -6,9 +6,9 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
-from tailrace.server.http.active_uploads import Uploads, has_body
 from tailrace.server.http.error_responses import Problem
 from tailrace.server.http.request_guard import EXEMPT, RequestGuard
+from tailrace.server.http.upload_deadlines import Uploads, has_body
 from tailrace.server.observability.query_secrets import MAX_QUERY_BYTES, query_of
 from tailrace.server.protocols.a2a.http_json_v0_3 import write_problem
 from tailrace.server.protocols.openai_error import OpenAIError

@@ -4,8 +4,8 @@ The first incomplete artifact of a channel is sent as it grows; those beside it 
 """
 
 from tailrace.server.protocols import ui_events
+from tailrace.server.protocols.parallel_texts import DivergedError, GrowingText
 from tailrace.server.protocols.task_events import ArtifactUpdateView, text_of
-from tailrace.server.protocols.text_channels import DivergedError, GrowingText
 
 _BETWEEN = "\n\n"  # artifacts that are not rounds of a turn
 

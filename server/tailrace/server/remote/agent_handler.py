@@ -21,8 +21,8 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 import anyio.lowlevel
 import msgspec
 
-from tailrace.server.remote.relay import Relay
-from tailrace.server.remote.remote_agent import RemoteAgent
+from tailrace.server.remote.event_converter import EventConverter
+from tailrace.server.remote.upstream_client import RemoteAgent
 from tailrace.server.runtime.handlers import Handler, Item, Turn
 from tailrace.server.runtime.upstream_gate import OWNER, UpstreamGate
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -73,7 +73,7 @@ class RemoteAgentHandler(Handler):
         yield StatusUpdate(TaskState.WORKING)
         before = _messages_before(turn)
         state = _find_state(before, self._agent.url, turn.context_id)
-        relay, begun, failure = Relay(), turn.number, None
+        relay, begun, failure = EventConverter(), turn.number, None
         try:
             artifacts: tuple[Artifact, ...] = ()
             if state is not None and state.task_id:
@@ -81,7 +81,7 @@ class RemoteAgentHandler(Handler):
             if state is not None and state.task_id:
                 begun = state.begun
             suffix = f"-turn-{begun}" if begun > 1 else ""
-            relay = Relay(artifacts, suffix=suffix, turn=turn.number - begun + 1)
+            relay = EventConverter(artifacts, suffix=suffix, turn=turn.number - begun + 1)
             unsent = () if state is not None else before
             cost = history_cost(turn.history) + json_cost(turn.metadata)
             message = await run_bounded(cost, _message_for, turn, state, unsent)

@@ -14,16 +14,16 @@ from typing import Any
 from uuid import uuid4
 
 from tailrace.server.remote.agent_card import RemoteCard
-from tailrace.server.remote.relay import Relay
-from tailrace.server.remote.remote_agent import RemoteAgent
+from tailrace.server.remote.event_converter import EventConverter
+from tailrace.server.remote.upstream_client import RemoteAgent
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role
 from tailrace.streaming.a2a.stream_extension import is_answer
 from tailrace.streaming.task.updates import StatusUpdate
 from tailrace.streaming.tools.tools import Tool, ToolContext, ToolError, Toolset
 from tailrace.wrappers import ContentPartText, UpstreamError
-from tailrace.wrappers.conversion.request_options import ToolDefinition
 from tailrace.wrappers.conversion.text_joining import is_same_text, join_texts
+from tailrace.wrappers.request_options import ToolDefinition
 
 DEFAULT_TIMEOUT = 600.0
 """Timeout of one call in seconds. It is long because a remote agent may run tools itself."""
@@ -104,7 +104,7 @@ class AgentTool(Tool):
             context_id=context_id,
             task_id=task_id,
         )
-        relay = Relay()
+        relay = EventConverter()
         try:
             async with self._agent.stream_or_cancel(message) as events:
                 async for event in events:
@@ -119,7 +119,7 @@ class AgentTool(Tool):
         self._remember(conversation, relay, waits=ending.state.interrupted)
         return self._result(relay, ending)
 
-    def _remember(self, conversation: str, relay: Relay, *, waits: bool) -> None:
+    def _remember(self, conversation: str, relay: EventConverter, *, waits: bool) -> None:
         if not conversation:
             return
         self._remote_ids.pop(conversation, None)
@@ -127,7 +127,7 @@ class AgentTool(Tool):
         while len(self._remote_ids) > MAX_CONVERSATIONS:
             self._remote_ids.popitem(last=False)
 
-    def _result(self, relay: Relay, ending: StatusUpdate) -> object:
+    def _result(self, relay: EventConverter, ending: StatusUpdate) -> object:
         status_message = _joined(ending.message.parts) if ending.message is not None else []
         if ending.state is TaskState.INPUT_REQUIRED:
             question = Part(text="The agent requests input. Send the reply as the next message:")

@@ -26,8 +26,8 @@ from tailrace.server.remote.agent_card import BINDINGS, RemoteCard, credentials,
 from tailrace.server.remote.agent_origins import AgentOrigins
 from tailrace.server.remote.http_calls import HttpCalls, fetch_card
 from tailrace.server.remote.response_validation import MISSING_ID, read_model
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
+from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import (
     A2AModel,
@@ -38,9 +38,9 @@ from tailrace.streaming.a2a.models import (
     Task,
     TaskArtifactUpdateEvent,
 )
-from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
 from tailrace.streaming.a2a.requests import Conversation
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers import TailraceError, UpstreamError, UpstreamFault
 from tailrace.wrappers.concurrency.worker_thread import json_cost, json_text_cost, run_bounded
 from tailrace.wrappers.model import REQUEST_HEADERS

@@ -27,9 +27,9 @@ from grpc.aio import (
 from tailrace.server.protocols.a2a.sdk_errors import from_sdk_error
 from tailrace.server.protocols.a2a.sdk_types import fill, to_json
 from tailrace.server.remote.agent_card import RemoteCard
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import InvalidParamsError, MethodNotFoundError
 from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers import UpstreamError, UpstreamFault
 
 

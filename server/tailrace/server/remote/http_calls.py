@@ -10,12 +10,12 @@ from tailrace.server.remote.agent_card import CARD_PATHS, RemoteCard
 from tailrace.server.remote.agent_origins import MAX_REDIRECTS, AgentOrigins, join_url, origin_of
 from tailrace.server.remote.http_codecs import Binding
 from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, MethodNotFoundError
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers import ConfigurationError, TailraceError, UpstreamError, UpstreamFault
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded, text_cost
 from tailrace.wrappers.decoding.framing import MAX_EVENT_BYTES, SSEDecoder
-from tailrace.wrappers.decoding.json_size import count_json_values
+from tailrace.wrappers.decoding.json_value_counter import count_json_values
 from tailrace.wrappers.http.http_model import retry_after
 
 MAX_CARD_BYTES = 1024 * 1024

@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.streaming.a2a import errors, v0_3, v0_3_rest
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError, MethodNotFoundError
 from tailrace.streaming.a2a.json_encoding import encode_json
 from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers import UpstreamError, UpstreamFault
 
 Fields = dict[str, Any]

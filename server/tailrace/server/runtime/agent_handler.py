@@ -22,8 +22,8 @@ from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.task.updates import MessageAdded, StatusUpdate, Update
 from tailrace.wrappers import ContentPartToolCall, ContentPartToolResult, History, Message, Role
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.conversion.tool_ids import unanswered_calls
+from tailrace.wrappers.request_options import RequestOptions
 
 _LOST = "the server stopped before the tool returned a result; the tool may have had an effect"
 

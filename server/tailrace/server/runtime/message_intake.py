@@ -41,8 +41,8 @@ from tailrace.streaming.a2a.errors import (
     UnsupportedOperationError,
 )
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_value_counts import cost_of_task
 from tailrace.streaming.a2a.models import Message, Role, Task
-from tailrace.streaming.a2a.processing_costs import cost_of_task
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.stream_extension import (
     extension_metadata,

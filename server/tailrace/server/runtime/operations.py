@@ -23,7 +23,6 @@ from tailrace.server.runtime.page_tokens import page_token, read_page_token
 from tailrace.server.runtime.stream_registry import OpenStreams
 from tailrace.server.runtime.webhooks.delivery import PushNotifier
 from tailrace.server.store.store import TaskFilter
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import (
     ExtendedAgentCardNotConfiguredError,
     InvalidParamsError,
@@ -51,6 +50,7 @@ from tailrace.streaming.a2a.requests import (
 )
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.streaming.a2a.v0_3 import DEFAULT_CONFIG_ID
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 
 MAX_CONVERSATION = 1000

@@ -7,8 +7,8 @@ from tailrace.server.runtime.task_registry import TaskRegistry
 from tailrace.server.store.store import Store, TaskFilter, TaskPage, TaskPosition
 from tailrace.streaming.a2a.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.streaming.a2a.models import Message, StreamResponse, Task
-from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
 from tailrace.streaming.a2a.stream_extension import extension_metadata
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 

@@ -40,9 +40,9 @@ from tailrace.server.store.store import PushConfig, Store, TaskWrite
 from tailrace.server.store.writer import GroupWriter
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.a2a.processing_costs import cost_of
 from tailrace.streaming.agent.caller_options import (
     runs_in_parallel,
     stored_caller_options,

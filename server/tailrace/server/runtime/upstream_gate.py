@@ -23,8 +23,8 @@ from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.wrappers import History
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.model import ChunkBatches, Model
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 OWNER: ContextVar[str] = ContextVar("tailrace.owner", default="")
 """The owner of the task whose turn makes the call; empty outside of turns."""

@@ -24,8 +24,8 @@ from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
 from tailrace.server.remote.agent_card import RemoteCard
 from tailrace.server.remote.agent_handler import RemoteAgentHandler
 from tailrace.server.remote.agent_tool import AgentTool, agent_tools
-from tailrace.server.remote.remote_agent import RemoteAgent
 from tailrace.server.remote.response_validation import RemoteEvent
+from tailrace.server.remote.upstream_client import RemoteAgent
 from tailrace.server.sdk.aliases import (
     A2AFastAPIApplication,
     A2AServer,

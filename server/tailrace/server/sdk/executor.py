@@ -44,9 +44,9 @@ from tailrace.server.sdk.request_handler import caller_of
 from tailrace.server.settings import FILE_SCHEMES
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.streaming.a2a.errors import InvalidAgentResponseError, InvalidParamsError
+from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Role, Task
-from tailrace.streaming.a2a.processing_costs import cost_of
 from tailrace.streaming.a2a.requests import SendMessageRequest
 from tailrace.streaming.a2a.stream_extension import without_extension_metadata
 from tailrace.streaming.conversion.message_conversion import to_common_message

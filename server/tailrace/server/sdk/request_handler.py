@@ -30,9 +30,9 @@ from tailrace.server.protocols.a2a.sdk_events import to_sdk_event
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import A2AModel, Task
 from tailrace.streaming.a2a.v1_0 import REQUESTS
+from tailrace.streaming.a2a.version_codec import Operation
 
 P = TypeVar("P", bound=ProtoMessage)
 

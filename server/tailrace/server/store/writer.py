@@ -21,7 +21,7 @@ from tailrace.server.store.schema import claims, events, messages, push_configs,
 from tailrace.server.store.secret_keys import SecretKeys
 from tailrace.server.store.task_rows import Bodies, holds_all, keep_tasks
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
+from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.wrappers import StoreError
 from tailrace.wrappers.concurrency.worker_thread import MAX_INLINE_COST
 

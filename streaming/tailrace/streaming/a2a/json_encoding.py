@@ -9,7 +9,7 @@ meaning.
 import msgspec
 
 from tailrace.wrappers.concurrency.worker_thread import in_event_loop
-from tailrace.wrappers.incremental_json import encode_in_steps
+from tailrace.wrappers.incremental_json_encoder import encode_in_steps
 from tailrace.wrappers.messages import join_surrogates
 
 _encode = msgspec.json.Encoder().encode

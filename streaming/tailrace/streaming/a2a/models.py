@@ -45,7 +45,7 @@ from tailrace.streaming.a2a.field_types import (
 )
 from tailrace.streaming.a2a.json_encoding import escape_separators
 from tailrace.wrappers.concurrency.worker_thread import in_event_loop
-from tailrace.wrappers.incremental_json import encode_in_steps
+from tailrace.wrappers.incremental_json_encoder import encode_in_steps
 from tailrace.wrappers.messages import Base64Data
 
 # --- what all models share --------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import msgspec
 from pydantic import ValidationError
 
 from tailrace.streaming.a2a.card_v0_3 import write_card as write_card_v0_3
-from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_encoding import encode_json
@@ -32,6 +31,7 @@ from tailrace.streaming.a2a.v0_3 import (
     write_part,
 )
 from tailrace.streaming.a2a.v1_0 import REQUESTS
+from tailrace.streaming.a2a.version_codec import Dialect, Operation
 
 _STATES = {
     "TASK_STATE_SUBMITTED": "submitted",

@@ -13,7 +13,6 @@ import msgspec
 from pydantic import ValidationError
 
 from tailrace.streaming.a2a.card_v0_3 import write_card
-from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_encoding import encode_json
@@ -23,6 +22,7 @@ from tailrace.streaming.a2a.requests import (
     TaskPushNotificationConfig,
 )
 from tailrace.streaming.a2a.v1_0 import REQUESTS
+from tailrace.streaming.a2a.version_codec import Dialect, Operation
 from tailrace.wrappers.messages import shortened
 
 Fields = dict[str, Any]

@@ -25,7 +25,6 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from tailrace.streaming.a2a.card_v0_3 import write_card
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import InvalidParamsError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_encoding import encode_json
@@ -48,6 +47,7 @@ from tailrace.streaming.a2a.v0_3 import (
 )
 from tailrace.streaming.a2a.v0_3 import write_config as write_kind_config
 from tailrace.streaming.a2a.v1_0 import REQUESTS
+from tailrace.streaming.a2a.version_codec import Operation
 
 # The only state whose spelling differs between 0.3 and 1.0.
 _STATE_NAMES = {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, cast
 
 from pydantic import ValidationError
 
-from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, Message, Task
@@ -25,6 +24,7 @@ from tailrace.streaming.a2a.requests import (
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
 )
+from tailrace.streaming.a2a.version_codec import Dialect, Operation
 
 REQUESTS: Mapping[Operation, type[A2AModel]] = {
     Operation.SEND_MESSAGE: SendMessageRequest,

@@ -72,11 +72,11 @@ from tailrace.wrappers import (
     UpstreamError,
 )
 from tailrace.wrappers.continuation import Route
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.conversion.tool_ids import unmatched_tools
 from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.openai.decoder import wrap_chunk
 from tailrace.wrappers.providers import create_model
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionChunk

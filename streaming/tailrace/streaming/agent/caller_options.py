@@ -29,13 +29,13 @@ from tailrace.streaming.schemas.schema_bounds import (
     count_values,
 )
 from tailrace.wrappers.concurrency.worker_thread import json_cost, text_cost
-from tailrace.wrappers.conversion.request_options import (
+from tailrace.wrappers.messages import Text, shortened
+from tailrace.wrappers.request_options import (
     NO_OPTIONS,
     RequestOptions,
     ToolChoice,
     ToolDefinition,
 )
-from tailrace.wrappers.messages import Text, shortened
 
 
 class CallerOptions(RequestOptions):

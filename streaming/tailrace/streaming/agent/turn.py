@@ -38,7 +38,7 @@ from tailrace.wrappers import (
     History,
     UpstreamError,
 )
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 S = TypeVar("S", covariant=True)
 

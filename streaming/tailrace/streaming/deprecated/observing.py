@@ -8,8 +8,8 @@ from tailrace.streaming.instrumentation import (
 )
 from tailrace.streaming.turn_accumulator import TurnAccumulator
 from tailrace.wrappers import ContentPartToolCall
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.model import Model
+from tailrace.wrappers.request_options import RequestOptions
 
 __all__ = (
     "RUN_OBSERVER",

@@ -21,8 +21,8 @@ from tailrace.streaming.schemas.schema_bounds import (
     schema_width,
 )
 from tailrace.wrappers import ConfigurationError
-from tailrace.wrappers.conversion.request_options import OutputFormat
 from tailrace.wrappers.messages import clipped
+from tailrace.wrappers.request_options import OutputFormat
 
 _MAX_EXPLAINED = 1_000  # maximum number of parts of a schema for which a detailed error is created
 _MAX_VALUES = 100_000  # maximum number of JSON values in a response

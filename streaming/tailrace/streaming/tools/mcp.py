@@ -29,7 +29,7 @@ import msgspec
 from tailrace.streaming.tools.mcp_servers import HttpServer, StdioServer
 from tailrace.streaming.tools.tools import Tool, ToolContext, ToolError, Toolset
 from tailrace.wrappers import ConfigurationError, ContentPartToolResult, UpstreamError, UpstreamFault
-from tailrace.wrappers.conversion.request_options import ToolDefinition
+from tailrace.wrappers.request_options import ToolDefinition
 
 if TYPE_CHECKING:
     from tailrace.streaming.tools.mcp_connection import Link

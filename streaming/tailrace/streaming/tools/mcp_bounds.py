@@ -24,7 +24,7 @@ from tailrace.streaming.schemas.schema_bounds import count_values
 from tailrace.streaming.schemas.structured_output import OutputReader
 from tailrace.streaming.tools.tools import ToolError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
-from tailrace.wrappers.conversion.request_options import OutputFormat
+from tailrace.wrappers.request_options import OutputFormat
 
 logger = logging.getLogger("tailrace.streaming.tools.mcp")
 

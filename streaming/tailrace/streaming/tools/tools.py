@@ -34,8 +34,8 @@ from tailrace.streaming.instrumentation import RUN_OBSERVER, ToolCallObservation
 from tailrace.streaming.schemas.structured_output import PlainSchema
 from tailrace.wrappers import ConfigurationError, ContentPartToolCall, ContentPartToolResult
 from tailrace.wrappers.concurrency.worker_thread import json_cost, run_bounded
-from tailrace.wrappers.conversion.request_options import ToolDefinition
 from tailrace.wrappers.messages import json_value
+from tailrace.wrappers.request_options import ToolDefinition
 
 logger = logging.getLogger("tailrace.streaming")
 

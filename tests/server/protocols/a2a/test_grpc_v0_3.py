@@ -32,7 +32,6 @@ from tailrace.server.runtime.handlers import Handler
 from tailrace.server.settings import CardSettings
 from tailrace.streaming import EXTENSION_URI, ArtifactUpdate, StatusUpdate, TaskState, Update
 from tailrace.streaming.a2a.card_v0_3 import write_card
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.field_types import MAX_JSON_DEPTH
 from tailrace.streaming.a2a.models import (
@@ -45,6 +44,7 @@ from tailrace.streaming.a2a.models import (
     StreamResponse,
 )
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.task.task_record import agent_message
 
 SETTINGS = Settings(store="sqlite://", grpc_port=0, push_notifications="private")

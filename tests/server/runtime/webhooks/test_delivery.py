@@ -29,7 +29,6 @@ from tailrace.server.runtime.webhooks.client import WebhookClient
 from tailrace.server.runtime.webhooks.delivery import MAX_CONFIGS, MAX_MISSED, PushNotifier
 from tailrace.server.store.store import PushConfig, Store
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, Update
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.models import Artifact, Message, Part, Role, StreamResponse, Task
 from tailrace.streaming.a2a.requests import (
@@ -40,6 +39,7 @@ from tailrace.streaming.a2a.requests import (
     SendMessageRequest,
     TaskPushNotificationConfig,
 )
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.task.task_record import agent_message
 from tailrace.wrappers import StoreError
 

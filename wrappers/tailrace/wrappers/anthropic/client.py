@@ -13,11 +13,11 @@ from tailrace.wrappers.anthropic.converter import AnthropicConverter
 from tailrace.wrappers.anthropic.decoder import AnthropicDecoder
 from tailrace.wrappers.anthropic.request import parallel_tool_use, request_members
 from tailrace.wrappers.continuation import Prefill
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.errors import ConfigurationError
-from tailrace.wrappers.http.client_model import ClientModel, ClientTransport
 from tailrace.wrappers.http.http_model import ConnectionArguments
+from tailrace.wrappers.http.official_client_model import ClientModel, ClientTransport
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.request_options import RequestOptions
 
 DEFAULT_MAX_TOKENS = 8192
 """Default maximum of output tokens. The API requires a maximum, and all current models accept this value."""

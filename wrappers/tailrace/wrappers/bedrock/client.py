@@ -16,13 +16,13 @@ from tailrace.wrappers.bedrock.converter import BedrockConverter
 from tailrace.wrappers.bedrock.decoder import BedrockDecoder
 from tailrace.wrappers.bedrock.request import request_members
 from tailrace.wrappers.continuation import Prefill
-from tailrace.wrappers.conversion.request_options import NO_PARAMETERS, RequestOptions
 from tailrace.wrappers.decoding.lenient_json import as_mapping
 from tailrace.wrappers.decoding.verbatim_json import encode_request
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError
 from tailrace.wrappers.http import HttpResponse
 from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.request_options import NO_PARAMETERS, RequestOptions
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials

@@ -3,14 +3,14 @@
 import json
 from typing import Any
 
-from tailrace.wrappers.conversion.request_options import (
+from tailrace.wrappers.conversion.request_parameters import without_empty
+from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
+from tailrace.wrappers.request_options import (
     OutputFormat,
     RequestOptions,
     ToolChoice,
     ToolDefinition,
 )
-from tailrace.wrappers.conversion.request_parameters import without_empty
-from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-
 from tailrace.wrappers.conversion.request_options import RequestOptions
+
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 from tailrace.wrappers.messages import History
 

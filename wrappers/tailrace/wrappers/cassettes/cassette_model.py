@@ -9,12 +9,12 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 
 from tailrace.wrappers.cassettes.cassette import Cassette, load_cassettes, request_digest
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.concurrency.worker_thread import history_cost, run_bounded
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.errors import UpstreamError, UpstreamFault
 from tailrace.wrappers.http.response import ChunkStream

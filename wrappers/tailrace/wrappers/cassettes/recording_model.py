@@ -12,11 +12,11 @@ from typing import Any
 
 import anyio
 from anyio import to_thread
+from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 
 from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, Recorded, request_digest
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.conversion.history_converter import HistoryConverter
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError
 from tailrace.wrappers.http.http_model import BODY_WRAPPER, HTTPModel
 from tailrace.wrappers.http.response import Body, SentRequest

@@ -21,7 +21,7 @@ from tailrace.wrappers.chunks import (
     ToolCallDelta,
     Usage,
 )
-from tailrace.wrappers.cohere.common_events import CallDelta, ContentDelta, PlanDelta, read_common_event
+from tailrace.wrappers.cohere.event_structs import CallDelta, ContentDelta, PlanDelta, read_common_event
 from tailrace.wrappers.decoding.decoder import EventDecoder
 from tailrace.wrappers.decoding.error_reports import provider_error, take_error
 from tailrace.wrappers.decoding.extra_fields import json_text, plain_json

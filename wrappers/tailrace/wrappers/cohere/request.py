@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tailrace.wrappers.conversion.request_options import OutputFormat, RequestOptions
 from tailrace.wrappers.conversion.request_parameters import function_tool, without_empty
+from tailrace.wrappers.request_options import OutputFormat, RequestOptions
 
 _MODES = {"none": "NONE", "required": "REQUIRED", "tool": "REQUIRED"}
 

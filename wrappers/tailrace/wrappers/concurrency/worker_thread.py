@@ -107,7 +107,7 @@ async def run_bounded(cost: int, function: Callable[..., T], *args: object) -> T
     Args:
         cost: Number of values (JSON values, parts, messages) that the function processes.
         function: The function. It must not share mutable state with the event loop. It must not call a C function
-            that holds the global interpreter lock for long (see `tailrace.wrappers.incremental_json`).
+            that holds the global interpreter lock for long (see `tailrace.wrappers.incremental_json_encoder`).
         args: The positional arguments of the function.
 
     Returns:

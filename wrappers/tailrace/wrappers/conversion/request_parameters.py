@@ -8,7 +8,7 @@ treatment: lists of tools, objects that are replaced as a unit, and members that
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from tailrace.wrappers.conversion.request_options import ToolDefinition
+from tailrace.wrappers.request_options import ToolDefinition
 
 # Names are compared without case and underscores, because Google accepts ``generationConfig`` and
 # ``generation_config``, but rejects a request with both.

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from tailrace.wrappers.concurrency.worker_thread import in_event_loop
-from tailrace.wrappers.incremental_json import encode_in_steps
+from tailrace.wrappers.incremental_json_encoder import encode_in_steps
 
 _LEVELS = 6
 """Nesting depth to which the messages of a request are searched for arguments."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 from urllib.parse import quote
 
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.decoding.lenient_json import as_mappings, as_text
 from tailrace.wrappers.errors import UpstreamError
 from tailrace.wrappers.gemini.converter import GeminiConverter
@@ -16,6 +15,7 @@ from tailrace.wrappers.gemini.decoder import GeminiDecoder
 from tailrace.wrappers.gemini.request import request_members
 from tailrace.wrappers.http.http_model import DirectModel, ModelArguments, retry_after
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.request_options import RequestOptions
 
 
 class GeminiModel(DirectModel):

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tailrace.wrappers.conversion.request_options import RequestOptions, ToolChoice, ToolDefinition
 from tailrace.wrappers.conversion.request_parameters import without_empty
+from tailrace.wrappers.request_options import RequestOptions, ToolChoice, ToolDefinition
 
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
 

@@ -16,9 +16,9 @@ import aiohappyeyeballs
 import anyio.lowlevel
 from anyio import to_thread
 
-from tailrace.wrappers.http.connection import Connection
 from tailrace.wrappers.http.content_decoder import ACCEPTED
 from tailrace.wrappers.http.errors import ConnectTimeout, NoResponseError, TransportError
+from tailrace.wrappers.http.http1_connection import Connection
 from tailrace.wrappers.http.proxies import Origin, Proxies, Proxy, basic_credentials
 from tailrace.wrappers.http.response import HttpRequest, HttpResponse
 

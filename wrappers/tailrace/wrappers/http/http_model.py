@@ -1,7 +1,7 @@
 """Base classes of models with an HTTP API: they send requests, read streamed responses and convert errors.
 
 The model client of each provider is a subclass. `DirectModel` sends requests itself. `ClientModel`
-(`tailrace.wrappers.http.client_model`) sends requests through the official client of a provider, which supports
+(`tailrace.wrappers.http.official_client_model`) sends requests through the official client of a provider, which supports
 further credentials (profiles, fetched tokens). Both use the same connections and read responses in the same way.
 """
 
@@ -21,11 +21,10 @@ from urllib.parse import urljoin, urlsplit
 
 import anyio
 
-from tailrace.wrappers.assembly.text_join import TextJoin
+from tailrace.wrappers.assembly.continuation_join import TextJoin
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.concurrency.worker_thread import history_cost, json_cost, run_bounded
 from tailrace.wrappers.continuation import JoinedChunks, Prefill
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 from tailrace.wrappers.conversion.request_parameters import has_tools, merged
 from tailrace.wrappers.conversion.tool_ids import with_answers, with_matched_ids
 from tailrace.wrappers.conversion.tool_names import ToolNames
@@ -40,6 +39,7 @@ from tailrace.wrappers.messages import ContentPartText, History, Message, Role
 from tailrace.wrappers.model import REQUEST_HEADERS, ChunkBatches, Model
 from tailrace.wrappers.providers import find_key, find_provider
 from tailrace.wrappers.redaction.redactor import Redactor
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 BODY_WRAPPER: ContextVar[Callable[[Body], Body] | None] = ContextVar("tailrace_body_wrapper", default=None)
 """Wraps the body of each response before it is decoded, for example to record it; None for no wrapper."""

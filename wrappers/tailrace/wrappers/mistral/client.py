@@ -5,13 +5,13 @@ from typing import Any, Unpack
 
 from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.mistral.converter import MistralConverter
 from tailrace.wrappers.mistral.decoder import MistralDecoder
 from tailrace.wrappers.mistral.request import request_members
 from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
+from tailrace.wrappers.request_options import RequestOptions
 
 
 class MistralModel(DirectModel):

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.conversion.request_parameters import function_tool, without_empty
 from tailrace.wrappers.openai.request import response_format, tool_choice
+from tailrace.wrappers.request_options import RequestOptions
 
 
 def request_members(options: RequestOptions) -> dict[str, Any]:

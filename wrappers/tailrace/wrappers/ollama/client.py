@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 
 from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.errors import ConfigurationError
 from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.ollama.converter import OllamaConverter
 from tailrace.wrappers.ollama.decoder import OllamaDecoder
 from tailrace.wrappers.ollama.request import request_members
+from tailrace.wrappers.request_options import RequestOptions
 
 _LOOPBACK = "127.0.0.1"
 _PORT = 11434

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.conversion.request_parameters import function_tool, without_empty
+from tailrace.wrappers.request_options import RequestOptions
 
 # The value of ``think`` by reasoning effort. Every version of Ollama accepts these values. A higher effort becomes
 # ``high``.

@@ -7,7 +7,6 @@ from urllib.parse import urljoin
 
 from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.http.http_model import DirectModel, ModelArguments
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.openai.converter import OpenAIConverter, plain_content
@@ -15,6 +14,7 @@ from tailrace.wrappers.openai.decoder import ChatCompletionsDecoder
 from tailrace.wrappers.openai.endpoint import OpenAIEndpoint
 from tailrace.wrappers.openai.prefill import PREFILLS, find_owner
 from tailrace.wrappers.openai.request import request_members
+from tailrace.wrappers.request_options import RequestOptions
 
 _LIMITS = ("max_completion_tokens", "max_tokens")
 # These hosts support ``max_completion_tokens``. Their reasoning models reject ``max_tokens``.

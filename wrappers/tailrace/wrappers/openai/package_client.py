@@ -18,7 +18,7 @@ import openai
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.continuation import Prefill
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
-from tailrace.wrappers.http.client_model import sent_request, tries_of
+from tailrace.wrappers.http.official_client_model import sent_request, tries_of
 from tailrace.wrappers.http.response import Body, SentRequest
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import REQUEST_HEADERS

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tailrace.wrappers.conversion.request_options import OutputFormat, RequestOptions, ToolChoice
 from tailrace.wrappers.conversion.request_parameters import function_tool, without_empty
 from tailrace.wrappers.conversion.tool_names import LETTERS_DIGITS_DASHES
+from tailrace.wrappers.request_options import OutputFormat, RequestOptions, ToolChoice
 
 
 def request_members(options: RequestOptions, *, limit: str = "max_tokens") -> dict[str, Any]:

@@ -17,7 +17,6 @@ import anyio
 
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
 from tailrace.wrappers.conversion.adjacent_messages import with_merged_neighbours
-from tailrace.wrappers.conversion.request_options import RequestOptions
 from tailrace.wrappers.conversion.text_joining import join_texts
 from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.decoding.lenient_json import as_mappings
@@ -32,6 +31,7 @@ from tailrace.wrappers.openai_responses.background import BackgroundStream
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
 from tailrace.wrappers.openai_responses.decoder import ResponsesDecoder
 from tailrace.wrappers.openai_responses.request import request_members
+from tailrace.wrappers.request_options import RequestOptions
 
 _TEXT_TYPES = {"user": "input_text", "assistant": "output_text"}
 _SEALED_REASONING = "reasoning.encrypted_content"

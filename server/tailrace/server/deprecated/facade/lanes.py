@@ -1,5 +1,5 @@
-"""Deprecated: use `tailrace.server.protocols.text_channels`."""
+"""Deprecated: use `tailrace.server.protocols.parallel_texts`."""
 
-from tailrace.server.protocols.text_channels import DivergedError
+from tailrace.server.protocols.parallel_texts import DivergedError
 
 __all__ = ["DivergedError"]

@@ -41,12 +41,12 @@ from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.observer import NO_OBSERVER, Observer
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import ParseError, VersionNotSupportedError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.field_types import MAX_JSON_DEPTH
+from tailrace.streaming.a2a.json_value_counts import cost_of_result
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
-from tailrace.streaming.a2a.processing_costs import cost_of_result
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers import ConfigurationError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, release_memory_later, run_bounded
 from tailrace.wrappers.messages import shortened

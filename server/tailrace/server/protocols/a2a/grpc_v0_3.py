@@ -17,7 +17,6 @@ from google.rpc import status_pb2
 from tailrace.server.protocols.a2a.grpc_version import GrpcVersion, to_status
 from tailrace.server.protocols.a2a.sdk_types import fill, to_json
 from tailrace.streaming.a2a.card_v0_3 import write_proto_card
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import (
     A2AError,
     ExtendedAgentCardNotConfiguredError,
@@ -30,6 +29,7 @@ from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, AgentCard
 from tailrace.streaming.a2a.stream_extension import with_extension_metadata
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.version_codec import Operation
 
 Fields = dict[str, Any]
 

@@ -9,11 +9,11 @@ from google.protobuf.message import Message as ProtoMessage
 from tailrace.server.protocols.a2a.grpc_version import GrpcVersion
 from tailrace.server.protocols.a2a.sdk_events import to_stream_response
 from tailrace.server.protocols.a2a.sdk_types import from_sdk, to_sdk
-from tailrace.streaming.a2a.dialect import EXTENSION_OPERATIONS, Operation
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel, Message, Task
 from tailrace.streaming.a2a.requests import SendMessageResponse
 from tailrace.streaming.a2a.v1_0 import REQUESTS
+from tailrace.streaming.a2a.version_codec import EXTENSION_OPERATIONS, Operation
 
 
 class Grpc10(GrpcVersion):

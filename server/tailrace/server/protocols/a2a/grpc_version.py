@@ -9,10 +9,10 @@ from google.protobuf.message import Message as ProtoMessage
 from google.rpc import error_details_pb2, status_pb2
 
 from tailrace.server.protocols.a2a.sdk_types import fill
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import A2AError
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.models import A2AModel
+from tailrace.streaming.a2a.version_codec import Operation
 
 # Maximum bytes in the trailing metadata of a call.
 MAX_MESSAGE = 512

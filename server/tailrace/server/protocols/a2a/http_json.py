@@ -33,11 +33,11 @@ from tailrace.server.http.sse import EventFrames, EventResponse
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import VersionNotSupportedError
-from tailrace.streaming.a2a.processing_costs import cost_of_result
+from tailrace.streaming.a2a.json_value_counts import cost_of_result
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
 from tailrace.streaming.a2a.v1_0 import Version10
+from tailrace.streaming.a2a.version_codec import Dialect, Operation
 from tailrace.wrappers import StoreError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 from tailrace.wrappers.messages import shortened

@@ -9,8 +9,8 @@ for its JSON-RPC number in ``code``.
 
 from tailrace.server.http.error_responses import Problem, encode_ascii
 from tailrace.server.protocols.a2a.http_json import Route, Version
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.v0_3_rest import Version03Http
+from tailrace.streaming.a2a.version_codec import Operation
 
 CARD = Route("GET", "/v1/card", Operation.GET_EXTENDED_CARD)
 """The extended card. Where there is none, the public card is put at this address before the binding is."""

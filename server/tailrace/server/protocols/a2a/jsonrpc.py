@@ -29,7 +29,6 @@ from tailrace.server.runtime.auth_error import AuthError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import (
     A2AError,
     InvalidParamsError,
@@ -38,7 +37,8 @@ from tailrace.streaming.a2a.errors import (
     ParseError,
     VersionNotSupportedError,
 )
-from tailrace.streaming.a2a.processing_costs import cost_of_result
+from tailrace.streaming.a2a.json_value_counts import cost_of_result
+from tailrace.streaming.a2a.version_codec import Dialect, Operation
 from tailrace.wrappers import StoreError
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 from tailrace.wrappers.messages import join_surrogates, shortened

@@ -10,9 +10,9 @@ from typing import Any
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.encoder import Fields, UiEncoder
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.markdown import file_markdown
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming.a2a.json_encoding import encode_text
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import EXTENSION_URI
@@ -36,7 +36,7 @@ class AgUiEncoder(UiEncoder):
 
     def __init__(
         self,
-        turn: TurnFold,
+        turn: EventTranslator,
         thread_id: str,
         run_id: str,
         messages: Sequence[Fields] | None = None,

@@ -10,11 +10,11 @@ from tailrace.server.protocols.ag_ui.request import RunRequest, read_run_request
 from tailrace.server.protocols.ag_ui.snapshot import finished_run, snapshot
 from tailrace.server.protocols.chat_endpoint import ChatEndpoint, add_routes, conversation_headers, is_running
 from tailrace.server.protocols.encoder import Fields, frame_payloads
-from tailrace.server.protocols.turn_fold import TurnFold
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.processing_costs import cost_of, cost_of_task
+from tailrace.streaming.a2a.json_value_counts import cost_of, cost_of_task
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 
@@ -39,7 +39,7 @@ class AgUiEndpoint:
         if run.request is None:
             return await self._join(run, caller)
         stream, call_ids = await self._endpoint.send(run.request, caller)
-        turn = TurnFold(tools=run.request.tool_names, known_ids=call_ids)
+        turn = EventTranslator(tools=run.request.tool_names, known_ids=call_ids)
         return await self._endpoint.stream(stream, _encoder(turn, run))
 
     async def _join(self, run: RunRequest, caller: Caller) -> Response:
@@ -49,7 +49,7 @@ class AgUiEndpoint:
             stream, turn = await self._endpoint.subscribe(task.id, caller)
             messages = await run_bounded(cost_of(stored), snapshot, stored)
             return await self._endpoint.stream(stream, _encoder(turn, run, messages))
-        turn = TurnFold()
+        turn = EventTranslator()
         if task is not None:
             turn.task_id, turn.context_id = task.id, task.context_id
 
@@ -63,5 +63,5 @@ class AgUiEndpoint:
         return Response(body, headers=headers, media_type="text/event-stream")
 
 
-def _encoder(turn: TurnFold, run: RunRequest, messages: Sequence[Fields] | None = None) -> AgUiEncoder:
+def _encoder(turn: EventTranslator, run: RunRequest, messages: Sequence[Fields] | None = None) -> AgUiEncoder:
     return AgUiEncoder(turn, run.thread_id, run.run_id, messages, has_outcome=run.has_outcome)

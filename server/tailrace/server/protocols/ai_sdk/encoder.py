@@ -12,9 +12,9 @@ import msgspec
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.encoder import Fields, UiEncoder
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.task_events import is_mapping
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming.a2a.json_encoding import encode_text
 from tailrace.streaming.a2a.lifecycle import TaskState
 
@@ -32,7 +32,7 @@ class UiMessageEncoder(UiEncoder):
             derived from the task's id.
     """
 
-    def __init__(self, turn: TurnFold, message_id: str = "") -> None:
+    def __init__(self, turn: EventTranslator, message_id: str = "") -> None:
         super().__init__(turn)
         self._message_id = message_id
         self._in_step = False

@@ -14,7 +14,7 @@ from tailrace.server.protocols.chat_request import (
     split_history,
 )
 from tailrace.server.protocols.openai_error import OpenAIError, reject_invalid
-from tailrace.server.protocols.request_options import facts_of, file_of
+from tailrace.server.protocols.option_parsers import facts_of, file_of
 from tailrace.server.protocols.task_events import is_mapping
 from tailrace.server.runtime.identifier_bounds import MAX_ID_LENGTH
 from tailrace.wrappers import (

@@ -10,16 +10,16 @@ from tailrace.server.protocols.ai_sdk.encoder import UiMessageEncoder
 from tailrace.server.protocols.ai_sdk.request import read_chat_id, read_ui_request
 from tailrace.server.protocols.ai_sdk.snapshot import ui_messages
 from tailrace.server.protocols.chat_endpoint import ChatEndpoint, add_routes, json_response
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.settings import Settings
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotCancelableError
+from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.models import Task
-from tailrace.streaming.a2a.processing_costs import cost_of
 from tailrace.streaming.a2a.requests import CancelTaskRequest
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 _HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
@@ -52,7 +52,7 @@ class AiSdkEndpoint:
     async def _chat(self, request: Request) -> Response:
         caller, chat = await self._endpoint.read(request, read_ui_request)
         stream, call_ids = await self._endpoint.send(chat, caller)
-        turn = TurnFold(tools=chat.tool_names, known_ids=call_ids)
+        turn = EventTranslator(tools=chat.tool_names, known_ids=call_ids)
         return await self._endpoint.stream(stream, UiMessageEncoder(turn, chat.message_id), _HEADERS)
 
     async def _resume(self, request: Request) -> Response:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from tailrace.server.protocols.encoder import Fields
-from tailrace.server.protocols.openai.response_events import StoredTurn
+from tailrace.server.protocols.openai.stored_response_events import StoredTurn
 from tailrace.streaming.a2a.models import Message
 from tailrace.streaming.agent.caller_options import without_caller_options
 from tailrace.streaming.conversion.message_conversion import to_common_message

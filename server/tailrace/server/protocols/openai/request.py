@@ -20,7 +20,7 @@ from tailrace.server.protocols.chat_request import (
 )
 from tailrace.server.protocols.conversation_lookup import response_id_of_item
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.protocols.request_options import (
+from tailrace.server.protocols.option_parsers import (
     function_definition,
     output_format,
     request_facts,
@@ -30,10 +30,10 @@ from tailrace.server.protocols.request_options import (
 from tailrace.streaming.a2a.json_encoding import encode_json
 from tailrace.streaming.agent.caller_options import NATIVE_TOOLS
 from tailrace.wrappers import ContentPartText, Message, Role
-from tailrace.wrappers.conversion.request_options import OutputFormat, ToolDefinition
 from tailrace.wrappers.messages import clipped, shortened
 from tailrace.wrappers.openai.converter import OpenAIConverter
 from tailrace.wrappers.openai_responses.converter import ResponsesConverter
+from tailrace.wrappers.request_options import OutputFormat, ToolDefinition
 
 MAX_PAIRS, MAX_NAME_LENGTH, MAX_VALUE_LENGTH = 16, 64, 512
 """The maximum number of pairs of `metadata`, and of the characters of their names and values."""

@@ -25,8 +25,10 @@ from tailrace.server.protocols.chat_endpoint import (
 )
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.encoder import Fields
-from tailrace.server.protocols.openai.chat_completions import ChatCompletionEncoder
-from tailrace.server.protocols.openai.completions import CompletionEncoder
+from tailrace.server.protocols.event_translator import EventTranslator
+from tailrace.server.protocols.openai.chat_completions_encoder import ChatCompletionEncoder
+from tailrace.server.protocols.openai.completions_encoder import CompletionEncoder
+from tailrace.server.protocols.openai.conversations_routes import StoredConversations
 from tailrace.server.protocols.openai.embeddings import encode_embeddings, read_embedding_request
 from tailrace.server.protocols.openai.models import ServedModels
 from tailrace.server.protocols.openai.request import (
@@ -34,13 +36,11 @@ from tailrace.server.protocols.openai.request import (
     read_completion_request,
     read_responses_request,
 )
-from tailrace.server.protocols.openai.stored_completions import StoredCompletions
-from tailrace.server.protocols.openai.stored_conversations import StoredConversations
+from tailrace.server.protocols.openai.responses_routes import StoredResponses
+from tailrace.server.protocols.openai.stored_completions_routes import StoredCompletions
 from tailrace.server.protocols.openai.stored_request import StoredRequest
-from tailrace.server.protocols.openai.stored_responses import StoredResponses
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
 from tailrace.server.protocols.serial_texts import SerialTexts
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.operations import Operations
@@ -209,7 +209,7 @@ class OpenAIFacade:
                     chat = replace(chat, record=await run_bounded(caller.cost, record.to_json))
                 stream, call_ids = await self._endpoint.send(chat, caller)
                 texts = SerialTexts(live=chat.stream, last_round=chat.facts.output is not None)
-                fold = TurnFold(tools=chat.tool_names, known_ids=call_ids, texts=texts)
+                fold = EventTranslator(tools=chat.tool_names, known_ids=call_ids, texts=texts)
                 encoder = create_encoder(fold, chat, *(previous for _, previous in turns[-1:]))
                 turns.append((stream, encoder))
             if choices[0].stream:
@@ -252,7 +252,7 @@ async def _complete_response(turns: Sequence[tuple[EventStream, _Encoder]]) -> R
         raise failure from None
 
 
-async def _events_of(stream: EventStream, turn: TurnFold) -> tuple[list[ui_events.UiEvent], int]:
+async def _events_of(stream: EventStream, turn: EventTranslator) -> tuple[list[ui_events.UiEvent], int]:
     """Return the events of a turn up to its end, and the maximum cost of encoding them, for `run_bounded`."""
     events: list[ui_events.UiEvent] = []
     total = 0

@@ -2,9 +2,9 @@
 
 from tailrace.server.protocols.conversation_lookup import response_id
 from tailrace.server.protocols.encoder import encode_json
-from tailrace.server.protocols.openai.response_events import StoredTurn, turn_cost
-from tailrace.server.protocols.openai.responses import NO_EVENTS, ResponsesEncoder
+from tailrace.server.protocols.openai.responses_encoder import NO_EVENTS, ResponsesEncoder
 from tailrace.server.protocols.openai.stored_request import read_stored_request
+from tailrace.server.protocols.openai.stored_response_events import StoredTurn, turn_cost
 from tailrace.server.runtime.webhooks.signatures import Signature, StandardSignature
 from tailrace.server.settings import OpenAIWebhookSettings
 from tailrace.streaming.a2a.models import Message, Task

@@ -23,7 +23,6 @@ from tailrace.server.protocols.openapi.builders import (
     response,
     text,
 )
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.models import A2AModel, AgentCard, StreamResponse, Task
 from tailrace.streaming.a2a.requests import (
     Conversation,
@@ -33,6 +32,7 @@ from tailrace.streaming.a2a.requests import (
     TaskPushNotificationConfig,
 )
 from tailrace.streaming.a2a.v1_0 import REQUESTS
+from tailrace.streaming.a2a.version_codec import Operation
 
 _RESULTS: Mapping[Operation, type[A2AModel] | None] = {
     Operation.SEND_MESSAGE: SendMessageResponse,

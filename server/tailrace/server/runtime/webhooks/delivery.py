@@ -26,12 +26,11 @@ from tailrace.server.runtime.webhooks.client import Stopping, WebhookClient
 from tailrace.server.runtime.webhooks.operator_form import OperatorForm
 from tailrace.server.runtime.webhooks.signatures import Signature
 from tailrace.server.store.store import PushConfig, Store
-from tailrace.streaming.a2a.dialect import Dialect, Operation
 from tailrace.streaming.a2a.errors import A2AError, InvalidParamsError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_value_counts import cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import StreamResponse, Task
-from tailrace.streaming.a2a.processing_costs import cost_of_task
 from tailrace.streaming.a2a.requests import (
     ListTaskPushNotificationConfigsResponse,
     TaskPushNotificationConfig,
@@ -39,6 +38,7 @@ from tailrace.streaming.a2a.requests import (
 from tailrace.streaming.a2a.stream_extension import extension_metadata, with_extension_metadata
 from tailrace.streaming.a2a.v0_1 import Version01
 from tailrace.streaming.a2a.v0_3 import Version03
+from tailrace.streaming.a2a.version_codec import Dialect, Operation
 from tailrace.wrappers import StoreError
 from tailrace.wrappers.concurrency.worker_thread import json_text_cost, run_bounded
 

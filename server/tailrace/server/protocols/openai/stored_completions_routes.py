@@ -10,10 +10,11 @@ from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.chat_endpoint import ChatEndpoint, Endpoint, json_response
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.encoder import Fields
-from tailrace.server.protocols.openai.chat_completions import ChatCompletionEncoder
+from tailrace.server.protocols.event_translator import EventTranslator
+from tailrace.server.protocols.openai.chat_completions_encoder import ChatCompletionEncoder
 from tailrace.server.protocols.openai.input_items import received_messages
 from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
-from tailrace.server.protocols.openai.response_events import (
+from tailrace.server.protocols.openai.stored_response_events import (
     StoredTurn,
     find_turn,
     not_found,
@@ -21,12 +22,11 @@ from tailrace.server.protocols.openai.response_events import (
     turn_cost,
 )
 from tailrace.server.protocols.serial_texts import SerialTexts
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.store.store import EventsDropped
 from tailrace.streaming.a2a.errors import TaskNotFoundError
+from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.models import Message
-from tailrace.streaming.a2a.processing_costs import cost_of
 from tailrace.streaming.agent.caller_options import NO_FACTS, without_caller_options
 from tailrace.streaming.conversion.message_conversion import to_common_message
 from tailrace.wrappers import History
@@ -60,7 +60,7 @@ class StoredCompletions:
         ended = events[-1] if events else None
         if not isinstance(ended, ui_events.TurnEnded) or ended.error is not None:
             raise not_found(stored.id, "chat.completion")
-        encoder = ChatCompletionEncoder(TurnFold(), _request_of(stored))
+        encoder = ChatCompletionEncoder(EventTranslator(), _request_of(stored))
         completion = await run_bounded(turn_cost(stored), encoder.complete, events, ended)
         metadata: object = stored.request.echo.get("metadata") or {}
         return await json_response({**completion, "metadata": metadata})
@@ -107,9 +107,9 @@ class StoredCompletions:
         return await find_turn(self._operations, given, caller, "chat.completion"), caller
 
 
-def _fold_of(stored: StoredTurn) -> TurnFold:
+def _fold_of(stored: StoredTurn) -> EventTranslator:
     request = stored.request
-    return TurnFold(tools=request.tools, texts=SerialTexts(live=False, last_round=request.has_format))
+    return EventTranslator(tools=request.tools, texts=SerialTexts(live=False, last_round=request.has_format))
 
 
 def _request_of(stored: StoredTurn) -> ChatRequest:

@@ -16,9 +16,12 @@ from tailrace.server.protocols.chat_endpoint import (
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.conversation_lookup import response_id
 from tailrace.server.protocols.encoder import Fields
+from tailrace.server.protocols.openai.conversations_routes import find_conversation
 from tailrace.server.protocols.openai.input_items import list_input_items
 from tailrace.server.protocols.openai.list_pages import page_of, read_page_query
-from tailrace.server.protocols.openai.response_events import (
+from tailrace.server.protocols.openai.responses_encoder import NO_EVENTS, ResponsesEncoder
+from tailrace.server.protocols.openai.stored_request import StoredRequest
+from tailrace.server.protocols.openai.stored_response_events import (
     StoredTurn,
     TurnEvents,
     find_turn,
@@ -26,20 +29,17 @@ from tailrace.server.protocols.openai.response_events import (
     subscribe_to_turn,
     turn_cost,
 )
-from tailrace.server.protocols.openai.responses import NO_EVENTS, ResponsesEncoder
-from tailrace.server.protocols.openai.stored_conversations import find_conversation
-from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.server.protocols.openai.webhook_events import FORM
 from tailrace.server.protocols.openai_error import OpenAIError, server_stops
-from tailrace.server.protocols.text_channels import DivergedError
+from tailrace.server.protocols.parallel_texts import DivergedError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.store.store import EventsDropped
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotCancelableError, TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
-from tailrace.streaming.a2a.processing_costs import cost_of
+from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.requests import CancelTaskRequest
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.wrappers.concurrency.worker_thread import run_bounded
 
 

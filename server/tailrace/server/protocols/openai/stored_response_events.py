@@ -17,14 +17,14 @@ from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.event_stream import EventStream
 from tailrace.server.runtime.operations import Operations
 from tailrace.server.store.store import EventsDropped
-from tailrace.streaming.a2a.dialect import Operation
 from tailrace.streaming.a2a.errors import TaskNotFoundError
 from tailrace.streaming.a2a.event import Event
+from tailrace.streaming.a2a.json_value_counts import cost_of_task
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, StreamResponse, Task, TaskStatus
-from tailrace.streaming.a2a.processing_costs import cost_of_task
 from tailrace.streaming.a2a.requests import SubscribeToTaskRequest
 from tailrace.streaming.a2a.stream_extension import extension_metadata
+from tailrace.streaming.a2a.version_codec import Operation
 from tailrace.streaming.conversion.message_conversion import is_callers
 from tailrace.streaming.task.task_record import TaskRecord
 from tailrace.wrappers.concurrency.worker_thread import json_cost, json_text_cost, run_bounded

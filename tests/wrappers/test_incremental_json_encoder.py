@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from tailrace.wrappers import incremental_json
-from tailrace.wrappers.incremental_json import encode_in_steps
+from tailrace.wrappers import incremental_json_encoder
+from tailrace.wrappers.incremental_json_encoder import encode_in_steps
 from tailrace.wrappers.messages import Base64Data
 
 
@@ -53,7 +53,7 @@ TREES = st.builds(
 @pytest.fixture(scope="module", autouse=True)
 def short_steps() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(incremental_json, "LONG_TEXT", 8)
+        patch.setattr(incremental_json_encoder, "LONG_TEXT", 8)
         yield
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from tailrace.server.protocols import task_events, ui_events
 from tailrace.server.protocols.markdown import markdown_of
 from tailrace.server.protocols.openai_error import OpenAIError
+from tailrace.server.protocols.parallel_texts import DivergedError, GrowingText, ParallelTexts
 from tailrace.server.protocols.serial_texts import SerialTexts
-from tailrace.server.protocols.text_channels import DivergedError, GrowingText, ParallelTexts
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import extension_metadata, provider_members
@@ -42,7 +42,7 @@ class _Call:
         return [ui_events.ArgumentsAdded(self.id, text)] if text else []
 
 
-class TurnFold:
+class EventTranslator:
     """Folds the events of one turn, or of several that are one response to the client.
 
     Args:

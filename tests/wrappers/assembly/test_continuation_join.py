@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.wrappers.assembly.text_join import MIN_REPEATED, TextJoin
+from tailrace.wrappers.assembly.continuation_join import MIN_REPEATED, TextJoin
 
 
 def joined(text: str, *pieces: str, **kinds: bool) -> str:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from support.strategies import json_objects, names, texts
 from tailrace.wrappers import OutputFormat, RequestOptions, ToolChoice, ToolDefinition
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS
 from tailrace.wrappers.conversion.request_parameters import merged
 from tailrace.wrappers.conversion.tool_names import ToolNames
 from tailrace.wrappers.http.http_model import HTTPModel
 from tailrace.wrappers.providers import FORMATS
+from tailrace.wrappers.request_options import NO_OPTIONS
 
 NEED_A_SCHEMA = {"anthropic", "bedrock"}
 

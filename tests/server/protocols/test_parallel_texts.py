@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.server.protocols.parallel_texts import DivergedError, GrowingText
 from tailrace.server.protocols.serial_texts import SerialChannel
-from tailrace.server.protocols.text_channels import DivergedError, GrowingText
 
 
 def test_a_text_that_is_replaced_is_gone_on_with() -> None:

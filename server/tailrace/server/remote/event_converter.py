@@ -11,7 +11,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 from pydantic_core import to_json
 
-from tailrace.server.remote.agent_dialects import output_of_status, split_reasoning
+from tailrace.server.remote.agent_output_variants import output_of_status, split_reasoning
 from tailrace.server.remote.response_validation import MISSING_ID, RemoteEvent
 from tailrace.server.runtime.limits import size_of
 from tailrace.streaming.a2a.lifecycle import TaskState
@@ -74,7 +74,7 @@ _DEFAULT_MESSAGES = {
 }
 
 
-class Relay:
+class EventConverter:
     """Folds the events of one response of a remote agent, and returns the changes.
 
     Args:

@@ -18,7 +18,7 @@ from support.proxy import CuttingProxy
 from support.remote_agents import Saying, agent_says, says, sdk_agent, sdk_card
 from support.upstream import Cut, Hang, Head, Reset, ScriptedUpstream, Step, json_answer
 from tailrace.server import Settings, Turn, create_app
-from tailrace.server.remote.relay import Relay
+from tailrace.server.remote.event_converter import EventConverter
 from tailrace.server.sdk import AgentExecutor, RemoteAgent, RemoteEvent
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import (
@@ -55,7 +55,7 @@ def states(events: Sequence[RemoteEvent]) -> list[TaskState]:
 
 def shown(events: Sequence[RemoteEvent]) -> str:
     """Return the text that a subscriber of the relayed events sees."""
-    relay, text = Relay(), ""
+    relay, text = EventConverter(), ""
     for event in events:
         for update in relay.feed(event):
             if isinstance(update, TextDelta):

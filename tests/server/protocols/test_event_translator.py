@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tailrace.server.protocols.turn_fold import TurnFold
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.ui_events import (
     ArgumentsAdded,
     CallEnded,
@@ -76,7 +76,7 @@ def begun() -> TaskRecord:
     return record
 
 
-def read(turn: TurnFold, *updates: Update, record: TaskRecord | None = None) -> list[UiEvent]:
+def read(turn: EventTranslator, *updates: Update, record: TaskRecord | None = None) -> list[UiEvent]:
     record = record or begun()
     events = [record.apply(update) for update in updates]
     return [each for event in events for each in turn.feed(event)]
@@ -88,7 +88,9 @@ def standing(record: TaskRecord) -> Event:
 
 
 def test_a_text_is_reported_as_it_grows() -> None:
-    assert read(TurnFold(), text("a"), TextDelta("text", "b"), TextDelta("text", "", last=True), DONE) == [
+    assert read(
+        EventTranslator(), text("a"), TextDelta("text", "b"), TextDelta("text", "", last=True), DONE
+    ) == [
         RoundStarted(1, 1),
         TextStarted("text", "text"),
         TextAdded("text", "text", "a"),
@@ -101,7 +103,7 @@ def test_a_text_is_reported_as_it_grows() -> None:
 def test_a_thought_ends_where_the_model_speaks_and_another_begins_behind() -> None:
     thought = text("hm", "reasoning", channel="reasoning")
     more = TextDelta("reasoning", "ah", last=True)
-    folded = read(TurnFold(), thought, text("So"), more, DONE)
+    folded = read(EventTranslator(), thought, text("So"), more, DONE)
     assert [each for each in folded if isinstance(each, TextStarted | TextEnded)] == [
         TextStarted("reasoning", "reasoning"),
         TextEnded("reasoning", "reasoning"),
@@ -113,12 +115,14 @@ def test_a_thought_ends_where_the_model_speaks_and_another_begins_behind() -> No
 
 
 def test_a_text_that_is_begun_anew_goes_on_where_it_was() -> None:
-    folded = read(TurnFold(), text("abc"), text(""), TextDelta("text", "ab"), TextDelta("text", "cd"), DONE)
+    folded = read(
+        EventTranslator(), text("abc"), text(""), TextDelta("text", "ab"), TextDelta("text", "cd"), DONE
+    )
     assert "".join(each.text for each in folded if isinstance(each, TextAdded)) == "abcd"
 
 
 def test_a_text_that_has_become_another_is_an_error() -> None:
-    turn = TurnFold()
+    turn = EventTranslator()
     *_, ended = read(turn, text("abc"), text("xyz"), DONE)
     assert isinstance(ended, TurnEnded)
     assert ended.error is not None
@@ -127,14 +131,14 @@ def test_a_text_that_has_become_another_is_an_error() -> None:
 
 
 def test_why_an_answer_broke_off_counts_more_than_that_it_was_begun_anew() -> None:
-    *_, ended = read(TurnFold(), text("abc"), text(""), StatusUpdate(TaskState.FAILED))
+    *_, ended = read(EventTranslator(), text("abc"), text(""), StatusUpdate(TaskState.FAILED))
     assert isinstance(ended, TurnEnded)
     assert ended.error is not None
     assert ended.error.code == "task_failed"
 
 
 def test_a_client_call_is_reported_as_it_is_written_and_waits() -> None:
-    turn = TurnFold(tools=["look"])
+    turn = EventTranslator(tools=["look"])
     assert read(turn, *call('{"a"', ": 1}", callId="c1"), waiting(LOOK)) == [
         RoundStarted(1, 1),
         CallStarted("c1", "look", declared=True),
@@ -146,21 +150,21 @@ def test_a_client_call_is_reported_as_it_is_written_and_waits() -> None:
 
 
 def test_a_call_with_a_known_id_is_reported_under_its_new_id() -> None:
-    turn = TurnFold(tools=["look"], known_ids=["c1"])
+    turn = EventTranslator(tools=["look"], known_ids=["c1"])
     renamed = {**LOOK, "call_id": "c9"}
     folded = read(turn, *call('{"a": 1}', whole=renamed, callId="c1"), waiting(renamed))
     assert folded[1:3] == [CallStarted("c9", "look", declared=True), ArgumentsAdded("c9", '{"a": 1}')]
 
 
 def test_a_call_that_waits_is_the_clients_though_it_has_not_declared_it() -> None:
-    *_, left, ended = read(TurnFold(), *call('{"a": 1}', callId="c1"), waiting(LOOK))
+    *_, left, ended = read(EventTranslator(), *call('{"a": 1}', callId="c1"), waiting(LOOK))
     assert left == CallPending(CALL)
     assert isinstance(ended, TurnEnded)
     assert ended.pending == ("c1",)
 
 
 def test_a_call_that_is_only_in_the_status_is_reported_completely() -> None:
-    assert read(TurnFold(tools=["look"]), waiting(LOOK))[:-1] == [
+    assert read(EventTranslator(tools=["look"]), waiting(LOOK))[:-1] == [
         CallStarted("c1", "look", declared=True),
         ArgumentsAdded("c1", '{"a": 1}'),
         CallEnded(CALL, True),
@@ -175,13 +179,13 @@ def test_invalid_arguments_are_reported_verbatim() -> None:
         "arguments_text": '{"a',
         "arguments_error": "no",
     }
-    *_, ended, _ = read(TurnFold(tools=["look"]), *call('{"a', whole=broken, callId="c1"), DONE)
+    *_, ended, _ = read(EventTranslator(tools=["look"]), *call('{"a', whole=broken, callId="c1"), DONE)
     assert isinstance(ended, CallEnded)
     assert (ended.input, ended.call.arguments_error, ended.as_written) == ('{"a', "no", True)
 
 
 def test_rewritten_arguments_are_marked() -> None:
-    *_, ended, _ = read(TurnFold(), *call('{"a": 1}{"a": 1}', callId="c1"), DONE)
+    *_, ended, _ = read(EventTranslator(), *call('{"a": 1}{"a": 1}', callId="c1"), DONE)
     assert ended == CallEnded(CALL, False, as_written=False)
 
 
@@ -194,7 +198,7 @@ def test_results_of_the_agents_tools_are_reported_once() -> None:
     result = ArtifactUpdate(
         artifact("tool-result-1", Part(data={"tool_results": entries}), channel="tool_result")
     )
-    folded = read(TurnFold(), *call('{"a": 1}', callId="c1"), result, DONE)
+    folded = read(EventTranslator(), *call('{"a": 1}', callId="c1"), result, DONE)
     assert [each for each in folded if isinstance(each, CallResult)] == [CallResult("c1", {"b": 2})]
 
 
@@ -203,12 +207,12 @@ def test_a_tool_that_failed_says_so() -> None:
     result = ArtifactUpdate(
         artifact("tool-result-1", Part(data={"tool_results": [entry]}), channel="tool_result")
     )
-    folded = read(TurnFold(), *call('{"a": 1}', callId="c1"), result, DONE)
+    folded = read(EventTranslator(), *call('{"a": 1}', callId="c1"), result, DONE)
     assert CallResult("c1", "broken", is_error=True) in folded
 
 
 def test_rounds_follow_one_another() -> None:
-    folded = read(TurnFold(), text("a"), text("b", "text-round-2", round=2), DONE)
+    folded = read(EventTranslator(), text("a"), text("b", "text-round-2", round=2), DONE)
     assert [type(each) for each in folded] == [
         RoundStarted,
         TextStarted,
@@ -226,7 +230,7 @@ def test_files_and_data_are_given_by_their_kind() -> None:
     file = artifact("file-1", Part(raw=b"\x89PNG", media_type="image/png", filename="a.png"), channel="file")
     data = artifact("data-1", Part(data={"x": 1}), name="facts", channel="data")
     output = artifact("output", Part(data={"y": 2}), name="output", channel="output")
-    folded = read(TurnFold(), ArtifactUpdate(file), ArtifactUpdate(data), ArtifactUpdate(output), DONE)
+    folded = read(EventTranslator(), ArtifactUpdate(file), ArtifactUpdate(data), ArtifactUpdate(output), DONE)
     assert folded[1:-1] == [
         FileAdded("file-1", "data:image/png;base64,iVBORw==", "image/png", "a.png"),
         DataAdded("data-1", "facts", {"x": 1}),
@@ -236,7 +240,7 @@ def test_files_and_data_are_given_by_their_kind() -> None:
 
 def test_an_agent_that_knows_nothing_of_channels_is_read_as_text_files_and_data() -> None:
     mixed = artifact("a", Part(text="See"), Part(url="https://x.example/a.pdf"), Part(data=[1]), name="A")
-    folded = read(TurnFold(), ArtifactUpdate(mixed), DONE)
+    folded = read(EventTranslator(), ArtifactUpdate(mixed), DONE)
     assert folded[1:-1] == [
         TextStarted("a", "text"),
         TextAdded("a", "text", "See"),
@@ -249,19 +253,19 @@ def test_an_agent_that_knows_nothing_of_channels_is_read_as_text_files_and_data(
 def test_the_last_status_message_is_reported_if_there_is_no_other_text() -> None:
     agent_message = Message(message_id="s", role=Role.AGENT, parts=(Part(text="Which?"),))
     question = StatusUpdate(TaskState.INPUT_REQUIRED, agent_message)
-    folded = read(TurnFold(), question)
+    folded = read(EventTranslator(), question)
     assert folded[:-1] == [
         TextStarted("status", "text"),
         TextAdded("status", "text", "Which?"),
         TextEnded("status", "text"),
     ]
-    answered = read(TurnFold(), text("a"), StatusUpdate(TaskState.COMPLETED, agent_message))
+    answered = read(EventTranslator(), text("a"), StatusUpdate(TaskState.COMPLETED, agent_message))
     assert [each.text for each in answered if isinstance(each, TextAdded)] == ["a"]
 
 
 def test_progress_is_reported() -> None:
     agent_message = Message(message_id="s", role=Role.AGENT, parts=(Part(text="Searching"),))
-    folded = read(TurnFold(), StatusUpdate(TaskState.WORKING, agent_message))
+    folded = read(EventTranslator(), StatusUpdate(TaskState.WORKING, agent_message))
     assert folded == [StateChanged(TaskState.WORKING, "Searching")]
 
 
@@ -273,7 +277,7 @@ def test_what_was_counted_and_referred_to_comes_at_the_end() -> None:
         "response": {"model": "m"},
     }
     done = StatusUpdate(TaskState.COMPLETED, metadata={EXTENSION_URI: facts})
-    *_, ended = read(TurnFold(), text("a"), done)
+    *_, ended = read(EventTranslator(), text("a"), done)
     assert ended == TurnEnded(
         TaskState.COMPLETED,
         "length",
@@ -293,7 +297,7 @@ def test_a_direct_answer_has_no_task() -> None:
             Part(url="https://x.example/a.png", media_type="image/png"),
         ),
     )
-    turn = TurnFold()
+    turn = EventTranslator()
     folded = turn.feed(Event(0, StreamResponse(message=agent_message).to_json()))
     assert [each.text for each in folded if isinstance(each, TextAdded)] == ["hm", "Hello"]
     assert FileAdded("message", "https://x.example/a.png", "image/png") in folded
@@ -317,7 +321,7 @@ def in_second_turn() -> TaskRecord:
 
 def test_a_turn_that_continues_a_task_omits_the_earlier_turns() -> None:
     record = in_second_turn()
-    turn = TurnFold()
+    turn = EventTranslator()
     assert turn.feed(standing(record)) == [
         TurnStarted("t", "c", 2),
         RoundStarted(2, 1),
@@ -329,7 +333,7 @@ def test_a_turn_that_continues_a_task_omits_the_earlier_turns() -> None:
 
 def test_a_full_response_begins_after_the_users_message() -> None:
     record = in_second_turn()
-    turn = TurnFold(full_response=True)
+    turn = EventTranslator(full_response=True)
     folded = turn.feed(standing(record))
     assert folded[0] == TurnStarted("t", "c", 1)
     assert CallResult("c1", "seen", by_caller=True) in folded
@@ -346,7 +350,7 @@ def test_a_full_response_does_not_reach_back_beyond_the_users_message() -> None:
     record.apply(StatusUpdate(TaskState.INPUT_REQUIRED))
     record.receive(user_message("That one"))
     record.apply(StatusUpdate(TaskState.WORKING))
-    folded = TurnFold(full_response=True).feed(standing(record))
+    folded = EventTranslator(full_response=True).feed(standing(record))
     assert folded == [TurnStarted("t", "c", 2)]
 
 
@@ -354,14 +358,14 @@ def test_a_finished_task_is_reported_completely() -> None:
     record = begun()
     record.apply(text("All"))
     record.apply(StatusUpdate(TaskState.COMPLETED, metadata={EXTENSION_URI: {"usage": {"totalTokens": 3}}}))
-    *folded, ended = TurnFold().feed(standing(record))
+    *folded, ended = EventTranslator().feed(standing(record))
     assert [each.text for each in folded if isinstance(each, TextAdded)] == ["All"]
     assert ended == TurnEnded(TaskState.COMPLETED, usage={"totalTokens": 3})
 
 
 def test_a_lagging_turn_receives_the_rest() -> None:
     record = begun()
-    turn = TurnFold()
+    turn = EventTranslator()
     folded = read(turn, text("ab"), record=record)
     record.apply(TextDelta("text", "cd"))
     for update in call('{"a": 1}', callId="c1"):

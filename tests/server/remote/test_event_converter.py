@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.server.remote.relay import Relay
+from tailrace.server.remote.event_converter import EventConverter
 from tailrace.server.remote.response_validation import RemoteEvent
 from tailrace.streaming import ArtifactUpdate, StatusUpdate, TaskState, TextDelta, Update
 from tailrace.streaming.a2a.models import (
@@ -44,7 +44,7 @@ def status(
     return TaskStatusUpdateEvent(task_id="t", context_id="c", status=task_status, metadata=metadata or {})
 
 
-def relayed(relay: Relay, events: Sequence[RemoteEvent]) -> list[Update]:
+def relayed(relay: EventConverter, events: Sequence[RemoteEvent]) -> list[Update]:
     return [update for event in events for update in relay.feed(event)] + relay.close()
 
 
@@ -84,7 +84,7 @@ def test_copies_at_any_point_double_and_lose_nothing(pieces: list[str], data: st
             continue  # lost, until a snapshot arrives
         known = at + 1
     events.append(copy(*(Part(text=each) for each in pieces), state=TaskState.COMPLETED))
-    updates = relayed(Relay(), events)
+    updates = relayed(EventConverter(), events)
     task = carried_out(updates)
     assert text_of(task) == "".join(pieces)
     assert task.status.state is TaskState.COMPLETED
@@ -94,7 +94,7 @@ def test_copies_at_any_point_double_and_lose_nothing(pieces: list[str], data: st
 
 def test_a_copy_that_says_something_else_replaces():
     events = [piece("one", append=False), copy(Part(text="another")), piece("!", last=True)]
-    updates = relayed(Relay(), [*events, status(TaskState.COMPLETED)])
+    updates = relayed(EventConverter(), [*events, status(TaskState.COMPLETED)])
     assert [type(update) for update in updates] == [ArtifactUpdate, ArtifactUpdate, TextDelta, StatusUpdate]
     assert text_of(carried_out(updates)) == "another!"
 
@@ -110,13 +110,13 @@ def test_a_copy_that_says_something_else_replaces():
     ],
 )
 def test_what_servers_get_wrong_about_artifacts_breaks_nothing(events: list[RemoteEvent], text: str):
-    task = carried_out(relayed(Relay(), [*events, status(TaskState.COMPLETED)]))
+    task = carried_out(relayed(EventConverter(), [*events, status(TaskState.COMPLETED)]))
     assert text_of(task) == text
 
 
 def test_what_the_task_had_before_is_not_shown_again_and_can_be_added_to():
     before = Artifact(artifact_id="a", parts=(Part(text="one"),))
-    relay = Relay((before,))
+    relay = EventConverter((before,))
     question = agent_message("which?")
     task = Task(
         id="t",
@@ -136,7 +136,7 @@ def test_what_the_task_had_before_is_not_shown_again_and_can_be_added_to():
 
 
 def test_artifacts_of_a_further_task_have_ids_of_their_own():
-    relay = Relay(suffix="-turn-2")
+    relay = EventConverter(suffix="-turn-2")
     events = [piece("a", append=False), piece("b"), status(TaskState.COMPLETED)]
     assert [artifact.artifact_id for artifact in carried_out(relayed(relay, events)).artifacts] == [
         "a-turn-2"
@@ -153,7 +153,7 @@ def test_statuses_keep_their_facts_but_not_those_of_the_remotes_log():
         piece("x", append=False),
         status(TaskState.COMPLETED, agent_message("done"), {EXTENSION_URI: facts}),
     ]
-    working, _, completed = relayed(Relay(), events)
+    working, _, completed = relayed(EventConverter(), events)
     assert isinstance(working, StatusUpdate)
     assert isinstance(completed, StatusUpdate)
     assert working.metadata == {"step": 1}
@@ -178,7 +178,7 @@ def test_messages_are_divided_into_rounds_with_each_call_once():
         return TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=made)
 
     question = Message(message_id="q", role=Role.AGENT, parts=(calls("2"),))
-    relay = Relay()
+    relay = EventConverter()
     events = [
         artifact("reasoning", Part(text="hm")),
         artifact("text", Part(text="let me see")),
@@ -201,7 +201,7 @@ def test_messages_are_divided_into_rounds_with_each_call_once():
 
 
 def test_an_empty_answer_is_recorded():
-    relay = Relay()
+    relay = EventConverter()
     relayed(relay, [status(TaskState.COMPLETED)])
     [message] = relay.messages()
     assert to_common_message(message).content == ()
@@ -214,7 +214,7 @@ def test_an_answer_in_messages_of_statuses_is_taken_over_as_text() -> None:
         facts = {"coderAgent": {"kind": kind}, "model": "gemini"}
         return status(state, agent_message(text) if text else None, facts)
 
-    relay = Relay()
+    relay = EventConverter()
     updates = relayed(
         relay,
         [
@@ -233,7 +233,7 @@ def test_an_answer_in_messages_of_statuses_is_taken_over_as_text() -> None:
 
 
 def test_a_request_for_credentials_is_forwarded_before_the_response_ends():
-    relay = Relay()
+    relay = EventConverter()
     question = agent_message("Open the page.")
     [request] = relay.feed(status(TaskState.AUTH_REQUIRED, question))
     assert request == StatusUpdate(TaskState.AUTH_REQUIRED, question, continues=True)
@@ -245,7 +245,7 @@ def test_a_request_for_credentials_is_forwarded_before_the_response_ends():
 
 
 def test_a_response_that_ends_with_a_request_for_credentials_has_it_once():
-    updates = relayed(Relay(), [status(TaskState.AUTH_REQUIRED)])
+    updates = relayed(EventConverter(), [status(TaskState.AUTH_REQUIRED)])
     assert [(each.state, each.continues) for each in updates if isinstance(each, StatusUpdate)] == [
         (TaskState.AUTH_REQUIRED, True),
         (TaskState.AUTH_REQUIRED, False),
@@ -272,7 +272,7 @@ def test_thoughts_of_adk_are_reasoning():
     copy_of_all = Task(
         id="t", context_id="c", status=TaskStatus(state=TaskState.COMPLETED), artifacts=(artifact,)
     )
-    relay = Relay()
+    relay = EventConverter()
     task = carried_out(relayed(relay, [event, copy_of_all]))
     assert channels(task) == {"reasoning": "Let me see.", "": "Paris"}
     [message] = relay.messages()
@@ -288,16 +288,17 @@ def test_thoughts_of_gemini_cli_are_reasoning():
 
     text = status(TaskState.WORKING, agent_message("Paris"), {"coderAgent": {"kind": "text-content"}})
     events = [thinks("Plan", "Let me see. "), thinks("", "Yes."), text, status(TaskState.INPUT_REQUIRED)]
-    task = carried_out(relayed(Relay(), events))
+    task = carried_out(relayed(EventConverter(), events))
     assert channels(task) == {"reasoning": "**Plan**\nLet me see. Yes.", "": "Paris"}
 
 
 def test_each_turn_of_a_task_without_artifacts_has_its_own_answer():
     facts = {"coderAgent": {"kind": "text-content"}}
     first = relayed(
-        Relay(), [status(TaskState.WORKING, agent_message("one"), facts), status(TaskState.COMPLETED)]
+        EventConverter(),
+        [status(TaskState.WORKING, agent_message("one"), facts), status(TaskState.COMPLETED)],
     )
-    second = Relay(turn=2).feed(status(TaskState.WORKING, agent_message("two"), facts))
+    second = EventConverter(turn=2).feed(status(TaskState.WORKING, agent_message("two"), facts))
     assert text_of(carried_out([*second, *first])) == "twoone"
 
 
@@ -305,10 +306,10 @@ def test_a_request_for_input_without_a_message_has_the_one_before_it():
     request = agent_message("Confirm: write x.txt")
     text = status(TaskState.WORKING, agent_message("First, "), {"coderAgent": {"kind": "text-content"}})
     events = [text, status(TaskState.WORKING, request), status(TaskState.INPUT_REQUIRED)]
-    task = carried_out(relayed(Relay(), events))
+    task = carried_out(relayed(EventConverter(), events))
     assert task.status.message is not None
     assert task.status.message.parts == request.parts
     assert [each.parts for each in task.history if each.role is Role.AGENT] == []
 
     events = [status(TaskState.WORKING, agent_message("Wait.")), text, status(TaskState.INPUT_REQUIRED)]
-    assert carried_out(relayed(Relay(), events)).status.message is None, "the text came later"
+    assert carried_out(relayed(EventConverter(), events)).status.message is None, "the text came later"

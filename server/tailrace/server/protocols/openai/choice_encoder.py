@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.encoder import Encoder, Fields, encode_json
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai_error import OpenAIError
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.json_encoding import encode_text
 from tailrace.streaming.a2a.stream_extension import provider_usage
@@ -48,7 +48,9 @@ class ChoiceEncoder(Encoder):
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
 
-    def __init__(self, turn: TurnFold, request: ChatRequest, previous: "ChoiceEncoder | None" = None) -> None:
+    def __init__(
+        self, turn: EventTranslator, request: ChatRequest, previous: "ChoiceEncoder | None" = None
+    ) -> None:
         super().__init__(turn)
         self._request = request
         self._previous = previous

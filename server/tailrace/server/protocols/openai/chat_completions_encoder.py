@@ -10,8 +10,8 @@ from typing import ClassVar
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.chat_request import ChatRequest
 from tailrace.server.protocols.encoder import Fields
-from tailrace.server.protocols.openai.choices import ChoiceEncoder
-from tailrace.server.protocols.turn_fold import TurnFold
+from tailrace.server.protocols.event_translator import EventTranslator
+from tailrace.server.protocols.openai.choice_encoder import ChoiceEncoder
 from tailrace.streaming.a2a.json_encoding import encode_text
 
 _MEMBERS = {"text": "content", "reasoning": "reasoning_content", "refusal": "refusal"}
@@ -25,7 +25,9 @@ class ChatCompletionEncoder(ChoiceEncoder):
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
 
-    def __init__(self, turn: TurnFold, request: ChatRequest, previous: ChoiceEncoder | None = None) -> None:
+    def __init__(
+        self, turn: EventTranslator, request: ChatRequest, previous: ChoiceEncoder | None = None
+    ) -> None:
         super().__init__(turn, request, previous)
         self._indexes: dict[str, int] = {}  # of calls
 

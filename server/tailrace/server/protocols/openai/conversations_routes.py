@@ -25,9 +25,9 @@ from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.runtime.caller import Caller
 from tailrace.server.runtime.operations import Operations
 from tailrace.streaming.a2a.errors import TaskNotFoundError
+from tailrace.streaming.a2a.json_value_counts import cost_of
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.models import Message, Task, TaskStatus
-from tailrace.streaming.a2a.processing_costs import cost_of
 from tailrace.streaming.a2a.stream_extension import extension_metadata, with_extension_metadata
 from tailrace.streaming.conversion.message_conversion import to_a2a_message, to_common_message
 from tailrace.wrappers.concurrency.worker_thread import run_bounded

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, cast
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.conversation_lookup import response_id
 from tailrace.server.protocols.encoder import Encoder, Fields, encode_json
+from tailrace.server.protocols.event_translator import EventTranslator
 from tailrace.server.protocols.openai.stored_request import StoredRequest
 from tailrace.server.protocols.openai_error import OpenAIError
 from tailrace.server.protocols.serial_texts import SerialTexts
-from tailrace.server.protocols.turn_fold import TurnFold
 from tailrace.streaming.a2a.event import Event
 from tailrace.streaming.a2a.lifecycle import TaskState
 from tailrace.streaming.a2a.stream_extension import provider_usage
@@ -153,7 +153,7 @@ class ResponsesEncoder(Encoder):
 
     def __init__(self, request: StoredRequest, *, after: float = -1, live: bool = True) -> None:
         texts = SerialTexts(live=live, last_round=request.has_format)
-        super().__init__(TurnFold(tools=request.tools, texts=texts))
+        super().__init__(EventTranslator(tools=request.tools, texts=texts))
         self._request = request
         self._echo_cost = 0 if after == NO_EVENTS else json_cost(request.echo)
         self._after = after

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.wrappers.cohere.common_events import CallDelta, ContentDelta, PlanDelta, read_common_event
+from tailrace.wrappers.cohere.event_structs import CallDelta, ContentDelta, PlanDelta, read_common_event
 
 
 def event(kind: str, index: int | None = None, **message: Any) -> dict[str, Any]:

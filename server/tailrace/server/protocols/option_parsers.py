@@ -10,8 +10,8 @@ from tailrace.server.protocols.task_events import is_mapping
 from tailrace.streaming.agent.caller_options import CallerOptions
 from tailrace.wrappers import ContentPartFile
 from tailrace.wrappers.conversion.files import read_data_url
-from tailrace.wrappers.conversion.request_options import OutputFormat, ToolChoice, ToolDefinition
 from tailrace.wrappers.messages import shortened
+from tailrace.wrappers.request_options import OutputFormat, ToolChoice, ToolDefinition
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tailrace.server.protocols import ui_events
 from tailrace.server.protocols.encoder import Fields
-from tailrace.server.protocols.openai.choices import ChoiceEncoder
+from tailrace.server.protocols.openai.choice_encoder import ChoiceEncoder
 from tailrace.streaming.a2a.json_encoding import encode_text
 
 _SHOWN = ("text", "refusal")
