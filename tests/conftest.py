@@ -65,6 +65,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 20, 100)  # as the server does
         gc.enable()
 
 
