@@ -9,7 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 
 from support.options import WEATHER, ask
 from support.provider_cases import CASES, HISTORY, ProviderCase
@@ -29,6 +28,7 @@ from tailrace.wrappers.cassettes import CassetteModel, RecordingModel, load_cass
 from tailrace.wrappers.model import Model
 from tailrace.wrappers.openai.client import ChatCompletionsModel
 from tailrace.wrappers.providers import create_model
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 pytestmark = pytest.mark.usefixtures("bare_environment")
 

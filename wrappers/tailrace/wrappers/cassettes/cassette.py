@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from tailrace.wrappers.conversion.request_options import RequestOptions
 
 from tailrace.wrappers.errors import ConfigurationError, UpstreamError, UpstreamFault
 from tailrace.wrappers.messages import History
+from tailrace.wrappers.request_options import RequestOptions
 
 MAX_BYTES = 64 * 1024 * 1024
 """Maximum bytes of one file."""

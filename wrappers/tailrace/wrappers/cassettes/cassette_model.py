@@ -9,7 +9,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 
 from tailrace.wrappers.cassettes.cassette import Cassette, load_cassettes, request_digest
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
@@ -21,6 +20,7 @@ from tailrace.wrappers.http.response import ChunkStream
 from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.providers import FORMATS
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 _SHOWN = 5  # recorded requests that an error names
 _CHARACTERS = 60  # of each

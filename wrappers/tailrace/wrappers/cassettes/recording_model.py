@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 from anyio import to_thread
-from tailrace.wrappers.conversion.request_options import NO_OPTIONS, RequestOptions
 
 from tailrace.wrappers.cassettes.cassette import Cassette, Failure, Piece, Recorded, request_digest
 from tailrace.wrappers.concurrency.async_resource import AsyncResource, Exit
@@ -24,6 +23,7 @@ from tailrace.wrappers.messages import History
 from tailrace.wrappers.model import ChunkBatches, Model
 from tailrace.wrappers.providers import find_provider
 from tailrace.wrappers.redaction.redactor import Redactor
+from tailrace.wrappers.request_options import NO_OPTIONS, RequestOptions
 
 logger = logging.getLogger("tailrace.wrappers")
 
