@@ -409,7 +409,7 @@ def test_the_image_runs_as_an_unprivileged_user_and_keeps_its_tasks_in_its_volum
     assert [mount.split(":")[1] for mount in server["volumes"]] == [volume]
 
 
-async def test_the_image_says_how_its_server_is() -> None:
+async def test_the_image_has_a_health_check() -> None:
     command = json.loads(RUNNING.one("HEALTHCHECK").partition("CMD ")[2])
     assert command[0] == "python"
 

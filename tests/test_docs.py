@@ -102,7 +102,7 @@ PYTHON = [
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block.line}")
-def test_the_python_of_the_pages_runs_and_prints_what_it_says(
+def test_the_python_of_the_pages_runs_and_prints_the_documented_output(
     block: Block, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(block)
@@ -137,7 +137,7 @@ def _say_as_the_page_says(request: Received) -> list[bytes]:
 
 
 @pytest.mark.parametrize("block", blocks(AGENTS_PAGE, "python"), ids=lambda block: f"line {block.line}")
-def test_the_agents_of_their_page_answer_as_it_says(
+def test_the_agents_of_their_page_respond_as_documented(
     block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -165,7 +165,7 @@ async def test_the_applications_of_the_readme_answer() -> None:
         assert card["supportedInterfaces"][0]["url"] == f"{url}{path}/"
 
 
-async def test_the_applications_of_the_page_on_embedding_do_what_it_says(
+async def test_the_applications_of_the_page_on_embedding_work_as_documented(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -237,7 +237,7 @@ def test_names_of_the_table_of_concepts_can_be_imported_from_their_module() -> N
     assert {"ChoiceDeltaWrapper", "ResponseTranslator", "A2ATaskBridge", "TurnAccumulator"} <= named
 
 
-def test_the_skill_says_what_it_is_for() -> None:
+def test_the_skill_describes_its_purpose() -> None:
     _, head, _ = SKILL_PAGE.read_text(encoding="utf-8").split("---\n", 2)
     front_matter = yaml.safe_load(head)
     assert front_matter.keys() == {"name", "description"}
@@ -428,7 +428,7 @@ def test_the_examples_of_the_extension_are_what_the_protocol_allows() -> None:
             assert model.model_validate(example).to_dict() == example
 
 
-def test_the_extension_is_declared_as_its_specification_says() -> None:
+def test_the_extension_is_declared_as_specified() -> None:
     card = build_card(Settings(), "http://127.0.0.1:8000/")
     assert card.capabilities.extensions[0].to_dict() == json.loads(blocks(EXTENSION_PAGE, "json")[0].text)
     assert EXTENSION_PAGE.read_text(encoding="utf-8").startswith(f"# The extension `{EXTENSION_URI}`\n")

@@ -71,7 +71,7 @@ def test_errors_sent_to_clients_match_the_page(errors: dict[str, type[TailraceEr
         assert advice
 
 
-def test_errors_are_imported_from_where_the_page_says(errors: dict[str, type[TailraceError]]) -> None:
+def test_errors_are_imported_from_the_documented_modules(errors: dict[str, type[TailraceError]]) -> None:
     for name, module, *_ in tables("error")[1]:
         assert getattr(importlib.import_module(module), name) is errors[name]
 

@@ -155,7 +155,7 @@ def environment(tmp_path: Path) -> Generator[dict[str, str]]:
         yield {**ours, "PATH": os.pathsep.join(path), "OPENAI_BASE_URL": upstream.base_url}
 
 
-def test_the_tutorial_does_what_it_says(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_commands_of_the_tutorial_work_as_documented(environment: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "work"
     port = _free_port()
     ran = 0

@@ -26,7 +26,7 @@ def test_names_are_whole_or_beginnings() -> None:
         named(["nothing"])
 
 
-def test_scenarios_ask_for_what_there_is() -> None:
+def test_scenarios_name_existing_servers_and_bodies() -> None:
     assert {each.measure for each in SCENARIOS} == set(MEASURES)
     assert len({each.name for each in SCENARIOS}) == len(SCENARIOS)
     assert {each.scenario for each in bounds.BOUNDS} <= {each.name for each in SCENARIOS}
@@ -92,7 +92,7 @@ def test_lost_streams_and_failures_break_a_bound() -> None:
     assert [verdict.holds for verdict in verdicts] == [False, False]
 
 
-def test_the_table_says_ratios_and_failures() -> None:
+def test_the_table_has_ratios_and_failures() -> None:
     table = tables.table(named(["burst-4000"])[0], _findings())
     rows = list(zip(*(list(column.cells) for column in table.columns), strict=True))
     assert rows[0][1:3] == ("8.00 (7.00 … 9.00)", "1.00x")
@@ -124,7 +124,7 @@ def test_a_run_is_the_same_after_it_was_written() -> None:
     assert Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
 
 
-def test_the_summary_has_a_column_a_server_and_says_what_it_is_beside_ours() -> None:
+def test_the_summary_has_a_column_for_each_server_with_its_ratio_to_ours() -> None:
     summary = tables.summarise(replace_missing(_findings()))
     assert summary.heads == ["", "tailrace, SQLite", "a2a-sdk, memory", "a2a-sdk, SQLite", "no server"]
     rows = {(row[0], row[1]): row[2:] for row in summary.rows}

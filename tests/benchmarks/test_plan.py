@@ -9,7 +9,7 @@ _NUMBERS = st.integers(0, 99_999)
 
 
 @given(plan=st.builds(Plan, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS), dialect=st.sampled_from((A2A, OPENAI)))
-def test_a_request_says_its_plan(plan: Plan, dialect: str) -> None:
+def test_a_request_contains_its_plan(plan: Plan, dialect: str) -> None:
     assert find_plan(start(dialect, plan)) == plan
 
 
@@ -33,7 +33,7 @@ def _text(*indices: int) -> str:
     return "".join(piece(index, 10 * index) for index in indices)
 
 
-def test_pieces_say_when_they_were_sent() -> None:
+def test_deltas_contain_their_time_of_sending() -> None:
     assert [(each.index, each.sent) for each in pieces(_text(0, 1, 2))] == [(0, 0), (1, 10), (2, 20)]
 
 

@@ -53,13 +53,15 @@ def test_a_measurement_is_made_and_nothing_is_lost(
     assert figures[tiny.metric] >= 0
 
 
-def test_a_measurement_that_cannot_be_made_says_why(servers: dict[str, Running], upstream: Running) -> None:
+def test_a_measurement_that_cannot_be_made_reports_the_reason(
+    servers: dict[str, Running], upstream: Running
+) -> None:
     order = named(["burst-100"])[0].order(servers["tailrace"], upstream, 0)
     with pytest.raises(RuntimeError, match="Connect"):
         runner.read(replace(order, port=1))
 
 
-def test_a_server_that_does_not_start_says_why(upstream: Running, tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_reports_the_reason(upstream: Running, tmp_path: Path) -> None:
 
     def command(_: Place) -> Command:
         return Command([sys.executable, "-c", "1/0"])

@@ -142,7 +142,7 @@ async def test_a_page_of_another_site_makes_no_agent_work(given: dict[str, Any])
         assert agent.turns == 1
 
 
-async def test_a_name_that_is_bound_anew_to_this_machine_reads_nothing() -> None:
+async def test_a_host_name_that_is_rebound_to_this_machine_reads_nothing() -> None:
     agent = _Agent()
     async with agent.serving() as url, Rpc(url) as rpc:
         await rpc.result("SendMessage", message("a secret"))

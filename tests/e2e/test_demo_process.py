@@ -113,7 +113,7 @@ async def test_a_demo_that_goes_on_serves_others_and_ctrl_c_stops_it_and_the_mod
     assert "Traceback" not in rest
 
 
-async def test_a_demo_that_is_ended_before_its_answer_says_so_by_its_status():
+async def test_a_demo_that_ends_before_its_response_has_an_exit_status():
     async with await start("demo", "--once", "--port", "0", "--recorded") as demo:
         await read_until(demo, "working")
         demo.send_signal(signal.SIGTERM)

@@ -479,7 +479,7 @@ async def test_a_message_sent_while_the_conversation_loads_is_shown_after_it(
     assert len(await tasks_in(agent, page)) == 2
 
 
-async def test_the_address_says_which_conversation_is_shown(page: "Page", agent: Agent) -> None:
+async def test_the_url_names_the_displayed_conversation(page: "Page", agent: Agent) -> None:
     await say(page, "hello")
     await until_state(page, "completed")
     first = page.url
@@ -551,7 +551,7 @@ async def test_back_and_forward_navigate_through_visited_conversations(page: "Pa
     assert page.url == first
 
 
-async def test_what_a_request_asks_for_goes_with_it(page: "Page", agent: Agent) -> None:
+async def test_a_request_contains_its_options(page: "Page", agent: Agent) -> None:
     await page.get_by_role("button", name="Inspector").click()
     facts = page.get_by_label("Asked for with each request, as JSON")
     await facts.fill("{not JSON")
@@ -567,7 +567,7 @@ async def test_what_a_request_asks_for_goes_with_it(page: "Page", agent: Agent) 
     assert [each["function"]["name"] for each in request["tools"]] == ["look"]
 
 
-async def test_a_failure_says_why(page: "Page") -> None:
+async def test_a_failure_shows_its_reason(page: "Page") -> None:
     await say(page, "fail")
     await until_state(page, "failed")
     assert "the model is not there" in await page.locator("article").inner_text()

@@ -161,7 +161,7 @@ def test_the_language_is_python() -> None:
 
 
 @row("Package `openai`: a client of yours asks the model", name="tailrace.wrappers.openai.OpenAIModel")
-async def test_openai_asks_the_model() -> None:
+async def test_openai_sends_a_request_to_the_model() -> None:
     async with ScriptedUpstream(ANSWER) as upstream:
         async with AsyncOpenAI(base_url=upstream.base_url, api_key="mine", max_retries=0) as client:
             async with Agent[str](OpenAIModel("m", client=client)) as agent:

@@ -29,6 +29,6 @@ def test_every_name_exists(module: str) -> None:
         assert is_there, row
 
 
-def test_the_page_is_what_the_tests_say() -> None:
+def test_the_page_equals_the_results_of_the_tests() -> None:
     page = (ROOT / "docs/origins.md").read_text(encoding="utf-8")
     assert page == origins_page(), "run python tests/test_docs.py to rewrite the page"

@@ -357,7 +357,7 @@ async def test_a_running_task_is_cancelled() -> None:
     name="tailrace.server.sdk.RemoteAgent",
     differs="The document names it without its fields: address, token and timeouts are arguments of `RemoteAgent`.",
 )
-async def test_a_client_finds_and_asks_an_agent() -> None:
+async def test_a_client_finds_and_calls_an_agent() -> None:
     async with ScriptedUpstream(answer("Bonjour.")) as upstream:
         handler = AgentHandler(Agent[str](model_at(upstream)))
         settings = Settings(store="sqlite://", agent_name="Translator", caller_keys=SecretStr("me:key"))

@@ -159,7 +159,7 @@ async def test_a_task_its_history_and_the_facade_show_neither_key_nor_address(
     assert KEY not in caplog.text
 
 
-async def test_the_log_says_why_credentials_were_refused_without_the_key(
+async def test_the_log_has_the_reason_for_rejected_credentials_without_the_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "tailrace.server")

@@ -105,7 +105,7 @@ async def test_the_router_works_under_a_prefix_of_another_application() -> None:
     assert card.supported_interfaces[0].url == f"{url}/agents/echo/"
 
 
-async def test_an_application_that_is_mounted_says_that_it_was_not_started() -> None:
+async def test_a_mounted_application_reports_that_it_was_not_started() -> None:
     app = FastAPI()
     app.mount("/agent", create_app(settings(), handler=hello))
     async with serving(app) as url, Rpc(f"{url}/agent") as rpc:

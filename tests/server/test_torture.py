@@ -372,7 +372,7 @@ async def test_a_last_event_that_is_being_written_when_the_server_stops_is_still
 # --- the conversation -------------------------------------------------------------------------------------------
 
 
-async def test_a_turn_says_what_it_made_and_not_again_what_an_earlier_one_made() -> None:
+async def test_a_turn_reports_its_own_output_and_not_that_of_an_earlier_turn() -> None:
     histories: list[list[str]] = []
 
     async def handle(turn: Turn) -> Updates:

@@ -173,7 +173,7 @@ async def test_a_filtered_answer_is_not_a_completed_one() -> None:
     assert text_of(task) == "Well, "
 
 
-async def test_an_answer_cut_at_its_length_says_so() -> None:
+async def test_a_response_truncated_at_its_length_limit_is_marked() -> None:
     async with ScriptedUpstream(openai_stream(["Once upon"], finish="length")) as upstream:
         task, _ = await ask(upstream.base_url)
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"

@@ -94,11 +94,11 @@ def test_what_is_not_part_of_an_answer_begins_none(delta: Delta) -> None:
     ],
     ids=["text", "reasoning", "refusal", "tool call", "finish", "extra"],
 )
-def test_the_first_delta_that_says_something_begins_a_choice(delta: Delta) -> None:
+def test_the_first_delta_with_content_begins_a_choice(delta: Delta) -> None:
     assert list(fold(delta).choices) == [0]
 
 
-def test_add_says_what_changed() -> None:
+def test_add_returns_the_changes() -> None:
     accumulator = Accumulator()
     assert accumulator.add(think("hm")) == [Change(Channel.REASONING, 0, "hm")]
     assert accumulator.add(say("a", 1)) == [Change(Channel.TEXT, 1, "a")]
@@ -179,7 +179,7 @@ def test_the_id_is_that_of_the_response_whose_answer_is_kept() -> None:
     assert fold(*begun, restarted(), say("Hello")).metadata["id"] == "a"
 
 
-def test_the_id_of_a_real_response_that_was_begun_anew() -> None:
+def test_the_id_of_a_recorded_response_that_restarted() -> None:
     def event(**fields: Any) -> bytes:
         return f"data: {json.dumps(fields)}\n\n".encode()
 
@@ -193,7 +193,7 @@ def test_the_id_of_a_real_response_that_was_begun_anew() -> None:
     assert (accumulator.message().text, accumulator.metadata["id"]) == ("Hi", "msg_2")
 
 
-def test_the_id_stays_where_only_one_of_several_answers_begins_anew() -> None:
+def test_the_id_stays_if_only_one_of_several_choices_restarts() -> None:
     accumulator = fold(facts({"id": "a"}), say("x"), say("y", 1), restarted(id="b"), say("z"))
     assert accumulator.metadata["id"] == "a"
 
@@ -277,7 +277,7 @@ def test_the_transports_error_counts_where_the_provider_reported_none() -> None:
     assert reported.message == "first"
 
 
-def test_a_finished_response_is_not_whole_when_the_transport_says_so() -> None:
+def test_a_finished_response_is_incomplete_after_an_error_of_the_transport() -> None:
     error = UpstreamError("reset", fault=UpstreamFault.CONNECTION)
     assert fold(say("a"), end(), error=error).error is error
 

@@ -112,7 +112,7 @@ def test_there_are_recordings_of_every_api() -> None:
 
 
 @every_api
-def test_nothing_that_a_recording_says_is_lost(api: str) -> None:
+def test_no_content_of_a_recording_is_lost(api: str) -> None:
     wrong: list[str] = []
     for name, body in recordings(api):
         accumulator = convert(api, body).accumulator

@@ -104,7 +104,7 @@ def test_what_is_new_is_given_out_once() -> None:
     assert turn.output == "Hi there!"
 
 
-def test_add_says_what_changed_in_the_response() -> None:
+def test_add_returns_the_changes_of_the_response() -> None:
     turn = TurnAccumulator()
     assert turn.add(say("a")) == [Change(Channel.TEXT, 0, "a")]
     assert turn.add(CALL) == [Change(Channel.TOOL_CALL, 0, "{}", 0)]
@@ -175,7 +175,7 @@ def test_think_tags_are_split_if_enabled() -> None:
     assert (turn.output, turn.reasoning) == ("b", "ac")
 
 
-def test_the_turn_is_that_of_the_choice_that_says_something_first() -> None:
+def test_the_turn_is_that_of_the_first_choice_with_content() -> None:
     turn = TurnAccumulator()
     respond(turn, say("b", 1), say("a", 0), say("B", 1), end(FinishReason.LENGTH, 1), end(choice=0))
     assert turn.output == "bB"
@@ -270,7 +270,7 @@ def test_calls_are_to_be_run_whatever_the_finish_reason(reason: FinishReason) ->
     assert [each.id for each in turn.unanswered_calls] == ["a"]
 
 
-def test_calls_whose_arguments_do_not_parse_say_so() -> None:
+def test_calls_with_invalid_arguments_have_an_error() -> None:
     turn = TurnAccumulator()
     respond(turn, call('{"a', index=0, id="a", name="f"), end(FinishReason.LENGTH))
     (broken,) = turn.unanswered_calls
@@ -419,7 +419,7 @@ def test_a_response_that_restarts_before_it_is_read_has_only_its_new_content() -
     assert turn.messages == (model_message(text_part("yes")),)
 
 
-def test_a_response_that_begins_anew_replaces_what_was_given_out() -> None:
+def test_a_restarted_response_replaces_the_published_content() -> None:
     turn = TurnAccumulator()
     respond(turn, think("a"), say("one"), CALL, end())
     answer_calls(turn)
@@ -438,7 +438,7 @@ def test_a_response_that_begins_anew_replaces_what_was_given_out() -> None:
 # --- cost -------------------------------------------------------------------------------------------------------
 
 
-def test_folding_and_asking_for_the_new_join_nothing_that_was_there_before() -> None:
+def test_folding_and_reading_new_text_do_not_join_earlier_text() -> None:
     turn = TurnAccumulator()
     for _ in range(20_000):
         turn.add(say("ab"))

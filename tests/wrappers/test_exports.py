@@ -64,7 +64,7 @@ def test_the_namespace_belongs_to_no_layer(root: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ROOTS, ids=str)
-def test_every_layer_says_that_it_is_typed(root: Path) -> None:
+def test_every_layer_is_marked_as_typed(root: Path) -> None:
     assert (root / root.parent.name / "py.typed").exists()
 
 

@@ -70,7 +70,7 @@ def test_a_model_needs_a_provider_and_a_name(text: str, monkeypatch: pytest.Monk
         create_model(text)
 
 
-def test_a_model_without_a_key_says_which_variable_to_set() -> None:
+def test_a_model_without_a_key_names_the_variable() -> None:
     with pytest.raises(
         ConfigurationError, match="no key for gemini:pro: set GEMINI_API_KEY or GOOGLE_API_KEY"
     ):

@@ -77,7 +77,7 @@ def test_all_options_become_json(name: str, options: RequestOptions) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(options=all_options, given=st.dictionaries(names.map("own_{}".format), json_objects, max_size=3))
-def test_what_the_operator_asks_for_besides_is_kept(
+def test_further_parameters_of_the_operator_are_sent(
     name: str, options: RequestOptions, given: dict[str, Any]
 ) -> None:
     options = options.model_copy(update={"output": None})

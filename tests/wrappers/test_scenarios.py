@@ -72,7 +72,7 @@ def test_the_artifacts_hold_the_text_of_the_answer(scenario: Scenario) -> None:
         assert texts["refusal"] == scenario.expect["refusal"]
 
 
-def test_think_tags_are_text_where_an_operator_says_so() -> None:
+def test_think_tags_are_text_if_the_operator_configures_it() -> None:
     (scenario,) = (each for each in SCENARIOS if each.name.startswith("E05"))
     message = completion([scenario.body], think_tags=False)["choices"][0]["message"]
     assert message["content"] == "<think>hmm</think>Answer"

@@ -219,7 +219,7 @@ async def test_a_task_that_a_client_of_another_version_began_is_followed_and_can
         assert changes(events)[-1] == "canceled"
 
 
-async def test_a_model_that_fails_fails_the_task_and_says_why(client: Client) -> None:
+async def test_a_model_that_fails_fails_the_task_with_a_reason(client: Client) -> None:
     events = server_events(await client.events("stream", text="fail"))
     assert changes(events) == ["submitted", "working", "failed"]
     [part] = events[-1].fields["status"]["message"]["parts"]
@@ -313,7 +313,7 @@ async def test_tasks_are_listed_by_the_page(client: Client) -> None:
     assert [texts_of(task) for task in listed] == [[ANSWER]] * 3
 
 
-async def test_an_agent_without_an_extended_card_says_so(client: Client) -> None:
+async def test_an_agent_without_an_extended_card_returns_the_error(client: Client) -> None:
     """In 0.3 the client checks the public card first, and no other card exists."""
     try:
         card = await client.ask("extended_card")

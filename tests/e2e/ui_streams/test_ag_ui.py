@@ -88,6 +88,6 @@ async def test_an_error_of_the_provider_ends_the_run(ag_ui: Client) -> None:
     assert "the model is not there" in failed["message"]
 
 
-async def test_a_request_that_is_refused_says_why(ag_ui: Client) -> None:
+async def test_a_rejected_request_has_a_reason(ag_ui: Client) -> None:
     with pytest.raises(RefusedError, match=r"HTTP 400.*at most 200 printable ASCII characters"):
         await ag_ui.ask("send", thread="x" * 201, text="Hello")

@@ -66,7 +66,7 @@ async def test_the_clients_own_tool_is_called_and_answered(agent: Agent, ai_sdk:
     assert text_of(task, "text-turn-2") == text(answer)
 
 
-async def test_a_tool_that_failed_at_the_client_says_so(ai_sdk: Client) -> None:
+async def test_a_tool_that_failed_at_the_client_is_reported(ai_sdk: Client) -> None:
     seen = await ai_sdk.ask("send", chat=chat_id(), text="weather", broken=True)
     assert "no such city" in text(seen["messages"][-1])
 
@@ -145,7 +145,7 @@ async def test_an_error_of_the_provider_reaches_the_chat(ai_sdk: Client) -> None
     assert "the model is not there" in seen["error"]
 
 
-async def test_a_request_that_is_refused_says_why_in_words(ai_sdk: Client) -> None:
+async def test_a_rejected_request_has_a_readable_reason(ai_sdk: Client) -> None:
     seen = await ai_sdk.ask("send", chat="x" * 201, text="Hello")
     assert seen["status"] == "error"
     assert seen["error"] == "a conversation's id is text of at most 200 printable ASCII characters"

@@ -160,7 +160,7 @@ async def test_any_one_of_several_ways_lets_a_caller_in(keys_url: str) -> None:
 # --- settings ---------------------------------------------------------------------------------------------------
 
 
-async def test_settings_say_who_is_let_in() -> None:
+async def test_settings_define_the_permitted_callers() -> None:
     assert isinstance(create_authenticator(Settings()), Anonymous)
     keys = create_authenticator(Settings.model_validate({"caller_keys": "alice:k1, bob:k:2"}))
     assert (await keys.authenticate(Credentials({"x-api-key": "k:2"}))).user == "bob"
@@ -212,7 +212,7 @@ async def test_no_binding_lets_a_stranger_in(rpc: Rpc) -> None:
         assert response.status == 200
 
 
-async def test_the_card_is_public_and_says_how_one_is_let_in(rpc: Rpc) -> None:
+async def test_the_card_is_public_and_declares_the_authentication(rpc: Rpc) -> None:
     path = "/.well-known/agent-card.json"
     async with rpc.http.get(rpc.url + path, headers={"A2A-Version": "1.0"}) as response:
         card = AgentCard.model_validate_json(await response.read())

@@ -83,7 +83,7 @@ class Known(Authenticator):
 
 
 @pytest.mark.parametrize("header", ["Authorization", "X-API-Key"])
-async def test_a_token_lets_the_caller_in_as_the_agents_card_asks_for_it(header: str) -> None:
+async def test_a_token_is_sent_in_the_form_that_the_card_requires(header: str) -> None:
     keys = Settings(store="sqlite://", caller_keys="alice:open-sesame")  # pyright: ignore[reportArgumentType]
     known = create_app(STORE, handler=THINKS, authenticator=Known())
     app = known if header == "Authorization" else create_app(keys, handler=THINKS)
@@ -152,7 +152,7 @@ async def test_a_failed_task_gives_its_reason_and_status_1():
     assert notes.splitlines()[-1].startswith("failed: no more paper · task ")
 
 
-async def test_a_task_that_waits_says_how_to_answer_and_gives_status_3():
+async def test_a_waiting_task_prints_how_to_respond_and_exits_with_status_3():
     calls = Artifact(artifact_id="calls", parts=(Part(data=TOOL_CALL),))
     question = agent_message("What is the weather?")
     status, out, notes = await run_ask(
@@ -168,7 +168,7 @@ async def test_a_task_that_waits_says_how_to_answer_and_gives_status_3():
     assert " --context " in how
 
 
-async def test_an_agent_that_wants_its_caller_to_sign_in_says_so():
+async def test_an_agent_that_requires_a_sign_in_is_reported():
     status, _, notes = await run_ask(saying(StatusUpdate(TaskState.AUTH_REQUIRED)))
     assert status == 3
     assert "the agent requires you to sign in" in notes
@@ -256,7 +256,7 @@ def foreign(request: Received) -> list[Step]:
     return [sse({"result": {"task": {**done, "artifacts": [{**piece, "parts": [{"text": "no"}]}]}}})]
 
 
-async def test_an_answer_that_was_replaced_is_shown_anew():
+async def test_a_replaced_response_is_printed_again():
     shown = Shown()
     async with ScriptedUpstream(foreign) as server:
         assert await ask_agent(server.base_url.removesuffix("/v1"), "hello", shown.screen) == 0
@@ -264,7 +264,7 @@ async def test_an_answer_that_was_replaced_is_shown_anew():
     assert "the agent has replaced its response" in shown.notes.getvalue()
 
 
-async def test_an_agent_that_says_nothing_has_not_answered():
+async def test_an_agent_without_output_has_not_responded():
     def silent(request: Received) -> list[Step]:
         return foreign(request) if request.method == "GET" else [Head()]
 

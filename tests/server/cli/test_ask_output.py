@@ -60,7 +60,7 @@ def test_blocks_are_drawn_once_and_in_order_however_the_text_is_cut() -> None:
         assert all(shown.count(word) == whole.count(word) for word in words)
 
 
-def test_on_a_terminal_what_an_agent_says_does_not_steer_it() -> None:
+def test_the_output_of_an_agent_does_not_control_the_terminal() -> None:
     shown = drawn(Text("text", ANSWER, "a \x1b[31mred\x07 word"), terminal=True)
     assert "\\x1b[31mred\\x07" in _CONTROL.sub("", shown)
 

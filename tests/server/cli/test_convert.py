@@ -30,7 +30,7 @@ def one_object(result: Result) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=lambda path: path.stem)
-def test_all_targets_say_the_same(stream: Path) -> None:
+def test_all_targets_have_the_same_content(stream: Path) -> None:
     events = [
         StreamResponse.model_validate_json(line)
         for line in convert("--to", "events", str(stream)).stdout.splitlines()
@@ -70,7 +70,7 @@ def test_events_are_lines_that_begin_with_the_task() -> None:
     assert kinds[-1] == "statusUpdate"
 
 
-def test_tool_calls_ask_for_input() -> None:
+def test_tool_calls_require_input() -> None:
     message = one_object(convert("--to", "message", str(FIXTURES / "tool_call.sse")))
     [part] = [part for part in message["parts"] if "data" in part]
     [call] = part["data"]["tool_calls"]
@@ -139,7 +139,7 @@ def test_a_tool_call_that_the_length_limit_cut_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "tool_call"])
-def test_events_of_a2a_0_3_have_a_kind_and_the_last_one_says_so(name: str) -> None:
+def test_events_of_a2a_0_3_have_a_kind_and_the_last_one_is_final(name: str) -> None:
     stream = str(FIXTURES / f"{name}.sse")
     lines = [json.loads(line) for line in convert("--dialect", "0.3", stream).stdout.splitlines()]
     assert [line["kind"] for line in lines[:2]] == ["task", "status-update"]
@@ -171,7 +171,9 @@ def test_events_before_0_2_begin_with_the_work() -> None:
 
 
 @pytest.mark.parametrize(("version", "discriminator"), [("0.3", "kind"), ("0.1", "type")])
-def test_messages_of_older_versions_say_what_their_parts_are(version: str, discriminator: str) -> None:
+def test_messages_of_older_versions_declare_the_kinds_of_their_parts(
+    version: str, discriminator: str
+) -> None:
     for name, kind in (("text", "text"), ("tool_call", "data")):
         stream = str(FIXTURES / f"{name}.sse")
         newest = one_object(convert("--to", "message", stream))

@@ -29,7 +29,7 @@ def listening(port: int = 0) -> Generator[int]:
         yield listener.getsockname()[1]
 
 
-def test_where_the_model_cannot_run_the_demo_says_why_and_replays_a_recording(
+def test_if_the_model_cannot_run_the_demo_prints_the_reason_and_replays_a_recording(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     # Environment variables must not affect the demo.

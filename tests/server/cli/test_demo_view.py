@@ -93,7 +93,7 @@ def test_reasoning_tool_calls_and_the_reason_of_a_failure_are_shown():
     ]
 
 
-def test_a_text_that_is_replaced_begins_anew():
+def test_a_replaced_text_starts_again():
     printed = show(text("one"), text("two"), TextDelta("text", " three"), StatusUpdate(TaskState.COMPLETED))
     assert rows(printed)[1:6] == [
         ["2", "artifact", '"text"'],

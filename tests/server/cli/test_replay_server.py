@@ -59,7 +59,7 @@ def text(body: bytes) -> str:
     return "".join(delta.get("content") or "" for delta in deltas)
 
 
-async def test_the_openai_client_reads_the_demo_answer_word_for_word_under_a_name_that_says_recorded():
+async def test_the_openai_client_reads_the_recorded_response_unchanged_from_a_model_named_recorded():
     recorded = resources.files("tailrace.server.cli").joinpath("recorded", "answer.sse")
     async with ReplayModel(tokens_per_second=math.inf) as replay:
         async with openai.AsyncOpenAI(base_url=replay.base_url, api_key="none") as client:
@@ -95,7 +95,7 @@ async def test_the_recorded_pace_is_used_unless_another_is_requested():
     assert 40 < demo_answer().tokens_per_second < 200
 
 
-async def test_usage_is_sent_only_to_those_who_ask_for_it():
+async def test_usage_is_sent_only_on_request():
     async with ReplayModel(recording=SMALL, tokens_per_second=math.inf) as replay:
         async with response_to(
             replay, b'{"stream": true, "stream_options": {"include_usage": true}}'
@@ -135,13 +135,13 @@ async def test_a_request_beyond_the_bound_is_refused():
         assert response.status == 413
 
 
-async def test_health_says_ok():
+async def test_health_returns_ok():
     async with ReplayModel() as replay, aiohttp.ClientSession() as session:
         async with session.get(replay.base_url.removesuffix("/v1") + "/health") as response:
             assert (response.status, await response.json()) == (200, {"status": "ok"})
 
 
-async def test_it_says_when_it_is_ready_and_forgets_its_address_at_the_end():
+async def test_it_reports_readiness_and_removes_its_address_at_the_end():
     progress: list[tuple[float | None, str]] = []
     async with ReplayModel(on_progress=lambda fraction, what: progress.append((fraction, what))) as replay:
         assert replay.base_url.startswith("http://127.0.0.1:")

@@ -107,7 +107,7 @@ def test_a_whole_copy_shows_what_it_has_more_or_else_all_of_it_again(first: str,
     assert items == ([Text("a", "text", rest, again)] if rest or again else [])
 
 
-def test_a_status_is_shown_when_it_is_another_one_or_says_something_else():
+def test_a_status_is_printed_if_its_state_or_text_changes():
     working, progress = TaskState.WORKING, Part(text="half way")
     _, items = read(
         snapshot(), status(working), status(working, progress), status(working, progress), status(working)

@@ -77,7 +77,7 @@ async def test_concurrent_commands_do_not_wait_for_each_other(link: Link) -> Non
     assert answers == {number: str(number).encode() for number in range(100)}
 
 
-async def test_a_connection_is_made_anew_after_it_was_cut(valkey: ValkeyServer) -> None:
+async def test_the_client_reconnects_after_a_lost_connection(valkey: ValkeyServer) -> None:
     async with broker_behind(valkey) as (broker, proxy):
         assert await broker.reading.run((b"PING",)) == [b"PONG"]
         waiting = anyio.Event()
@@ -95,7 +95,7 @@ async def test_a_connection_is_made_anew_after_it_was_cut(valkey: ValkeyServer) 
         assert await broker.reading.run((b"PING",)) == [b"PONG"]
 
 
-async def test_a_broker_that_says_nothing_is_given_up_in_bounded_time(valkey: ValkeyServer) -> None:
+async def test_a_silent_broker_times_out(valkey: ValkeyServer) -> None:
     async with broker_behind(valkey, seconds=1) as (broker, proxy):
         await broker.reading.run((b"PING",))
         proxy.hold()

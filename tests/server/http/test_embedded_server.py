@@ -110,7 +110,7 @@ async def test_what_the_block_raises_is_raised_as_it_is():
             raise ZeroDivisionError
 
 
-async def test_an_application_that_cannot_start_says_why():
+async def test_an_application_that_cannot_start_reports_the_reason():
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         raise ConfigurationError("no ink")

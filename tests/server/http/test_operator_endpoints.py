@@ -147,7 +147,7 @@ async def test_two_servers_in_one_process_count_for_themselves() -> None:
     assert two.value("tailrace_turns_total") == 0
 
 
-async def test_every_query_of_the_dashboard_asks_for_what_there_is() -> None:
+async def test_every_query_of_the_dashboard_names_existing_metrics() -> None:
     async with server() as rpc:
         await rpc.result("SendMessage", message())
         async with aiohttp.ClientSession() as http, http.get(f"{rpc.url}/metrics") as response:

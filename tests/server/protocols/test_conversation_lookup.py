@@ -63,7 +63,7 @@ async def test_turns_of_one_key_are_one_conversation(naming: dict[str, Any]) -> 
     assert texts(upstream) == ["1?", "One.", "2?"]
 
 
-async def test_the_user_names_a_conversation_only_where_the_application_says_so() -> None:
+async def test_the_user_names_a_conversation_only_if_the_application_permits_it() -> None:
     async with ScriptedUpstream(answer("One.")) as upstream:
         async with facade_over(upstream) as facade:
             _, context, _ = await facade.chat_named(user("1?"), user="bob")

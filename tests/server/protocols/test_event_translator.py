@@ -100,7 +100,7 @@ def test_a_text_is_reported_as_it_grows() -> None:
     ]
 
 
-def test_a_thought_ends_where_the_model_speaks_and_another_begins_behind() -> None:
+def test_reasoning_ends_at_a_text_and_further_reasoning_starts_after_it() -> None:
     thought = text("hm", "reasoning", channel="reasoning")
     more = TextDelta("reasoning", "ah", last=True)
     folded = read(EventTranslator(), thought, text("So"), more, DONE)
@@ -114,7 +114,7 @@ def test_a_thought_ends_where_the_model_speaks_and_another_begins_behind() -> No
     ]
 
 
-def test_a_text_that_is_begun_anew_goes_on_where_it_was() -> None:
+def test_a_restarted_text_continues_at_its_position() -> None:
     folded = read(
         EventTranslator(), text("abc"), text(""), TextDelta("text", "ab"), TextDelta("text", "cd"), DONE
     )
@@ -130,7 +130,7 @@ def test_a_text_that_has_become_another_is_an_error() -> None:
     assert turn.ended
 
 
-def test_why_an_answer_broke_off_counts_more_than_that_it_was_begun_anew() -> None:
+def test_the_error_of_a_response_precedes_its_restart() -> None:
     *_, ended = read(EventTranslator(), text("abc"), text(""), StatusUpdate(TaskState.FAILED))
     assert isinstance(ended, TurnEnded)
     assert ended.error is not None
@@ -202,7 +202,7 @@ def test_results_of_the_agents_tools_are_reported_once() -> None:
     assert [each for each in folded if isinstance(each, CallResult)] == [CallResult("c1", {"b": 2})]
 
 
-def test_a_tool_that_failed_says_so() -> None:
+def test_a_failed_tool_is_reported() -> None:
     entry = {"call_id": "c1", "name": "look", "output": "broken", "is_error": True}
     result = ArtifactUpdate(
         artifact("tool-result-1", Part(data={"tool_results": [entry]}), channel="tool_result")

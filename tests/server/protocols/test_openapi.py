@@ -44,7 +44,7 @@ def test_operations_have_names_of_their_own() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_every_operation_says_how_it_fails() -> None:
+def test_every_operation_lists_its_errors() -> None:
     for path, methods in describe()["paths"].items():
         for method, operation in methods.items():
             assert {"401", "403", "404", "405", "503"} <= set(operation["responses"]), (method, path)

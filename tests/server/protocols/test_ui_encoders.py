@@ -108,7 +108,7 @@ def test_a_failed_task_is_an_error() -> None:
     }
 
 
-def test_tools_that_fail_say_so_in_words() -> None:
+def test_failed_tools_are_reported_in_text() -> None:
     failed = CallResult("c1", {"why": "x"}, is_error=True)
     turn = read_ui_messages(UiMessageEncoder(EventTranslator()).payloads([BEGUN, *CALL, failed, DONE]))
     assert (turn.results, turn.failed) == ({"c1": '{"why": "x"}'}, {"c1"})

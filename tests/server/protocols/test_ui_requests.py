@@ -136,7 +136,7 @@ SCHEMA: Fields = {"type": "object", "properties": {"a": {"type": "integer"}}}
     ],
     ids=["list", "object"],
 )
-def test_the_body_may_ask_for_more(tools: object) -> None:
+def test_the_body_may_have_further_options(tools: object) -> None:
     more: Fields = {
         "temperature": 0,
         "stopSequences": ["x"],
@@ -224,7 +224,7 @@ def test_a_run_has_the_complete_conversation() -> None:
     assert chat_request.tool_names == {"look"}
 
 
-def test_a_tool_that_failed_says_why() -> None:
+def test_a_failed_tool_has_a_reason() -> None:
     chat_request = read_run_request(
         run(
             ag_ui_message("user", "Hi"),

@@ -102,7 +102,7 @@ def test_addresses_may_be_relative_and_skills_incomplete():
         (json.dumps({"supportedInterfaces": [interface("JSONRPC", "1.0", "")]}).encode(), "JSONRPC 1.0"),
     ],
 )
-def test_what_cannot_be_spoken_to_is_refused_in_a_line(body: bytes, words: str):
+def test_an_unsupported_card_is_rejected_with_one_line(body: bytes, words: str):
     with pytest.raises(UpstreamError) as caught:
         read_card(body, URL)
     assert caught.value.fault is UpstreamFault.INVALID
@@ -128,7 +128,7 @@ def key(location: str) -> dict[str, Any]:
         ({"k": {"type": "apiKey", "in": "header", "name": "X-Old"}}, {"x-old": "t"}),
     ],
 )
-def test_a_token_is_sent_as_the_card_asks(schemes: dict[str, Any], headers: dict[str, str]):
+def test_a_token_is_sent_as_the_card_declares(schemes: dict[str, Any], headers: dict[str, str]):
     found = card(securitySchemes=schemes)
     assert credentials(found, "t") == headers
     assert credentials(found, "") == {}

@@ -31,7 +31,7 @@ async def card_of(url: str, **options: Any) -> dict[str, Any]:
             return await response.json()
 
 
-async def test_what_we_do_not_say_is_what_the_agent_says():
+async def test_members_without_a_setting_are_those_of_the_agents_card():
     async with sdk_agent(AgentExecutor(Scripted()), sdk_card()) as url:
         theirs = await card_of(url)
         skill = AgentSkill(id="o", name="Ours", description="o", tags=("t",))

@@ -170,7 +170,7 @@ async def test_a_call_that_is_cancelled_cancels_the_remotes_task():
             await scripted.stopped.wait()
 
 
-async def test_an_agent_with_a_model_asks_a_remote_agent():
+async def test_an_agent_with_a_model_calls_a_remote_agent():
     async def handle(turn: Turn) -> AsyncIterator[Item]:
         text = turn.history.conversation[-1].text
         yield StatusUpdate(TaskState.COMPLETED, agent_message(f"{text} is sunny"))

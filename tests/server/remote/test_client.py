@@ -305,7 +305,7 @@ async def streamed(server: ScriptedUpstream, **options: Any) -> list[StreamEvent
         return [event async for event in client.stream("hello")]
 
 
-async def test_every_request_says_its_version_the_extension_and_the_tenant_of_the_card():
+async def test_every_request_has_the_version_the_extension_and_the_tenant_of_the_card():
     lost = [sse_task("working", id_="7"), sse_text("a", append=False, id_="8"), Cut()]
     rest = [sse_text("b", id_="9"), sse_state("completed", "10")]
     async with ScriptedUpstream(agent(stream=lost, subscribe=rest)) as server:
@@ -526,6 +526,6 @@ async def test_an_address_without_a_card_is_named():
         assert f"there is no agent card at {root(server)}/.well-known/agent-card.json" in str(error)
 
 
-async def test_a_client_outside_its_block_says_so():
+async def test_a_client_outside_its_block_raises_an_error():
     with pytest.raises(RuntimeError, match="async with"):
         await AgentClient("http://127.0.0.1").get_task("t1")

@@ -92,7 +92,7 @@ def test_copies_at_any_point_double_and_lose_nothing(pieces: list[str], data: st
     assert len(wholes) <= 1, "more than one snapshot was published"
 
 
-def test_a_copy_that_says_something_else_replaces():
+def test_a_different_copy_replaces_the_text():
     events = [piece("one", append=False), copy(Part(text="another")), piece("!", last=True)]
     updates = relayed(EventConverter(), [*events, status(TaskState.COMPLETED)])
     assert [type(update) for update in updates] == [ArtifactUpdate, ArtifactUpdate, TextDelta, StatusUpdate]

@@ -81,7 +81,7 @@ async def recite(turn: Turn) -> AsyncIterator[Update | Message]:
 
 @pytest.mark.parametrize("path", ["", "/.well-known/agent-card.json", OLD_CARD])
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_our_own_server_is_spoken_to_in_each_version_and_binding(path: str, binding: str):
+async def test_our_own_server_is_called_in_each_version_and_binding(path: str, binding: str):
     async with serving(create_app(STORE, handler=Scripted())) as url:
         async with RemoteAgent(url + path, bindings=[binding]) as agent:
             card = await agent.card()
@@ -97,7 +97,7 @@ async def test_our_own_server_is_spoken_to_in_each_version_and_binding(path: str
             assert shown([task]) == "river"
 
 
-async def test_grpc_is_spoken_where_nothing_else_is_wanted():
+async def test_grpc_is_used_if_it_is_the_only_binding():
     settings = Settings(store="sqlite://", grpc_port=0)
     async with serving(create_app(settings, handler=Scripted())) as url:
         for path in ("", OLD_CARD):
@@ -111,7 +111,7 @@ async def test_grpc_is_spoken_where_nothing_else_is_wanted():
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_a_server_made_with_the_sdk_is_spoken_to_as_its_card_says(
+async def test_a_server_of_the_sdk_is_called_as_its_card_declares(
     binding: str, version: str, streaming: bool
 ):
     card = sdk_card(binding, version, streaming=streaming)
@@ -339,7 +339,7 @@ async def test_a_cancelled_reader_leaves_nothing_behind():
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-async def test_credentials_are_sent_as_the_card_asks_for_them():
+async def test_credentials_are_sent_as_the_card_declares():
     card = json_answer(
         {**_CARD, "securitySchemes": {"k": {"apiKeySecurityScheme": {"location": "header", "name": "X-Key"}}}}
     )

@@ -45,7 +45,7 @@ async def test_the_card_lists_the_extensions_beside_ours() -> None:
 
 
 @pytest.mark.parametrize("name", ["A2A-Extensions", "X-A2A-Extensions", "a2a-extensions"])
-async def test_what_a_request_asks_for_reaches_the_handler_and_is_confirmed(name: str) -> None:
+async def test_requested_extensions_reach_the_handler_and_are_confirmed(name: str) -> None:
     app = create_app(SETTINGS, handler=return_extensions, extensions=(SPOKEN,))
     requested = {name: f"urn:example:unknown, {SPOKEN.uri} ,{EXTENSION_URI}"}
     async with serving(app) as url, Rpc(url) as rpc:
@@ -109,7 +109,7 @@ async def test_a_required_extension_must_be_requested_on_every_binding() -> None
 # --- skills and media types -------------------------------------------------------------------------------------
 
 
-async def test_the_card_says_what_the_agent_is_good_at() -> None:
+async def test_the_card_lists_the_skills_of_the_agent() -> None:
     skill = AgentSkill(id="sum", name="Sums", description="Adds numbers.", tags=("math",))
     app = create_app(
         SETTINGS,
@@ -188,7 +188,7 @@ def parts_message(part: Part) -> Message:
         (Part(url="https://example.com/a", media_type="image/png"), "image/png"),
     ],
 )
-def test_a_part_that_does_not_say_what_it_is_is_what_its_kind_is(part: Part, media_type: str) -> None:
+def test_a_part_without_a_media_type_has_the_type_of_its_kind(part: Part, media_type: str) -> None:
     assert media_type_of(part) == media_type
     Capabilities().check_message(parts_message(part))
     Capabilities(input_modes=(media_type,)).check_message(parts_message(part))

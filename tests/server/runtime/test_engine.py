@@ -274,7 +274,7 @@ async def test_a_conversation_is_handed_to_every_later_turn_of_its_context_and_o
         [*begin("a"), Message(message_id="m", role=Role.AGENT, parts=(Part(text="late"),))],
     ],
 )
-async def test_updates_that_make_no_sense_fail_the_task_and_say_why(updates: list[Update | Message]) -> None:
+async def test_invalid_updates_fail_the_task_with_a_reason(updates: list[Update | Message]) -> None:
     async def work(turn: Turn) -> Updates:
         for update in updates:
             yield update

@@ -128,7 +128,7 @@ async def test_waiting_for_another_turn_of_the_conversation_is_not_counted() -> 
         assert (await state_of(engine, second))[0] is TaskState.COMPLETED
 
 
-async def test_what_one_read_brings_is_as_many_events_as_the_size_of_an_event_asks_for() -> None:
+async def test_one_read_creates_as_many_events_as_the_size_of_an_event_requires() -> None:
     words = [f"word {number}, " for number in range(40)]
     async with ScriptedUpstream([b"".join(answer(*words))]) as upstream:
         app = create_app(

@@ -296,7 +296,7 @@ async def accepted(rpc: Rpc, headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("method", ["SendStreamingMessage", "message/stream", "tasks/sendSubscribe"])
-async def test_json_rpc_says_that_a_caller_has_too_many_streams(method: str) -> None:
+async def test_json_rpc_reports_too_many_streams_of_a_caller(method: str) -> None:
     params = {
         "SendStreamingMessage": message(),
         "message/stream": {
@@ -326,7 +326,7 @@ async def test_json_rpc_says_that_a_caller_has_too_many_streams(method: str) -> 
         await accepted(rpc, ALICE)
 
 
-async def test_json_rpc_says_that_the_server_has_too_many_streams() -> None:
+async def test_json_rpc_reports_too_many_streams_of_the_server() -> None:
     async with agent(max_streams=1) as (rpc, _):
         async with holding(rpc, ALICE):
             error = await rpc.error("SendStreamingMessage", message(), BOB)
@@ -344,7 +344,7 @@ async def test_json_rpc_says_that_the_server_has_too_many_streams() -> None:
         ({"max_streams": 1}, 503, FULL, "UNAVAILABLE", FULL_DETAILS),
     ],
 )
-async def test_http_json_says_it_with_the_status(
+async def test_http_json_reports_the_limit_in_the_status(
     settings: dict[str, Any], code: int, text: str, status: str, details: list[Any]
 ) -> None:
     old = {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "river"}]}}
@@ -371,7 +371,7 @@ async def test_http_json_says_it_with_the_status(
             assert (found, headers["retry-after"]) == (code, "2")
 
 
-async def test_grpc_says_it_with_the_status_and_a_retry_info() -> None:
+async def test_grpc_reports_the_limit_in_the_status_and_a_retry_info() -> None:
     async with agent(max_caller_streams=1, max_streams=2, grpc_port=0) as (rpc, _):
         async with rpc.http.get(f"{rpc.url}/.well-known/agent-card.json") as response:
             interfaces = (await response.json())["supportedInterfaces"]

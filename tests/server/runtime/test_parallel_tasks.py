@@ -81,7 +81,7 @@ def reason(event: Event) -> str:
     return update.status.message.parts[0].text or ""
 
 
-async def test_a_task_runs_beside_others_where_its_request_says_so(run_engine: RunEngine) -> None:
+async def test_a_task_runs_in_parallel_if_its_request_has_the_option(run_engine: RunEngine) -> None:
     turns = Turns()
     async with run_engine(turns) as engine:
         first = await start(engine, request("one"))

@@ -249,7 +249,7 @@ def test_a_file_is_bytes_or_an_address_and_not_both() -> None:
         FilePart(FilePart(raw=b""), raw=b"")
 
 
-def test_without_the_sdk_the_import_says_what_to_install() -> None:
+def test_without_the_sdk_the_import_error_names_the_package() -> None:
     code = """
 import tailrace.server
 try:

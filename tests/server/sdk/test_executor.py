@@ -158,7 +158,7 @@ async def test_another_client_follows_and_one_that_leaves_changes_nothing() -> N
     ("text", "words"),
     [("fail", "the provider is down"), ("crash", "the agent failed; see the log of the server")],
 )
-async def test_a_handler_that_fails_is_a_failed_task_that_says_what_it_may(text: str, words: str) -> None:
+async def test_a_handler_that_fails_is_a_failed_task_with_a_safe_reason(text: str, words: str) -> None:
     async with sdk_server(AgentExecutor(Scripted())) as server:
         events = await collect(server, text)
         assert kinds(events)[-1] == "failed"

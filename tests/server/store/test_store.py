@@ -221,7 +221,7 @@ async def test_a_store_that_another_server_has_open_is_refused(store_url: str) -
     await second.close()
 
 
-async def test_a_closed_store_says_so(store_url: str) -> None:
+async def test_a_closed_store_raises_an_error(store_url: str) -> None:
     store = Store(store_url)
     for _ in range(2):
         with pytest.raises(StoreError, match="closed"):

@@ -103,7 +103,7 @@ async def test_a_disk_that_is_full_keeps_nothing_of_a_batch_and_everything_once_
     assert lines == ["[1] []", "[1]", "[False, True] [1, 2]", "[1, 2] [1]"]
 
 
-async def test_a_database_that_may_grow_no_more_says_that_it_is_full(
+async def test_a_database_at_its_maximum_size_is_reported_as_full(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tailrace.server.store import sqlite_file

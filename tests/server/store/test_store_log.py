@@ -52,7 +52,7 @@ def copy_often(monkeypatch: pytest.MonkeyPatch, patience: int) -> None:
     monkeypatch.setattr(sqlite, "COPY_PATIENCE", patience)
 
 
-async def test_a_log_that_is_too_long_begins_anew_when_those_who_read_from_it_have_left(
+async def test_a_long_log_is_truncated_when_its_readers_have_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "t.db"

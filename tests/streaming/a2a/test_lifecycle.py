@@ -54,7 +54,7 @@ def test_an_allowed_move_is_made(current: TaskState, wanted: TaskState):
 @pytest.mark.parametrize(
     ("current", "wanted"), sorted(set(itertools.product(TaskState, TaskState)) - ALLOWED)
 )
-def test_a_forbidden_move_raises_and_says_which_it_was(current: TaskState, wanted: TaskState):
+def test_a_forbidden_transition_raises_an_error_that_names_it(current: TaskState, wanted: TaskState):
     with pytest.raises(IllegalTransition) as caught:
         advance(current, wanted)
     assert (caught.value.current, caught.value.wanted) == (current, wanted)
@@ -83,7 +83,7 @@ def test_the_page_holds_exactly_the_diagram_of_the_table():
     assert re.findall(r"```mermaid\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL) == [diagram()]
 
 
-def test_the_page_says_what_every_state_means():
+def test_the_page_describes_every_state():
     text = PAGE.read_text(encoding="utf-8")
     assert [state for state in TaskState if f"| `{state}` |" not in text] == []
 

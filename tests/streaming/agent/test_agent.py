@@ -316,7 +316,7 @@ async def test_the_text_of_a_round_is_given_before_its_tools_run() -> None:
         assert seen == ["I look.", "tool", "\nDone."]
 
 
-async def test_what_comes_last_says_how_it_ended() -> None:
+async def test_the_last_item_describes_the_end() -> None:
     async with Upstream(
         answer("a", calls=[WEATHER], reasoning="hm"), answer("b", finish="length")
     ) as upstream:
@@ -916,7 +916,7 @@ async def test_an_agent_answers_several_at_once() -> None:
     assert outputs == {f"city {number}": f"72°F in city {number}" for number in range(10)}
 
 
-async def test_the_context_of_a_call_says_which() -> None:
+async def test_the_context_of_a_call_identifies_the_call() -> None:
     seen: list[ToolContext] = []
 
     def look(context: ToolContext) -> None:

@@ -25,7 +25,7 @@ def refused(**facts: Any) -> str:
     return str(raised.value)
 
 
-def test_facts_that_ask_for_nothing_are_none() -> None:
+def test_empty_options_are_none() -> None:
     assert read_caller_options({}) is NO_FACTS
     assert read(idempotencyKey="a") is NO_FACTS
 

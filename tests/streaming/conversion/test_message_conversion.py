@@ -234,7 +234,7 @@ def test_a_part_is_read_in_every_form(part: dict[str, Any], expected: Any) -> No
     assert to_common_message(message("user", part)).content == (expected,)
 
 
-def test_calls_and_results_are_read_with_what_little_they_say() -> None:
+def test_calls_and_results_with_few_fields_are_read() -> None:
     calls = [{"call_id": "1", "name": "f"}, {"call_id": "2", "name": "f", "arguments": None}]
     assert to_common_message(message("agent", data(tool_calls=calls))).content == (
         ContentPartToolCall(id="1", name="f"),
@@ -420,7 +420,7 @@ def test_a_plain_message_uses_no_extension() -> None:
         (Message(role=Role.TOOL, content=(ContentPartText(text="x"),)), {"role": "tool"}),
     ],
 )
-def test_a_role_that_the_parts_do_not_say_is_stated(common: Message, marked: dict[str, Any]) -> None:
+def test_a_role_that_the_parts_do_not_imply_is_stored(common: Message, marked: dict[str, Any]) -> None:
     assert to_json(common)["metadata"] == {EXTENSION_URI: marked}
     assert to_common_message(to_a2a_message(common, message_id="m")) == common
 

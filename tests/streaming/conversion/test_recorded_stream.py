@@ -154,7 +154,7 @@ def test_a_body_that_broke_off_ends_failed_with_the_reason_and_what_it_held(body
 
 
 @pytest.mark.parametrize("body", [b"<html></html>", b"data: hello\n\n", b'{"a": 1}'])
-def test_a_body_that_is_no_stream_says_so(body: bytes) -> None:
+def test_a_body_that_is_no_stream_is_an_error(body: bytes) -> None:
     conversion, events = convert([body])
     assert conversion.unreadable is not None
     assert conversion.unreadable.fault is UpstreamFault.INVALID

@@ -102,7 +102,7 @@ def test_text_of_one_read_is_one_update() -> None:
     ]
 
 
-def test_text_of_one_read_is_as_many_updates_as_its_size_asks_for_each_of_whole_deltas() -> None:
+def test_text_of_one_read_is_as_many_updates_of_complete_deltas_as_its_size_requires() -> None:
     words = ["one ", "two ", "drei", "vi\u00e9r", "\U0001f30a\U0001f30a", "x" * 30, "six", "seven"]
     deltas = [say(word) for word in words]
     assert outline(translate(deltas, [end()], max_event_bytes=13)) == [
@@ -117,7 +117,7 @@ def test_text_of_one_read_is_as_many_updates_as_its_size_asks_for_each_of_whole_
     assert outline(translate(deltas, [end()]))[0] == ("=", "text", "".join(words), False)
 
 
-def test_arguments_of_one_read_are_as_many_updates_as_their_size_asks_for() -> None:
+def test_arguments_of_one_read_are_as_many_updates_as_their_size_requires() -> None:
     pieces = ['{"a":"', "\ud83c", "\udf0a", "12345", '67"}']
     reads = [call("", index=0, id="i", name="f")], [call(piece, index=0) for piece in pieces], [end()]
     updates = translate(*reads, max_event_bytes=10)
@@ -311,7 +311,7 @@ def test_only_calls_that_wait_for_the_caller_require_input() -> None:
     assert [entry["call_id"] for entry in part.data["tool_calls"]] == ["c1"]
 
 
-def test_an_answer_that_begins_anew_replaces_what_was_shown() -> None:
+def test_a_restarted_response_replaces_the_published_text() -> None:
     anew = Delta(None, 0, ChunkDetails(restarts=True))
     updates = one_by_one(think("hm"), say("wrong"), anew, say("right"), end())
     assert outline(updates)[:5] == [
@@ -338,7 +338,7 @@ def test_fields_beyond_the_vocabulary_are_facts() -> None:
 # --- metadata ---------------------------------------------------------------------------------------------------
 
 
-def test_an_artifact_says_which_channel_it_is() -> None:
+def test_an_artifact_names_its_channel() -> None:
     updates = one_by_one(
         think("a"), say("b", 1), call(CITY, index=0, id="i", name="f"), end(), end(choice=1), turn=2
     )
@@ -372,12 +372,12 @@ def test_the_state_follows_from_the_finish_reason(reason: FinishReason, state: T
     assert facts_of(updates)["finishReason"] == str(reason)
 
 
-def test_a_filtered_answer_says_so() -> None:
+def test_a_filtered_response_is_marked() -> None:
     status = final(one_by_one(say("a"), end(FinishReason.CONTENT_FILTER)))
     assert text_of(status) == "the provider stopped the response: content_filter"
 
 
-def test_a_filtered_answer_asks_for_no_tools() -> None:
+def test_a_filtered_response_requires_no_tools() -> None:
     updates = one_by_one(call(CITY, index=0, id="i", name="f"), end(FinishReason.CONTENT_FILTER))
     assert final(updates).state is TaskState.FAILED
 
@@ -428,7 +428,7 @@ def test_half_a_character_of_the_arguments_waits_for_the_other_half() -> None:
     ]
 
 
-def test_a_call_that_will_get_another_id_does_not_say_the_one_it_came_with() -> None:
+def test_a_call_whose_id_will_change_is_published_without_an_id() -> None:
     translator = ResponseTranslator(taken_ids=lambda: {"i"})
     (update,) = translator.feed([call("{", index=0, id="i", name="f")])
     assert isinstance(update, ArtifactUpdate)
@@ -555,7 +555,7 @@ def test_the_artifacts_are_the_same_however_the_deltas_are_grouped(reads: list[l
     assert artifacts(*reads) == artifacts(*singles) == artifacts([delta for read in reads for delta in read])
 
 
-def test_a_call_of_an_answer_that_was_begun_anew_in_the_same_read_is_shown_without_a_name() -> None:
+def test_a_call_of_a_response_that_restarts_in_the_same_read_has_no_name() -> None:
     anew = Delta(None, 0, ChunkDetails(restarts=True))
     translator = ResponseTranslator()
     updates = translator.feed([call("{", index=0, id="i", name="f"), anew, say("No."), end()])

@@ -93,7 +93,7 @@ def test_every_update_is_one_event_with_the_next_number() -> None:
     assert record.number == 6
 
 
-def test_the_events_of_an_artifact_say_append_and_last_chunk() -> None:
+def test_the_events_of_an_artifact_have_append_and_last_chunk() -> None:
     record = working()
     events = [
         record.apply(text("a")),
@@ -273,7 +273,7 @@ def test_a_snapshot_does_not_change_with_the_task() -> None:
     assert len(before.history) == 1
 
 
-def test_a_snapshot_says_which_event_it_includes() -> None:
+def test_a_snapshot_names_its_last_event() -> None:
     record = working()
     record.apply(text("a"))
     assert record.snapshot().metadata == {EXTENSION_URI: {"number": 3}}
@@ -379,7 +379,7 @@ def test_replay_goes_on_from_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize("state", [TaskState.SUBMITTED, TaskState.WORKING, TaskState.INPUT_REQUIRED])
-def test_the_receipt_of_a_message_says_what_it_was(state: TaskState) -> None:
+def test_the_receipt_of_a_message_identifies_the_message(state: TaskState) -> None:
     record = TaskRecord.create(user("Hi"), task_id="t", context_id="c")
     revived = TaskRecord(record.snapshot())
     events = [record.submitted()]

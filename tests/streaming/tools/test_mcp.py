@@ -110,7 +110,7 @@ async def test_the_tools_of_a_program_are_described_and_called() -> None:
     assert "Nowhere/Land" in refused.output
 
 
-async def test_an_agent_streams_an_answer_for_which_it_asks_a_program() -> None:
+async def test_an_agent_streams_a_response_with_the_result_of_a_program() -> None:
     arguments = {"source_timezone": "Asia/Tokyo", "time": "21:30", "target_timezone": "Asia/Kolkata"}
     asks = answer(calls=[("call_1", "time_convert_time", arguments)])
     async with ScriptedUpstream(asks, answer("It is ", "18:00.")) as upstream:
@@ -207,7 +207,7 @@ async def test_results_are_in_the_common_format() -> None:
         ]
 
 
-async def test_a_result_that_is_not_what_its_tool_says_is_an_error() -> None:
+async def test_a_result_that_violates_the_schema_of_its_tool_is_an_error() -> None:
     async with at_an_address(McpServer()) as tools:
         with pytest.raises(
             ToolError, match="broke the protocol: Invalid structured content returned by tool lie"
@@ -215,7 +215,7 @@ async def test_a_result_that_is_not_what_its_tool_says_is_an_error() -> None:
             await call(tools, "lie")
 
 
-async def test_a_call_that_the_server_refuses_is_an_error_that_says_why() -> None:
+async def test_a_call_that_the_server_rejects_is_an_error_with_the_reason() -> None:
     async with at_an_address(McpServer()) as tools:
         with pytest.raises(ToolError, match="the tool's server answered with an error"):
             await call(tools, "echo")  # the server's own code fails without an argument
@@ -337,7 +337,7 @@ async def test_an_agent_is_connected_by_one_task_and_runs_in_others() -> None:
 # --- lost servers ------------------------------------------------------------------------------------------------
 
 
-async def test_a_program_that_dies_in_a_call_is_started_anew_by_the_next() -> None:
+async def test_a_program_that_dies_in_a_call_is_restarted_by_the_next_call() -> None:
     async with program().connected() as tools:
         before = await pid_of(tools)
         with pytest.raises(ToolError, match="lost in the middle of the call"):
@@ -424,7 +424,7 @@ async def test_the_agent_goes_on_when_a_program_cannot_be_started_again(
     assert "cannot be started: the program exited at once; its last output:" in caplog.text
 
 
-async def test_a_session_that_the_server_has_forgotten_is_begun_anew() -> None:
+async def test_a_session_that_the_server_has_dropped_is_started_again() -> None:
     app = WithSessions(McpServer().app)
     async with serving(app) as url, McpToolset.http(f"{url}/mcp").connected() as tools:
         await call(tools, "count")
@@ -531,7 +531,7 @@ async def test_connecting_can_be_cancelled() -> None:
         group.cancel_scope.cancel()
 
 
-async def test_what_a_program_says_on_the_side_is_logged_and_not_printed(
+async def test_the_standard_error_of_a_program_is_logged_and_not_printed(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "tailrace.streaming.tools.mcp"):
@@ -578,7 +578,7 @@ async def test_leaving_by_cancelling_ends_the_program() -> None:
     assert not psutil.pid_exists(pid)
 
 
-async def test_a_tool_that_is_called_after_the_end_says_so() -> None:
+async def test_a_tool_that_is_called_after_the_end_is_an_error() -> None:
     async with program().connected() as tools:
         pass
     with pytest.raises(ToolError, match="no longer connected"):
@@ -617,7 +617,7 @@ def test_a_server_is_named_without_its_secrets() -> None:
     assert repr(McpToolset(StdioServer("uvx", ("a",), {"KEY": "secret"}))) == "McpToolset(uvx a)"
 
 
-def test_without_the_package_the_error_says_what_to_install() -> None:
+def test_without_the_package_the_error_names_the_package() -> None:
     program = """
 import sys
 sys.modules["mcp"] = None

@@ -284,7 +284,7 @@ def test_no_tools_at_once_are_refused() -> None:
 # --- one call --------------------------------------------------------------------------------------------------
 
 
-async def test_arguments_become_what_the_signature_says() -> None:
+async def test_arguments_are_converted_to_the_types_of_the_signature() -> None:
     result = await answer_of(get_weather, place={"city": "Paris"}, unit="F", days=2)
     assert result == ContentPartToolResult(id="c1", name="get_weather", output="Paris, FR: 21 F for 2")
 
@@ -385,7 +385,7 @@ async def test_invalid_arguments_are_reported_one_by_one() -> None:
         assert words in error_message
 
 
-async def test_a_tool_says_what_went_wrong_without_a_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_tool_returns_its_error_without_a_log(caplog: pytest.LogCaptureFixture) -> None:
     def f() -> None:
         raise ToolError("no such city")
 

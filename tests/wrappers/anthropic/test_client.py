@@ -128,7 +128,7 @@ async def test_a_body_may_be_compressed(status: int) -> None:
 @pytest.mark.parametrize(
     ("body", "message"), [(json.dumps(OVERLOADED).encode(), "Overloaded"), (b'{"type":', '{"type":')]
 )
-async def test_a_refusal_whose_body_breaks_off_is_what_it_says_so_far(
+async def test_a_rejection_with_an_incomplete_body_has_the_received_text(
     body: bytes, message: str, ending: Step
 ) -> None:
     head = Head(400, {"content-type": "application/json"})
@@ -165,13 +165,13 @@ def test_a_profile_that_cannot_be_read_is_no_key_either(monkeypatch: pytest.Monk
         AnthropicModel("claude-x")
 
 
-def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anthropic", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'tailrace\[anthropic\]'"):
         AnthropicModel("claude", api_key="key")
 
 
-def test_nothing_but_asking_needs_the_package() -> None:
+def test_only_requests_need_the_package() -> None:
     program = "import sys, tailrace.wrappers.anthropic.client; sys.exit('anthropic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

@@ -249,22 +249,22 @@ def test_the_system_message_stands_beside_the_messages() -> None:
 
 
 @pytest.mark.parametrize("system", [None, "", " \n"])
-def test_instructions_that_say_nothing_are_none(system: str | None) -> None:
+def test_empty_instructions_are_none(system: str | None) -> None:
     assert converter.system_prompt(History(system_message=system)) is None
 
 
-def test_context_is_what_the_user_says_first() -> None:
+def test_context_is_the_first_user_message() -> None:
     history = History(context="Background.", conversation=(HI,))
     assert converter.from_history(history) == [asks(*text_entries("Background.", "hi"))]
 
 
-def test_the_user_speaks_first() -> None:
+def test_the_first_message_is_the_users() -> None:
     assert sent(model(say(text="Welcome!")), HI) == [
         asks(*text_entries("(The assistant speaks first.)")), answers(*text_entries("Welcome!")), HI_PARAM,
     ]  # fmt: skip
 
 
-def test_ids_are_sent_as_they_are_and_the_pattern_says_which_are_taken() -> None:
+def test_ids_that_match_the_pattern_are_sent_unchanged() -> None:
     assert converter.id_pattern is not None
     assert converter.id_pattern.fullmatch("toolu_01-A")
     assert not any(converter.id_pattern.fullmatch(each) for each in ("", "a.b", "a|b", "a\n", "é"))
@@ -427,7 +427,7 @@ def test_fields_of_anthropics_own_never_replace_ours() -> None:
     ]
 
 
-def test_a_block_of_its_own_that_says_nothing_is_left_out() -> None:
+def test_an_empty_block_is_omitted() -> None:
     assert sent(HI, model(own(ContentPartData(data=1), type="text"), say(text="a"))) == [
         HI_PARAM,
         answers(*text_entries("a")),

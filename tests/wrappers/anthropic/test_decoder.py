@@ -98,7 +98,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-def test_a_body_says_the_same_streamed_or_not(body: bytes) -> None:
+def test_a_streamed_body_and_a_complete_body_have_the_same_content(body: bytes) -> None:
     for reads in ([body], [body[index : index + 1] for index in range(len(body))]):
         accumulator = accumulate(decode(*reads))
         assert accumulator.error is None
@@ -187,7 +187,7 @@ def test_the_packages_events_give_the_same_as_the_bytes() -> None:
         assert accumulator.metadata == {"id": "msg_1", "model": "claude"}
 
 
-def test_one_event_on_its_own_holds_all_that_it_says() -> None:
+def test_a_single_event_has_all_its_content() -> None:
     block = {"type": "tool_use", "id": "a", "name": "f", "input": {"n": 1}}
     start = packaged({"type": "content_block_start", "index": 3, "content_block": block})
     assert accumulate(wrap_chunk(start)).message().content == (
@@ -216,6 +216,6 @@ def test_an_object_that_was_built_without_validation_is_no_reason_to_warn() -> N
     assert accumulate(wrap_chunk(built)).message().text == "a"
 
 
-def test_what_is_no_event_at_all_says_nothing() -> None:
+def test_data_that_is_no_event_has_no_content() -> None:
     nothing: Any = "text"
     assert wrap_chunk(nothing) == []

@@ -386,7 +386,7 @@ def test_a_block_that_has_no_common_form_is_data_to_be_sent_back(block: dict[str
     assert parts(message(), event) == (data,)
 
 
-def test_a_compaction_is_one_part_with_what_its_deltas_say() -> None:
+def test_a_compaction_is_one_part_with_the_text_of_its_deltas() -> None:
     block = {"type": "compaction", "content": "So far: …", "encrypted_content": "x"}
     events = (
         start(0, "compaction", content=None),
@@ -398,7 +398,7 @@ def test_a_compaction_is_one_part_with_what_its_deltas_say() -> None:
     )
 
 
-def test_behind_a_fallback_another_model_speaks() -> None:
+def test_after_a_fallback_the_model_is_another() -> None:
     block = {"type": "fallback", "from": {"model": "claude-a"}, "to": {"model": "claude-b"}, "trigger": None}
     accumulator = folded(
         message(),
@@ -545,7 +545,7 @@ def test_a_refusal_may_be_explained() -> None:
     assert wrapper.details.metadata == {"stop_details": details}
 
 
-def test_what_else_an_end_says_is_kept() -> None:
+def test_further_fields_of_an_end_are_preserved() -> None:
     metrics = {"inputTokenCount": 1}
     accumulator = folded(
         message(),
@@ -587,7 +587,7 @@ def test_a_role_other_than_the_assistants_is_reported() -> None:
         STOP,
     ],
 )
-def test_an_event_that_says_nothing_is_no_delta(event: dict[str, Any]) -> None:
+def test_an_event_without_content_is_no_delta(event: dict[str, Any]) -> None:
     assert wrap(event) == []
     assert parts(message(), start(0, "text", text="a"), event, text(0, "b")) == (say("ab"),)
 
@@ -601,7 +601,7 @@ def test_a_message_that_begins_twice_begins_once() -> None:
     assert accumulator.usage.input_tokens == 10
 
 
-def test_another_message_in_the_middle_of_one_is_the_answer_begun_anew() -> None:
+def test_another_message_within_a_message_restarts_the_response() -> None:
     events = (
         message("msg_1", usage={"input_tokens": 1, "cache_read_input_tokens": 50}),
         start(0, "thinking", thinking=""),
@@ -625,7 +625,7 @@ def test_another_message_in_the_middle_of_one_is_the_answer_begun_anew() -> None
     assert accumulator.error is None
 
 
-def test_nothing_of_an_answer_that_was_begun_anew_is_remembered() -> None:
+def test_a_restarted_response_keeps_no_earlier_content() -> None:
     (result,) = parts(
         message("msg_1"),
         start(0, "mcp_tool_use", id="a", name="ask", input={}),
@@ -658,7 +658,7 @@ def test_a_further_message_goes_on_behind_one_that_ended() -> None:
         assert accumulator.usage == Usage(20, 2, 22, {"input_tokens": 20, "output_tokens": 2})
 
 
-def test_done_says_whether_a_message_has_ended_and_none_has_begun() -> None:
+def test_done_is_true_between_messages() -> None:
     reader = MessageEvents()
     states: list[bool] = []
     for event in (message("a"), end(), STOP, PING, message("b"), STOP):

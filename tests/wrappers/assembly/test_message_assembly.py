@@ -144,7 +144,7 @@ def test_without_index_id_and_name_a_fragment_continues_the_latest_call() -> Non
     assert calls_of(call(PARIS[:5], id="a", name="f"), call(PARIS[5:])) == TWO_CALLS[:1]
 
 
-def test_a_fragment_that_says_nothing_of_itself_opens_the_first_call() -> None:
+def test_a_fragment_without_id_and_index_opens_the_first_call() -> None:
     assert calls_of(call(PARIS)) == [("call_0", "", json.loads(PARIS))]
 
 
@@ -226,7 +226,7 @@ def test_no_arguments_in_an_answer_cut_at_its_length_are_an_error() -> None:
     assert found.arguments_error == "cut off before any argument arrived"
 
 
-def test_arguments_that_are_cut_keep_their_text_and_say_why() -> None:
+def test_truncated_arguments_have_their_text_and_an_error() -> None:
     (found,) = assemble(call('{"city": "Par', index=0, id="a", name="f"), end(FinishReason.LENGTH)).tool_calls
     assert (found.arguments, found.arguments_text) == ({}, '{"city": "Par')
     assert found.arguments_error is not None
@@ -450,7 +450,7 @@ def test_the_last_finish_reason_counts() -> None:
 @pytest.mark.parametrize(
     "decisive", [FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.RECITATION], ids=str
 )
-def test_a_reason_that_says_not_whole_is_not_taken_back(decisive: FinishReason) -> None:
+def test_a_finish_reason_for_an_incomplete_response_is_not_replaced(decisive: FinishReason) -> None:
     assert assemble(end(decisive), end()).finish_reason is decisive
     assert assemble(end(decisive), end(FinishReason.TOOL_CALLS)).finish_reason is decisive
     assert assemble(end(), end(decisive)).finish_reason is decisive

@@ -117,7 +117,7 @@ def test_two_blocks_of_nothing_but_seals_stay_two() -> None:
     ) == (ContentPartReasoning(text="", signature="S"), ContentPartReasoning(text="", signature="T"))
 
 
-def test_what_a_block_says_is_its_parts_metadata_folded_by_type() -> None:
+def test_metadata_of_a_block_is_merged_into_its_part_by_type() -> None:
     assert content_of(
         block("text", "a", opens=True, metadata={"p": {"id": "x", "citations": [1]}}),
         block("text", "b", metadata={"p": {"citations": [2]}}),
@@ -205,7 +205,7 @@ def test_a_client_call_beside_a_provider_call_finishes_with_tool_calls() -> None
 # --- responses that restart -------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_begins_anew_is_void_up_to_there() -> None:
+def test_a_restarted_response_discards_the_earlier_content() -> None:
     assembly = MessageAssembly(1)
     before = [
         say("old", 1),

@@ -44,7 +44,7 @@ def test_an_answer_that_begins_with_a_think_tag_is_split() -> None:
     ]
 
 
-def test_think_tags_are_text_where_an_operator_says_so() -> None:
+def test_think_tags_are_text_if_the_operator_configures_it() -> None:
     deltas = [say("<th"), say("ink>hm"), say("m</think>"), say("\nyes"), end()]
     assert assemble(*deltas, think_tags=False).text == "<think>hmm</think>\nyes"
     assert changes_of(*deltas, think_tags=False)[0] == Change(Channel.TEXT, 0, "<th")

@@ -63,7 +63,7 @@ def test_an_object_without_counts_is_no_usage(fields: dict[str, Any]) -> None:
     assert read_usage(fields) is None
 
 
-def test_an_exception_says_its_type_and_its_words() -> None:
+def test_an_exception_has_its_type_and_its_text() -> None:
     error = service_error("throttlingException", {"message": "Too many tokens"}, "bedrock")
     assert (error.fault, error.provider) == (UpstreamFault.PROVIDER, "bedrock")
     assert (error.message, error.code, error.status) == ("Too many tokens", "throttlingException", None)

@@ -173,7 +173,7 @@ async def test_credentials_and_region_come_from_the_profile(
     assert "/ap-south-1/bedrock/aws4_request" in request.headers["authorization"]
 
 
-async def test_an_attempt_is_signed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_attempt_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     busy = json_answer(
@@ -236,7 +236,7 @@ REFUSALS: list[tuple[list[Step], str, str | None]] = [
 
 
 @pytest.mark.parametrize(("script", "message", "code"), REFUSALS)
-async def test_a_refusal_says_what_aws_says(script: list[Step], message: str, code: str | None) -> None:
+async def test_a_rejection_has_the_text_of_aws(script: list[Step], message: str, code: str | None) -> None:
     async with ScriptedUpstream(script) as upstream:
         error = await refusal(BedrockModel(NAME, base_url=root(upstream), api_key="k", max_retries=0))
     assert (error.fault, error.message, error.code) == (UpstreamFault.STATUS, message, code)

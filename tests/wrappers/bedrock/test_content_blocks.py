@@ -119,7 +119,7 @@ def test_a_result_of_every_kind_is_read(fields: dict[str, Any], expected: Conten
     assert read_tool_result(fields, "f") == expected
 
 
-def test_a_result_of_an_unknown_tool_says_so() -> None:
+def test_a_result_of_an_unknown_tool_is_marked() -> None:
     assert read_tool_result({}, "").name == "unknown"
 
 

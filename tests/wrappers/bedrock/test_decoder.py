@@ -188,13 +188,13 @@ def test_an_exception_is_an_error_and_what_came_before_is_kept(form: str) -> Non
     )
 
 
-def test_an_exception_that_is_not_json_says_what_it_can() -> None:
+def test_an_exception_that_is_not_json_has_its_text() -> None:
     answer = decode([exception("internalServerException", b"oh \xff no")])
     assert answer.error is not None
     assert (answer.error.code, answer.error.message) == ("internalServerException", "oh � no")
 
 
-def test_an_error_frame_says_all_in_its_headers() -> None:
+def test_an_error_frame_has_all_its_fields_in_the_headers() -> None:
     answer = decode([converse(*EVENTS[:2]), error("InternalError", "An internal error occurred")])
     assert answer.message().text == "Hé"
     assert answer.error is not None
@@ -228,7 +228,7 @@ def test_a_payload_that_is_not_json_is_an_error(body: bytes) -> None:
         chunk({"unknown": 1}),
     ],
 )
-def test_a_frame_that_says_nothing_is_nothing(body: bytes) -> None:
+def test_an_empty_frame_has_no_content(body: bytes) -> None:
     decoder = BedrockDecoder()
     assert [*decoder.feed(body), *decoder.close()] == []
 

@@ -298,7 +298,7 @@ def test_a_seal_ends_a_block_even_where_blocks_are_tokens() -> None:
     assert second == ContentPartReasoning(text="c")
 
 
-def test_the_end_says_why_and_what_the_model_added() -> None:
+def test_the_end_has_the_finish_reason_and_further_fields() -> None:
     (wrapper,) = wrap(
         {
             "messageStop": {
@@ -373,7 +373,7 @@ def test_a_role_other_than_the_assistants_is_reported() -> None:
         {},
     ],
 )
-def test_an_event_that_says_nothing_has_no_delta(event: Event) -> None:
+def test_an_event_without_content_has_no_delta(event: Event) -> None:
     assert wrap(event) == []
 
 
@@ -383,7 +383,7 @@ def test_a_kind_of_delta_that_is_not_known_survives() -> None:
     assert answer.first.extra == {"audio": {"source": {"bytes": "AA=="}}}
 
 
-def test_members_that_are_null_say_nothing() -> None:
+def test_members_that_are_null_have_no_content() -> None:
     assert (
         parts(delta(0, text=None, reasoningContent=None), delta(0, reasoningContent={"signature": ""})) == ()
     )
@@ -423,7 +423,7 @@ RESPONSE: dict[str, Any] = {
 }
 
 
-def test_a_response_that_was_not_streamed_says_the_same() -> None:
+def test_a_response_that_was_not_streamed_has_the_same_content() -> None:
     answer = Accumulator()
     for wrapper in ConverseEvents().wrap_response(RESPONSE):
         answer.add(wrapper)

@@ -209,7 +209,7 @@ def test_an_end_that_is_an_error_is_one() -> None:
     assert answer.error.code == "error"
 
 
-def test_the_guardrail_says_that_it_intervened() -> None:
+def test_an_intervention_of_the_guardrail_is_reported() -> None:
     answer = fold({"generation": "no", "stop_reason": "stop", "amazon-bedrock-guardrailAction": "INTERVENED"})
     assert answer.first is not None
     assert answer.first.finish_reason is FinishReason.CONTENT_FILTER

@@ -17,5 +17,5 @@ async def test_a_free_choice_among_tools_takes_the_operators_out() -> None:
     assert "tool_choice" not in request
 
 
-def test_tools_are_strict_only_where_one_asks_for_it() -> None:
+def test_tools_are_strict_only_on_request() -> None:
     assert "strict_tools" not in request_members(RequestOptions(tools=(NOW,)))

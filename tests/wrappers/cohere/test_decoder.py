@@ -147,7 +147,7 @@ def test_the_index_may_be_missing() -> None:
         {},
     ],
 )
-def test_an_event_that_says_nothing_is_no_delta(each: dict[str, Any]) -> None:
+def test_an_event_without_content_is_no_delta(each: dict[str, Any]) -> None:
     assert decode(sse(each)) == []
 
 
@@ -420,7 +420,7 @@ def test_a_failure_in_the_place_of_a_reason_is_an_error(raw: str) -> None:
     assert accumulator.message().text == "Hi"
 
 
-def test_the_end_may_say_what_went_wrong() -> None:
+def test_the_end_may_have_an_error() -> None:
     accumulator = accumulate(sse(text("Hi"), end("ERROR", error="out of memory")))
     assert accumulator.error is not None
     assert (accumulator.error.message, accumulator.error.provider) == ("out of memory", "cohere")
@@ -535,7 +535,7 @@ def test_a_whole_response_may_have_text_alone() -> None:
     assert accumulator.finished
 
 
-def test_the_packages_events_say_the_same_one_by_one() -> None:
+def test_the_packages_events_have_the_same_content_one_by_one() -> None:
     assembly = MessageAssembly()
     for each in EVENTS:
         for wrapper in wrap_chunk(package_object(each)):

@@ -50,7 +50,7 @@ def test_what_is_no_base64_is_refused(text: str) -> None:
         ("https://example.com/a.pdf", ""),
     ],
 )
-def test_an_ending_says_a_type(address: str, media_type: str) -> None:
+def test_a_file_extension_has_a_type(address: str, media_type: str) -> None:
     assert ending_type(address) == media_type
 
 

@@ -265,7 +265,7 @@ def test_calls_without_an_index_and_of_several_tools() -> None:
     assert restored(names_for(ODD, other), *chunks) == [(ODD, "{}"), (other, "{}")]
 
 
-def test_what_else_a_chunk_says_stays_as_it_is() -> None:
+def test_other_fields_of_a_chunk_are_unchanged() -> None:
     chunk = fragment(VALID, 0, "a", "{}")
     chunk["choices"][0]["delta"] |= {"content": "hi", "reasoning": "hm", "fresh": 1}
     chunk["choices"][0]["finish_reason"] = "tool_calls"

@@ -132,7 +132,9 @@ def test_white_space_without_end_is_not_held() -> None:
     positions=st.lists(st.integers(0, 60), max_size=6),
     quick=st.booleans(),
 )
-def test_no_cut_changes_what_a_body_says(body: bytes, lead: bytes, positions: list[int], quick: bool) -> None:
+def test_no_cut_changes_the_content_of_a_body(
+    body: bytes, lead: bytes, positions: list[int], quick: bool
+) -> None:
     whole = read([lead + body])
     decoder = QuickNumberDecoder() if quick else NumberDecoder()
     assert read(cut_at(lead + body, positions), decoder) == whole
@@ -141,7 +143,7 @@ def test_no_cut_changes_what_a_body_says(body: bytes, lead: bytes, positions: li
 # --- further members of a body --------------------------------------------------------------------------------
 
 
-def test_a_stream_of_objects_that_say_nothing_is_empty() -> None:
+def test_a_stream_of_objects_without_content_is_empty() -> None:
     assert every_way(b'data: {"type": "ping"}\n\n') == []
 
 

@@ -93,7 +93,7 @@ def test_an_empty_error_member_is_none(empty: object) -> None:
 
 
 @pytest.mark.parametrize("report", [{"object": "error"}, {"type": "error"}])
-def test_a_chunk_that_says_it_is_an_error_is_one_and_keeps_its_choices(report: dict[str, Any]) -> None:
+def test_a_chunk_with_an_error_is_an_error_and_has_its_choices(report: dict[str, Any]) -> None:
     fields: dict[str, Any] = {**report, "message": "no", "code": 400, "choices": [1], "usage": {}}
     error = take_error(fields, "vllm", error_event=False)
     assert error is not None
@@ -101,7 +101,7 @@ def test_a_chunk_that_says_it_is_an_error_is_one_and_keeps_its_choices(report: d
     assert fields == {"choices": [1], "usage": {}}
 
 
-def test_the_payload_of_an_error_event_is_an_error_whatever_it_says() -> None:
+def test_any_payload_of_an_error_event_is_an_error() -> None:
     fields: dict[str, Any] = {"reason": "overloaded"}
     error = take_error(fields, "", error_event=True)
     assert error is not None
@@ -172,7 +172,7 @@ def test_the_error_of_a_delta_counts_where_that_of_its_choice_is_empty() -> None
     assert error_of(sse({"choices": [choice]})).message == "no"
 
 
-def test_an_error_of_the_chunk_says_more_than_a_finish_reason_of_any_choice() -> None:
+def test_an_error_of_the_chunk_precedes_the_finish_reason_of_any_choice() -> None:
     choices: list[Any] = [{"index": number, "delta": {}, "finish_reason": "error"} for number in range(2)]
     assert error_of(sse({"choices": choices, "error": DIED})).message == "prov died"
 

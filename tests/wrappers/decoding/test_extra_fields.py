@@ -168,7 +168,7 @@ def test_one_piece_folds_to_itself(piece: dict[str, Any]) -> None:
 
 @given(fields=st.dictionaries(st.sampled_from(["a", "b", "text"]), json_values))
 @settings(deadline=None)
-def test_settled_fields_say_nothing_new_when_they_come_again(fields: dict[str, Any]) -> None:
+def test_repeated_settled_fields_are_no_change(fields: dict[str, Any]) -> None:
     if is_settled(fields):
         assert fold(fields, fields) == fold(fields)
 

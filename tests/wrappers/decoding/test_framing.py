@@ -106,7 +106,7 @@ CASES: dict[str, tuple[bytes, list[ServerSentEvent]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_event_stream_is_read_as_the_standard_says(name: str) -> None:
+def test_the_event_stream_is_read_as_specified(name: str) -> None:
     body, expected = CASES[name]
     assert every_way(body, decode)[0] == expected
 

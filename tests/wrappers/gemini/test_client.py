@@ -34,7 +34,7 @@ async def test_a_token_takes_the_place_of_the_key(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("listed", [False, True])
-async def test_a_refusal_says_in_its_body_when_to_ask_again(listed: bool) -> None:
+async def test_a_rejection_has_the_retry_delay_in_its_body(listed: bool) -> None:
     delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3.5s"}
     details = [{"@type": "type.googleapis.com/google.rpc.Help"}, delay]
     body = {"error": {"code": 429, "message": "busy", "status": "RESOURCE_EXHAUSTED", "details": details}}

@@ -68,7 +68,7 @@ def test_an_empty_part_gives_empty_values(part: Fields) -> None:
 
 
 @pytest.mark.parametrize("thought", [False, None, "yes"])
-def test_a_text_is_a_thought_only_if_the_part_says_so(thought: object) -> None:
+def test_a_text_is_reasoning_only_if_the_part_is_marked(thought: object) -> None:
     (wrapper,) = read({"text": "a", "thought": thought})
     assert (wrapper.get_text(), wrapper.get_reasoning()) == ("a", "")
 
@@ -199,7 +199,7 @@ def test_a_signature_that_comes_late_belongs_to_the_open_call() -> None:
     ]
 
 
-def test_the_end_of_no_call_says_nothing() -> None:
+def test_the_end_of_no_call_has_no_content() -> None:
     assert streamed({}, {"willContinue": False}) == []
 
 
@@ -351,7 +351,7 @@ def test_every_word_for_an_end(raw: object, reason: FinishReason) -> None:
 
 
 @pytest.mark.parametrize("raw", [None, "", 0, "FINISH_REASON_UNSPECIFIED"])
-def test_what_says_that_the_answer_goes_on(raw: object) -> None:
+def test_values_of_a_running_response_are_no_finish_reason(raw: object) -> None:
     assert read_finish({"finishReason": raw}) is None
     assert read_finish({}) is None
 

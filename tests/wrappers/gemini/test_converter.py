@@ -294,7 +294,7 @@ def test_what_is_sent_is_valid_by_the_packages_own_types_which_are_read_too(name
     assert converter.to_history(checked).conversation == messages
 
 
-def test_the_packages_contents_say_the_same_as_their_json() -> None:
+def test_the_packages_contents_equal_their_json() -> None:
     content = {
         "role": "model",
         "parts": [

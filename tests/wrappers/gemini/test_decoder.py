@@ -193,7 +193,7 @@ def test_the_parts_may_be_one_object_instead_of_a_list() -> None:
 
 
 @pytest.mark.parametrize("odd", [{}, {"ping": 1}, {"candidates": []}, {"candidates": None}, [], 7, None])
-def test_what_says_nothing_gives_nothing(odd: object) -> None:
+def test_data_without_content_has_no_chunks(odd: object) -> None:
     assert decode(sse(odd)) == []
 
 
@@ -203,7 +203,7 @@ def test_the_end_stands_on_the_last_part_or_by_itself() -> None:
     assert wrappers[-1].raw == {"index": 0, "finishReason": "STOP"}
 
 
-def test_of_several_ends_one_that_says_not_whole_counts() -> None:
+def test_of_several_ends_the_incomplete_one_is_used() -> None:
     for reasons in (["STOP", "RECITATION"], ["SAFETY", "STOP"]):
         accumulator = fold(*(text("a", finish=reason) for reason in reasons))
         finish = finish_of(accumulator)

@@ -414,7 +414,7 @@ def test_the_outputs_of_a_completed_interaction_count_only_where_nothing_was_str
     assert streamed.message().content == (ContentPartText(text="a"),)
 
 
-def test_the_packages_own_events_say_the_same() -> None:
+def test_the_packages_own_events_have_the_same_content() -> None:
     event = {**delta(0, "text", text="a"), "event_id": "e1"}
     (ours,) = wrap_chunk(event)
     (theirs,) = wrap_chunk(StepDelta.model_validate(event))

@@ -114,7 +114,7 @@ def test_a_later_value_replaces_one_that_is_no_text() -> None:
     }
 
 
-def test_a_path_without_a_value_says_nothing() -> None:
+def test_a_path_without_a_value_adds_nothing() -> None:
     assert built({"jsonPath": "$.a", "willContinue": True}) == {}
 
 

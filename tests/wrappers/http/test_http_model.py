@@ -140,7 +140,7 @@ async def test_many_answers_may_be_open_at_once() -> None:
 # --- retries ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_request_that_is_refused_for_the_moment_is_sent_again_when_the_provider_says() -> None:
+async def test_a_temporarily_rejected_request_is_sent_again_at_the_time_of_the_provider() -> None:
     async with ScriptedUpstream(BUSY, BUSY, HELLO) as upstream:
         model = PostingModel(upstream.base_url)
         assert await read(model) == "Hello"
@@ -152,7 +152,7 @@ async def test_a_request_that_is_refused_for_the_moment_is_sent_again_when_the_p
 @pytest.mark.usefixtures("no_pause")
 @pytest.mark.parametrize("status", [408, 409, 500, 502, 503, 504, 529])
 @pytest.mark.parametrize("pause", [None, "soon", "²", "-1", "nan", "inf", "Wed, 99 Foo 2026"])
-async def test_a_request_is_sent_again_after_a_pause_of_our_own_where_the_provider_asks_for_none(
+async def test_a_request_is_sent_again_after_our_own_delay_if_the_provider_names_none(
     status: int, pause: str | None
 ) -> None:
     headers = {} if pause is None else {"retry-after": pause}
@@ -201,7 +201,7 @@ async def test_a_pause_beyond_the_limit_is_reported_and_not_shortened() -> None:
 @pytest.mark.parametrize(
     ("status", "header", "tries"), [(429, "false", 1), (400, "true", 2), (400, "maybe", 1)]
 )
-async def test_what_a_provider_says_of_retries_counts_more_than_the_status(
+async def test_the_retry_header_of_a_provider_precedes_the_status(
     status: int, header: str, tries: int
 ) -> None:
     async with ScriptedUpstream(json_answer({}, status, {"x-should-retry": header})) as upstream:

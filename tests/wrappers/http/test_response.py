@@ -207,7 +207,7 @@ async def test_a_server_that_sends_nothing_more_is_an_error(before: list[bytes])
             await next_piece(body)
 
 
-async def test_each_piece_begins_the_wait_anew():
+async def test_each_read_restarts_the_timeout():
     async with scripted_body(read_timeout=1.5) as (script, body):
         for _ in range(4):
             await anyio.sleep(0.5)

@@ -299,7 +299,7 @@ RESPONSE: dict[str, Any] = {
 }
 
 
-def test_a_response_that_was_not_streamed_says_the_same() -> None:
+def test_a_response_that_was_not_streamed_has_the_same_content() -> None:
     answer = decode(json.dumps(RESPONSE).encode())
     assert answer.message().content == (
         ContentPartReasoning(text="hm", metadata=THINKING),

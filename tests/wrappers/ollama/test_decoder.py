@@ -112,7 +112,7 @@ def test_an_empty_or_misshapen_message_gives_empty_values(message: dict[str, Any
 
 
 @pytest.mark.parametrize("line", [{}, {"status": "pulling manifest"}, {"model": "m"}, {"error": ""}])
-def test_a_line_that_says_nothing_is_no_delta(line: dict[str, Any]) -> None:
+def test_a_line_without_content_is_no_delta(line: dict[str, Any]) -> None:
     assert decode(ndjson(chat("a"), line))[1:] == []
     assert wrap_chunk(line) is None
 

@@ -47,7 +47,7 @@ def test_padding_is_dropped_and_unknown_facts_are_kept() -> None:
 @pytest.mark.parametrize(
     "ping", [{}, {"type": "ping"}, {"choices": None}, {"time": 3}, [], 1, "x", None, [{}]]
 )
-def test_a_payload_that_says_nothing_is_no_delta(ping: object) -> None:
+def test_a_payload_without_content_is_no_delta(ping: object) -> None:
     assert decode(sse(ping) + b"data: [DONE]\n\n") == []
 
 
@@ -59,7 +59,7 @@ def test_a_whole_message_is_a_snapshot() -> None:
     assert wrapper.details.snapshot
 
 
-def test_a_message_beside_a_delta_that_says_something_is_ignored() -> None:
+def test_a_message_beside_a_delta_with_content_is_ignored() -> None:
     wrapper = decode_choice({"index": 0, "delta": {"content": "lo"}, "message": {"content": "Hello"}})
     assert (wrapper.get_text(), wrapper.details) == ("lo", None)
 

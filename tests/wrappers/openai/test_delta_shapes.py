@@ -30,7 +30,7 @@ def test_the_documented_fields_are_taken_as_they_are() -> None:
     assert (delta.model_extra, extra) == ({}, {})
 
 
-def test_null_and_padding_say_nothing() -> None:
+def test_null_and_padding_have_no_content() -> None:
     assert read_delta({"content": None, "index": 3, "p": "aaaa", "obfuscation": "x"})[1] == {}
 
 

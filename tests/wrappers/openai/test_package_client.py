@@ -207,7 +207,7 @@ async def test_a_stream_that_breaks_off_is_truncated_and_what_came_is_kept() -> 
     assert "".join(texts) == "Hel"
 
 
-async def test_a_provider_that_falls_silent_is_waited_for_as_long_as_the_client_says() -> None:
+async def test_a_silent_provider_times_out_as_the_client_configures() -> None:
     steps: list[Step] = [*openai_stream(["Hel"], finish=None), Hang()]
     timeout = httpx2.Timeout(5, read=0.2)
     async with ScriptedUpstream(steps) as upstream, client_at(upstream, timeout=timeout) as client:
@@ -367,7 +367,7 @@ async def test_an_agent_takes_a_model_whose_stream_is_the_packages(merge_reads: 
     assert result.output == "".join(streamed) == "Hello"
 
 
-async def test_an_agent_asks_through_the_callers_client() -> None:
+async def test_an_agent_sends_requests_through_the_callers_client() -> None:
     async with ScriptedUpstream(ANSWER) as upstream, client_at(upstream) as client:
         async with Agent[str](OpenAIModel("gpt", client=client)) as agent:
             assert (await agent.run("hi")).output == "Hello"

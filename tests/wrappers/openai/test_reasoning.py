@@ -84,7 +84,7 @@ SAY = ContentPartText(text="hi")
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_stream_says_in_which_field_the_reasoning_came(field: str) -> None:
+def test_a_stream_names_the_field_of_the_reasoning(field: str) -> None:
     for role in ({}, {"role": "assistant"}, {"unheard_of": 1}):
         message = streamed({**role, field: "hm"}, {field: ", so"}, {"content": "hi"})
         assert message.content == (thought("hm, so", field), SAY)
@@ -108,14 +108,14 @@ def test_reasoning_that_was_parted_from_the_text_came_in_no_field() -> None:
         assert answers(user("?"), message.model_copy(update={"content": (*message.content, CALL)})) == [{}]
 
 
-def test_the_packages_objects_and_whole_messages_say_it_too() -> None:
+def test_the_packages_objects_and_complete_messages_name_it_too() -> None:
     deltas = [ChoiceDelta.model_validate({"reasoning": "hm"}), ChoiceDelta(content="hi")]
     assert converter.to_message(map(ChoiceDeltaWrapper, deltas)).content == (thought("hm", "reasoning"), SAY)
     whole = {"role": "assistant", "content": "hi", "reasoning": "hm"}
     assert converter.to_message(whole).content == (thought("hm", "reasoning"), SAY)
 
 
-def test_every_block_says_it() -> None:
+def test_every_block_names_it() -> None:
     message = streamed({"reasoning": "one"}, {"content": "hi"}, {"reasoning": "two"})
     assert message.content == (thought("one", "reasoning"), SAY, thought("two", "reasoning"))
 
@@ -410,7 +410,7 @@ def test_reasoning_that_comes_in_details_alone_is_reasoning(kind: str, filler: d
         [{"reasoning_content": "hm"}, detailed(detail("hm"))],
     ],
 )
-def test_reasoning_that_a_plain_field_says_too_counts_once(deltas: list[dict[str, Any]]) -> None:
+def test_reasoning_that_a_plain_field_repeats_is_added_once(deltas: list[dict[str, Any]]) -> None:
     message = streamed(*deltas, {"content": "hi"})
     assert message.reasoning == "hm"
     assert message.metadata["extra"]["reasoning_details"][0]["text"] in ("hm", "h")
@@ -432,7 +432,7 @@ def test_it_counts_once_however_both_are_cut(ours: list[int], theirs: list[int],
     assert message.reasoning == text
 
 
-def test_a_whole_message_and_the_packages_objects_say_it_too() -> None:
+def test_a_complete_message_and_the_packages_objects_name_it_too() -> None:
     whole = {"role": "assistant", "content": "hi", **detailed(detail("hm"))}
     assert converter.to_message(whole).content == (ContentPartReasoning(text="hm"), SAY)
     package = [

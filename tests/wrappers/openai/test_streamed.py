@@ -125,7 +125,7 @@ def test_a_chunk_has_the_narrowest_shape_that_loses_nothing(fields: dict[str, An
 
 
 @pytest.mark.parametrize("fields", [fields for fields, _ in SHAPES.values()], ids=SHAPES.keys())
-def test_a_chunk_says_the_same_as_its_json_wherever_it_stands(fields: dict[str, Any]) -> None:
+def test_a_chunk_equals_its_json_at_every_position(fields: dict[str, Any]) -> None:
     text = chunk({"content": "t"})
     for chunks in ([fields], [text, fields, text], [fields, text, fields, fields], [text] * 9 + [fields] * 9):
         assert fold(one_by_one(chunks)) == by_json(chunks)
@@ -182,7 +182,7 @@ def test_fields_that_change_are_reported_again() -> None:
     assert message_of(chunks)["channel"] == "analysis"
 
 
-def test_filters_without_findings_say_nothing_new() -> None:
+def test_filters_without_findings_are_no_change() -> None:
     filters = [FILTERS, {}, FILTERS, {}]
     chunks = [chunk({"content": "a"}, choice={"content_filter_results": each}) for each in filters]
     assert [wrapper.plain for wrapper in one_by_one(chunks)] == [False, True, True, True]
@@ -213,7 +213,7 @@ def test_what_is_remembered_of_choices_without_end_is_bounded() -> None:
     assert len(decoder._vendors._choice_fields) < 100  # pyright: ignore[reportPrivateUsage] — the bound is the point
 
 
-def test_lists_say_something_new_each_time() -> None:
+def test_lists_are_a_change_each_time() -> None:
     filters = {"custom": {"details": [{"id": "x"}]}}
     chunks = [chunk({"content": "a"}, choice={"content_filter_results": filters})] * 3
     assert message_of(chunks)["content_filter_results"] == {"custom": {"details": [{"id": "x"}] * 3}}
@@ -253,7 +253,7 @@ def test_a_field_that_no_reader_takes_is_read_the_other_way() -> None:
     assert wrapper.details.metadata["citations"] == ["\ud83d"]
 
 
-def test_a_message_beside_a_delta_that_says_nothing_is_a_snapshot() -> None:
+def test_a_message_beside_an_empty_delta_is_a_snapshot() -> None:
     done = chunk(
         {"content": "", "role": "assistant"},
         choice={"message": {"content": "Hello"}, "finish_reason": "stop"},

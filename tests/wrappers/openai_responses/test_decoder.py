@@ -117,7 +117,7 @@ def test_a_delta_of_text_is_plain_once_its_block_is_open() -> None:
     assert second.raw["obfuscation"] == "xyz"
 
 
-def test_a_whole_stream_says_everything_once() -> None:
+def test_a_complete_stream_has_all_content_once() -> None:
     accumulator = fold(*WHOLE_TEXT)
     assert accumulator.message() == Message.model_validate(
         {
@@ -328,7 +328,7 @@ def part_of(text: str, own: Fields) -> ContentPartReasoning:
     return ContentPartReasoning(text=text, metadata={"openai-responses": own})
 
 
-def test_each_part_of_a_summary_is_a_block_and_the_last_says_what_item_it_was() -> None:
+def test_each_part_of_a_summary_is_a_block_and_the_last_has_the_item() -> None:
     events = [
         added(thought(encrypted_content="half")),
         event("reasoning_summary_part.added", output_index=0, summary_index=0, part={"type": "summary_text"}),
@@ -467,7 +467,7 @@ def test_a_call_without_a_call_id_has_the_items() -> None:
     assert message(added(item), done(item)).tool_calls[0].id == "fc_1"
 
 
-def test_a_call_that_was_cut_off_says_so() -> None:
+def test_a_truncated_call_is_marked() -> None:
     cut = function_call('{"x":48', status="incomplete")
     end = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [cut]}
     answer = message(added(function_call()), argument_delta('{"x":48'), event("incomplete", response=end))
@@ -593,7 +593,7 @@ PACKAGE_RESPONSE: Fields = {
 }
 
 
-def test_the_packages_events_say_the_same_one_by_one() -> None:
+def test_the_packages_events_have_the_same_content_one_by_one() -> None:
     events = [
         event("created", response=PACKAGE_RESPONSE),
         added(thought()),

@@ -179,7 +179,7 @@ def test_new_facts_are_reported_and_fields_of_the_request_are_not() -> None:
     ]
 
 
-def test_what_a_server_says_beside_the_response_is_a_fact_too() -> None:
+def test_further_members_beside_the_response_are_facts_too() -> None:
     end = {**event("completed", id="resp_1"), "sequence_number": 9, "copilot_usage": {"total_nano_aiu": 5}}
     assert fold(TEXT, end).metadata == {"id": "resp_1", "copilot_usage": {"total_nano_aiu": 5}}
 

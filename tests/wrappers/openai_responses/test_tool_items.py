@@ -221,7 +221,7 @@ def test_a_tool_that_the_provider_runs_is_a_call_with_its_result(name: str) -> N
         if items[0].get("call_id") is not None or len(items) == 1
     ],
 )
-def test_single_events_say_the_same(name: str) -> None:
+def test_single_events_have_the_same_content(name: str) -> None:
     items, parts = SERVER_TOOLS[name]
     assembly = MessageAssembly(think_tags=False)
     for place, item in enumerate(items):
@@ -283,7 +283,7 @@ def test_single_events_give_code_and_arguments_at_the_end() -> None:
     assert list(assembly.message().content) == SERVER_TOOLS["code interpreter"][1]
 
 
-def test_code_that_is_all_there_is_to_say_ends_the_arguments() -> None:
+def test_complete_code_ends_the_arguments() -> None:
     item = {"type": "code_interpreter_call", "id": "ci_1", "code": "1"}
     answer = message(event("code_interpreter_call_code.delta", delta="1"), done(item))
     assert answer.tool_calls[0].arguments == {"code": "1"}
@@ -298,7 +298,7 @@ def test_code_that_is_all_there_is_to_say_ends_the_arguments() -> None:
         ({"status": "failed", "output": "half"}, "half"),
     ],
 )
-def test_a_tool_that_failed_says_why(fields: Fields, output: object) -> None:
+def test_a_failed_tool_has_a_reason(fields: Fields, output: object) -> None:
     [result] = message(done({**MCP, "output": None, **fields})).tool_results
     assert (result.output, result.is_error) == (output, True)
 

@@ -126,7 +126,7 @@ async def test_only_the_callers_own_cache_keeps_it() -> None:
         assert (await http.exchange("GET", "/extendedAgentCard", headers=stranger))[0] == 401
 
 
-async def test_an_agent_without_one_says_that_it_has_none() -> None:
+async def test_an_agent_without_an_extended_card_declares_none() -> None:
     async with serving(create_app(SETTINGS, handler=nothing)) as url, Rpc(url) as rpc:
         http = HttpJson(rpc)
         for method in ("GetExtendedAgentCard", "agent/getAuthenticatedExtendedCard"):
@@ -151,7 +151,7 @@ async def test_the_card_has_the_form_of_the_requested_version(version: str, is_n
     assert ("supportedInterfaces" in card) is is_new
 
 
-async def test_the_oldest_form_of_the_card_says_by_what_one_is_let_in() -> None:
+async def test_the_oldest_form_of_the_card_declares_the_authentication() -> None:
     app = create_app(SETTINGS, handler=nothing, authenticator=KEYS)
     async with serving(app) as url, Rpc(url) as rpc:
         headers = {"A2A-Version": "0.1"}

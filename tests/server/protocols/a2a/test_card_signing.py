@@ -111,7 +111,7 @@ async def test_the_card_that_is_served_is_signed(algorithm: str) -> None:
     assert "signatures" not in old
 
 
-async def test_a_card_of_an_agent_that_asks_for_keys_is_right_in_both_readings() -> None:
+async def test_a_card_of_an_agent_that_requires_keys_is_valid_in_both_versions() -> None:
     """A requirement without scopes is present in the specification's form, and absent in the SDK's."""
     signer = CardSigner(RSA, "k1")
     app = create_app(

@@ -40,7 +40,7 @@ def type_message(task_id: str, text: str = "hello", **fields: Any) -> dict[str, 
 # --- 0.3 --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_of_0_3_has_kinds_and_says_which_event_is_final(rpc: Rpc) -> None:
+async def test_a_stream_of_0_3_has_kinds_and_marks_the_final_event(rpc: Rpc) -> None:
     events = [event for _, event in await rpc.stream("message/stream", kind_message())]
     assert [event["kind"] for event in events] == [
         "task",
@@ -124,7 +124,7 @@ async def test_what_is_no_message_of_0_3_is_refused(rpc: Rpc, params: dict[str, 
     assert (await rpc.error("message/send", params))["code"] == -32602
 
 
-async def test_a_client_of_0_3_that_asks_for_a_stream_gets_its_error_in_one(rpc: Rpc) -> None:
+async def test_a_client_of_0_3_that_requests_a_stream_gets_its_error_in_a_stream(rpc: Rpc) -> None:
     """Clients of 0.3 read only streams here. In 1.0 an error before the first event is no stream."""
     body: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "params": {"id": "none"}}
     for method, accept, kind in (

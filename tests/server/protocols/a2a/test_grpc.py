@@ -381,7 +381,7 @@ def test_every_error_is_its_status_with_an_error_info(kind: type[A2AError]) -> N
     assert (info.reason, info.domain, dict(info.metadata)) == (kind.reason, "a2a-protocol.org", {"a": "b"})
 
 
-def test_an_error_fits_into_metadata_whatever_it_says() -> None:
+def test_an_error_with_any_text_fits_into_metadata() -> None:
     many = [FieldViolation(f"field[{at}]." + "f" * 1000, "ü" * 1000) for at in range(20)]
     status = to_status(
         errors.InvalidParamsError("😀" * 10_000, metadata={"a": "x" * 10_000}, violations=many)

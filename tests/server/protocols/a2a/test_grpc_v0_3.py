@@ -383,7 +383,7 @@ async def test_a_task_of_one_binding_is_a_task_of_the_others(agent: GrpcAgent) -
         assert text_of(await rpc.result("GetTask", {"id": task.id})) == "river"
 
 
-async def test_the_official_client_speaks_to_it_when_the_card_names_nothing_newer(agent: GrpcAgent) -> None:
+async def test_the_official_client_uses_0_3_if_the_card_names_no_newer_version(agent: GrpcAgent) -> None:
     """The client generates error classes from their names."""
     config = ClientConfig(
         grpc_channel_factory=grpc.aio.insecure_channel, supported_protocol_bindings=["GRPC"]

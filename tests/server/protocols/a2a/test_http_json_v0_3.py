@@ -83,7 +83,7 @@ async def test_webhooks_are_set_got_listed_and_deleted(http: HttpJson) -> None:
     assert status == 404
 
 
-async def test_an_error_says_its_name_and_its_number(http: HttpJson) -> None:
+async def test_an_error_has_its_name_and_its_number(http: HttpJson) -> None:
     task = (await http.ok("POST", "/v1/message:send", content()))["task"]
     requests: list[tuple[str, str, object, int, str, int | None]] = [
         ("GET", "/v1/tasks/none", None, 404, "TaskNotFoundError", -32001),

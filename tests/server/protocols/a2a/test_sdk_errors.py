@@ -19,7 +19,7 @@ THEIRS = sorted(
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_an_error_comes_back_with_everything_that_it_says(kind: type[A2AError]) -> None:
+def test_a_converted_error_has_all_its_fields(kind: type[A2AError]) -> None:
     error = kind(
         "no, because", metadata={"taskId": "t"}, violations=[FieldViolation("message.parts", "empty")]
     )

@@ -39,7 +39,7 @@ def test_every_event_has_its_number_beside_the_other_facts() -> None:
     }
 
 
-def test_without_numbers_an_event_is_what_its_body_says() -> None:
+def test_without_numbers_an_event_equals_its_body() -> None:
     for event in log():
         response = to_stream_response(event, numbered=False)
         assert OurResponse.model_validate(MessageToDict(response)) == OurResponse.model_validate_json(

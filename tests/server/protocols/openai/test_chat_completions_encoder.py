@@ -292,7 +292,7 @@ RHINE = answer('{"name": "Rhine",', ' "length": 1233}')
 
 
 @pytest.mark.parametrize("naming", [{}, {"extra_headers": {"X-Conversation-Id": "chat-1"}}])
-async def test_structured_output_is_what_the_last_round_says_alone(naming: dict[str, Any]) -> None:
+async def test_structured_output_is_the_text_of_the_last_round(naming: dict[str, Any]) -> None:
     rounds = answer("Let me look. ", calls=[TIME], reasoning="Hm."), answer("And again.", calls=[TIME]), RHINE
     async with (
         ScriptedUpstream(*rounds, *rounds) as upstream,
@@ -386,7 +386,7 @@ async def test_an_answer_that_does_not_fit_the_requested_format_is_an_error() ->
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
-async def test_an_answer_that_was_cut_says_so(reason: Any) -> None:
+async def test_a_truncated_response_is_marked(reason: Any) -> None:
     async with ScriptedUpstream(answer("Hal", finish=reason)) as upstream, facade_over(upstream) as facade:
         completion = await facade.chat(HELLO)
         chunks = await facade.chunks(HELLO)
@@ -495,7 +495,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "param"), BAD)
-async def test_a_request_that_is_wrong_says_where(change: dict[str, Any], param: str) -> None:
+async def test_an_invalid_request_names_the_member(change: dict[str, Any], param: str) -> None:
     async with facade_over(handler=Scripted()) as facade:
         with pytest.raises(openai.BadRequestError) as raised:
             await facade.client.post(
@@ -643,7 +643,7 @@ async def test_artifacts_of_other_agents_stand_one_after_the_other() -> None:
     assert pieces[:2] == ["One", " two"]
 
 
-async def test_what_an_agent_says_with_its_last_status_is_the_answer_where_there_is_no_other() -> None:
+async def test_the_text_of_the_last_status_is_the_response_if_there_is_no_other() -> None:
     async def handle(turn: Turn) -> AsyncIterator[Update]:
         yield StatusUpdate(TaskState.WORKING, agent_message("thinking"))
         yield StatusUpdate(TaskState.COMPLETED, agent_message("42"))
@@ -669,7 +669,7 @@ async def test_files_are_markdown() -> None:
     assert "".join(pieces) == expected
 
 
-async def test_an_answer_that_is_begun_anew_is_not_doubled() -> None:
+async def test_a_restarted_response_is_not_repeated() -> None:
     async def handle(turn: Turn) -> AsyncIterator[Update]:
         yield ArtifactUpdate(_artifact("text", Part(text="Hello wor"), channel="text"), last=False)
         yield ArtifactUpdate(_artifact("text", Part(text=""), channel="text"), last=False)

@@ -245,7 +245,7 @@ async def get_time(zone: str) -> str:
     return "noon"
 
 
-async def test_structured_output_is_what_the_last_round_says_alone() -> None:
+async def test_structured_output_is_the_text_of_the_last_round() -> None:
     river = '{"name": "Rhine", "length": 1233}'
     rounds = answer("Let me look. ", calls=[("s1", "get_time", {"zone": "UTC"})]), answer(river)
     async with (
@@ -319,7 +319,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "param"), BAD)
-async def test_a_request_that_is_wrong_says_where(change: dict[str, Any], param: str) -> None:
+async def test_an_invalid_request_names_the_member(change: dict[str, Any], param: str) -> None:
     async with facade_over(handler=Scripted()) as facade:
         with pytest.raises(openai.BadRequestError) as raised:
             await facade.client.post(

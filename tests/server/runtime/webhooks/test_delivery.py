@@ -348,7 +348,7 @@ async def test_webhooks_are_set_read_listed_replaced_and_deleted_over_http_json(
             assert (status, error["error"]["details"][0]["reason"]) == (404, "TASK_NOT_FOUND")
 
 
-async def test_where_push_notifications_are_off_the_card_says_so_and_everything_is_refused() -> None:
+async def test_without_push_notifications_the_card_declares_none_and_requests_are_rejected() -> None:
     app = create_app(settings(push_notifications=False), handler=ask_back)
     named = {"taskId": "none", "id": "c"}
     async with serving(app) as url, Rpc(url) as rpc:
@@ -423,7 +423,7 @@ async def test_what_may_pass_is_tried_again_and_the_order_is_kept(
 
 
 @pytest.mark.parametrize("when", ["0", "Wed, 21 Oct 2015 07:28:00 GMT"])
-async def test_a_webhook_says_when_it_wants_the_next_try(webhook: Receiver, when: str) -> None:
+async def test_a_webhook_sets_the_time_of_the_next_attempt(webhook: Receiver, when: str) -> None:
     webhook.answer = answering(429, 503, **{"Retry-After": when})
     # Without the header, the next attempt would be long after the end of the test.
     async with agent(first_pause=1000) as operations:
