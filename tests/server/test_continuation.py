@@ -150,18 +150,17 @@ async def test_a_request_without_streaming_has_the_text_of_the_last_attempt(kind
 
 
 async def test_a_fallback_is_set_by_its_name_and_address() -> None:
-    second = ContinuingServer("anthropic", ["From the other model."])
+    second = ContinuingServer("other", ["From the other model."])
     async with ScriptedUpstream(second.respond, lists_models=True) as upstream:
-        target = f"openai:other@{upstream.base_url}"
-        first = ContinuingServer("other", [])
-        second.kind = "other"
-        first.cut = 0
-        first.generations = 0
-        async with continued("other", fallback=(target,), bounds={"continue_attempts": 0}) as (url, _):
+        fallback = (f"openai:other@{upstream.base_url}",)
+        async with continued("other", fallback=fallback, bounds={"continue_attempts": 0}) as (url, first):
             async with Rpc(url) as rpc:
                 text, steps, _ = folded(await rpc.stream("SendStreamingMessage", message("Rivers?")))
+        requests = [each for each in upstream.requests if each.method == "POST"]
     assert text == "From the other model."
     assert [(step["model"], step["route"]) for step in steps] == [("openai:other", "replace")]
+    assert first.generations == 1
+    assert [each.json["model"] for each in requests] == ["other"]
 
 
 async def test_another_tailrace_is_attached_again() -> None:
